@@ -36,9 +36,9 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
 
-    def run_with_iobinding(self, binding: Any) -> None:
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         began = time.perf_counter()
-        self.session.run_with_iobinding(binding)
+        self.session.run_with_iobinding(binding, options)
         self.seconds += time.perf_counter() - began
 
 

@@ -86,8 +86,8 @@ def cells(report: Report, model: Variant, metric: str) -> list[str]:
     for timing in report.throughput.rows:
         if timing.variant == model.name:
             text = f"{timing.sentences_per_second:.0f}"
-            if timing.speedup is not None and timing.limit is not None:
-                text += f" ({timing.speedup:.2f}x, limit {timing.limit:.2f}x)"
+            if timing.speedup is not None and timing.macs_ratio is not None:
+                text += f" ({timing.speedup:.2f}x, multiply-adds {timing.macs_ratio:.2f}x)"
             row.append(text)
     return row
 

@@ -145,7 +145,7 @@ def table(reports: Sequence[Report], name: str) -> str:
                 f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
     titles = ["repair", "build", metric, "difference [95 %]"]
-    titles += [*(f"{batch} (limit)" for batch in batches)]
+    titles += [*(f"{batch} (multiply-adds)" for batch in batches)]
     titles += [*(f"over the fastest dense, {batch}" for batch in batches), "ONNX, MB"]
     best = [
         [f"{limit:g}", label, *(_fastest(reports, build, b, limit) for b in BATCHES)]
@@ -158,15 +158,15 @@ def table(reports: Sequence[Report], name: str) -> str:
         f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} "
         f"thread{'s' * (first.throughput.threads != 1)}, {first.hardware.get('cpu', '')}. "
         "Times as fast as dense fp32, and as the fastest dense build of any engine, timed in turns "
-        "with them; a run for each repair."
+        "with them; in brackets the ratio of multiply-adds; a run for each repair."
     )
     tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "llr", best))
     return "\n\n".join([about, *tables]) + "\n"
 
 
 def _speed(report: Report, model: str, batch: int) -> str:
-    limit = timing(report, model, batch).limit
-    return f"{speedup(report, model, batch):.2f}" + (f" ({limit:.2f})" if limit else "")
+    ratio = timing(report, model, batch).macs_ratio
+    return f"{speedup(report, model, batch):.2f}" + (f" ({ratio:.2f})" if ratio else "")
 
 
 def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limit: float) -> str:

@@ -42,8 +42,8 @@ def _is_number(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-def _is_limit(value: Any, info: ValidationInfo) -> Any:
-    """A number, or infinity: the limit of a pruned model that has no work left to do."""
+def _is_ratio(value: Any, info: ValidationInfo) -> Any:
+    """A number, or infinity: over the multiply-adds of a pruned model that has none left."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
 
@@ -80,7 +80,7 @@ def _far_outside(what: str, value: float, interval: tuple[float, float]) -> str:
 
 # JSON has no NaN; as the string "NaN" it can be written and read back.
 Number = Annotated[float, BeforeValidator(_is_number)]
-Limit = Annotated[float, BeforeValidator(_is_limit), AfterValidator(_at_least_zero)]
+Ratio = Annotated[float, BeforeValidator(_is_ratio), AfterValidator(_at_least_zero)]
 Whole = Annotated[int, BeforeValidator(_is_number)]
 Amount = Annotated[Number, AfterValidator(_at_least_zero)]
 Share = Annotated[Amount, AfterValidator(_at_most_all)]
@@ -116,6 +116,8 @@ class Comparison(ResultModel):
     resamples: Count
     # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
     discordant: tuple[Whole, Whole] | None = None
+    floor: Number | None = None  # what chance gives the dense model's answers
+    at_floor: bool = False  # whether its score cannot be told from that; then nothing can be said
 
     @model_validator(mode="after")
     def _numbers_agree(self, info: ValidationInfo) -> Comparison:
@@ -241,9 +243,7 @@ class Timing(ResultModel):
     peak_memory_mib: Amount | None = None
     speedup: Amount | None = None  # sentences per second over dense, from the same run
     speedup_interval: Interval | None = None
-    limit: Limit | None = None  # estimates the most that the speed-up can be
-    limit_macs: Limit | None = None
-    limit_bytes: Limit | None = None
+    macs_ratio: Ratio | None = None  # multiply-adds of dense over this model's, at these lengths
     provider: str | None = None  # what ran it; None where only the whole measurement tells
     precision: str | None = None
     engine: str | None = None

@@ -69,6 +69,24 @@ def test_matrices_are_trained_as_by_torch(count: int, monkeypatch):
         assert float((found - expected).norm()) < 0.05 * float((expected - before).norm())
 
 
+def test_matrices_of_equal_shape_are_changed_together_as_one_by_one(monkeypatch):
+    """As on a GPU: two wide ones and a tall one in a stack, the square one alone."""
+    own, other, stacks = matrices(), matrices(), []
+
+    def orthogonalized(x: Tensor) -> Tensor:
+        stacks.append(tuple(x.shape))
+        return orthogonalize(x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(muon, "_stacks_pay", lambda matrix: True)
+        patch.setattr(muon, "orthogonalize", orthogonalized)
+        steps(MuonAdamW([{"params": own, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), own, 2)
+    steps(MuonAdamW([{"params": other, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), other, 2)
+    assert stacks == 2 * [(3, 6, 16), (8, 8)]
+    for found, expected in zip(changed(own), changed(other), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def after_a_step(precision: str) -> list:
     own = matrices()
     steps(MuonAdamW([{"params": own, "lr": RATE, "muon": precision}]), own, 1)

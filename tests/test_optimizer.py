@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from compressor.training import optimizer
 from compressor.training.optimizer import (
     RowAdamW,
     clip_gradients,
@@ -42,6 +43,15 @@ def test_rows_change_as_in_sparse_adam(sparse: bool):
     found = train(by_rows, sparse=sparse)
     expected = train(lambda table, _: torch.optim.SparseAdam([table], lr=0.1, eps=EPS), sparse=True)
     torch.testing.assert_close(found, expected)
+
+
+def test_on_a_gpu_all_rows_are_computed_and_the_same_ones_change(monkeypatch):
+    expected = train(by_rows, sparse=True, decay=0.5)
+    monkeypatch.setattr(optimizer, "_counts_rows", lambda table: False)
+    table = nn.Embedding(ROWS, WIDTH)
+    with sparse_gradients([table]):
+        assert not table.sparse
+    torch.testing.assert_close(train(by_rows, sparse=False, decay=0.5), expected)
 
 
 @pytest.mark.parametrize("sparse", [True, False])

@@ -123,7 +123,7 @@ def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
     """The same steps, but for rounding, with the memory of a part; three tokens in each row."""
     found = []
     for most in (2048, 7):
-        monkeypatch.setattr(loop, "most_tokens", lambda model, most=most: most)
+        monkeypatch.setattr(loop, "most_tokens", lambda *_, most=most: most)
         problem = Regression(noise=0)
         trained = train(problem, DATA, Schedule(3, batch_size=8, weight_decay=0, patience=9))
         sizes = {len(rows) for rows in problem.seen}
@@ -280,6 +280,27 @@ def test_a_training_of_something_else_is_an_error(tmp_path: Path):
 
     with raises(InputError, "training-state-of-another-training"):
         train(Other(), DATA, Schedule(1), state=state)
+
+
+def test_losses_are_read_some_steps_later_on_a_gpu(tmp_path: Path, monkeypatch):
+    """The same epoch, and what a loss that is not finite has spoiled is not saved."""
+
+    class Spoiled(Regression):
+        def loss(self, batch, progress, whole):
+            return super().loss(batch, progress, whole) * (float("nan") if progress > 0.5 else 1)
+
+    histories = []
+    for most in (1, 3):
+        monkeypatch.setattr(loop, "_most_unread", lambda device, most=most: most)
+        histories.append(train(Regression(), DATA, Schedule(3, batch_size=8)).history)
+    assert histories[0] == histories[1]
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_MOST_SAVING", 1e9)
+    state = tmp_path / "state.safetensors"
+    with raises(InputError, "loss-not-finite") as caught:
+        train(Spoiled(), DATA, Schedule(2, batch_size=8, patience=9), state=state)
+    assert "nan at step 6;" in str(caught.value)
+    assert load_file(state)["now.weight"].isfinite().all()
 
 
 def test_a_loss_that_is_not_finite_ends_it():

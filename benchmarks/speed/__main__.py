@@ -8,8 +8,8 @@ Needs the extra `peers` (CTranslate2). Models with random weights are created he
 classifier with benchmarks/finetune_minilm.py. Every program (peer) runs the same batches of rows of
 similar length, and while it is timed every translator generates the same number of tokens for every
 row. For trained models quality is measured too, with sentences that end by themselves. Results go
-to benchmarks/results/speed-NAME.json and .md; --device cuda and --threads N add `-cuda` and
-`-N-threads` to the names.
+to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda and --threads N add
+`-cuda` and `-N-threads` to the names.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ from compressor.runtime import collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
-from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
+from compressor.throughput import (
+    WorkSize,
+    measure,
+    ratio_of_multiply_adds,
+    shape_of,
+    summarize,
+)
 from compressor.throughput.hardware import cores, describe, versions
-from compressor.throughput.limits import Limit
 from compressor.throughput.workloads import Workload, make_workloads
 
 PROGRAMS = ("eager", "compile", "ctranslate2")
@@ -99,24 +104,22 @@ def quality(setting: Setting, answered: dict[str, list[str]]) -> dict[str, Any]:
     return found
 
 
-def limits(
-    setting: Setting, workloads: list[Workload], names: tuple[str, str], device: str, threads: int
-) -> dict[tuple[str, int], Limit]:
-    """Theoretical limit of the speed-up of the pruned model over dense, in the same precision."""
+def macs_ratios(
+    setting: Setting, workloads: list[Workload], name: str
+) -> dict[tuple[str, int], float]:
+    """The dense model's multiply-adds over those of the pruned one, which has this name."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
     mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
     dense = shape_of(TASKS[setting.task], config, mask.totals(), tokens)
     pruned = shape_of(TASKS[setting.task], config, mask.counts(), tokens)
-    precision = "fp16" if device == "cuda" else "fp32"
-    machine = measure_machine(device, threads, precision)
     found = {}
     for workload in workloads:
         work = [
             WorkSize(rows, source, setting.target_length or 0)
             for rows, source in (batch["input_ids"].shape for batch in workload.batches)
         ]
-        found[names[1], workload.batch_size] = limit_of(dense, pruned, machine, work)
+        found[name, workload.batch_size] = ratio_of_multiply_adds(dense, pruned, work)
     return found
 
 
@@ -136,8 +139,8 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
     timed = []
     for tokens in args.lengths or [None]:
         workloads = make_timed(setting, runtime, args.batches, tokens)
-        limit = limits(setting, workloads, pair, args.device, threads)
-        timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], progress)
+        ratios = macs_ratios(setting, workloads, pair[1])
+        timed += _timed(setting, opened, workloads, ratios, args.seconds, pair[0], progress)
         fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
@@ -156,7 +159,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
 
 def _timed(
     setting: Setting, opened: dict[str, Run], workloads: list[Workload],
-    limit: dict[tuple[str, int], Limit], seconds: float, dense: str, progress: Progress,
+    ratios: dict[tuple[str, int], float], seconds: float, dense: str, progress: Progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
     length = setting.target_length
 
@@ -172,7 +175,7 @@ def _timed(
         {"reference": reference} | row.model_dump()
         for reference in (*references, dense)
         for row in summarize(
-            samples, workloads, limit if reference == dense else {}, reference=reference
+            samples, workloads, ratios if reference == dense else {}, reference=reference
         )
     ]
 
@@ -226,6 +229,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="minimum time per peer and batch"
     )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory to write to")
     parser.add_argument(
         "--draw", action="store_true", help="only write the tables of the results so far"
     )
@@ -233,10 +237,10 @@ def main() -> None:
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")
     progress = Console()
-    RESULTS.mkdir(exist_ok=True)
+    args.results.mkdir(parents=True, exist_ok=True)
     kind = "-cuda" if args.device == "cuda" else ""
     kind += f"-{args.threads}-threads" if args.threads else ""
-    paths = {name: RESULTS / f"speed-{name}{kind}.json" for name in NAMES}
+    paths = {name: args.results / f"speed-{name}{kind}.json" for name in NAMES}
     for name in [] if args.draw else args.names or NAMES:
         setting = prepare(name, args, progress)
         result = compare_peers(setting, args, progress)
@@ -248,7 +252,7 @@ def main() -> None:
             text = document(results[-1])
             path.with_suffix(".md").write_text(text, encoding="utf-8")
             print(text)
-    (RESULTS / f"speed{kind}-summary.md").write_text(summary(results), encoding="utf-8")
+    (args.results / f"speed{kind}-summary.md").write_text(summary(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def _loading_and_quality(result: dict[str, Any]) -> str:
 
 
 def _speedups(result: dict[str, Any]) -> str:
-    """Speed-ups of the low-precision artifacts over every other program, and their limits."""
+    """Speed-ups of the low-precision artifacts over every other program, and of fp32 over dense."""
     names = [peer["name"] for peer in result["peers"]]
     best = [n for n in names if n.startswith("compress, pruned") and not n.endswith("fp32")]
     references = dict.fromkeys(row["reference"] for row in result["timings"])
@@ -123,13 +123,13 @@ def _speedups(result: dict[str, Any]) -> str:
         ]
         lines.append(f"- {name}, over {reference}: {', '.join(ratios)}.")
     dense = result["timings"][-1]["reference"]
-    shares = [
-        f"{row['speedup']:.2f} of at most {row['limit']:.2f} at batch {row['batch_size']}"
+    gains = [
+        f"{row['speedup']:.2f} ({row['macs_ratio']:.2f}) at batch {row['batch_size']}"
         + (f" of {row['source_tokens']:.0f} tokens" if _by_length(result) else "")
         for row in _of(result, dense)
-        if row["limit"] is not None
+        if row["macs_ratio"] is not None
     ]
-    lines.append(f"- What pruning gains in the precision of the limit: {', '.join(shares)}.")
+    lines.append(f"- What pruning gains over {dense} (ratio of multiply-adds): {', '.join(gains)}.")
     return "\n".join(lines)
 
 

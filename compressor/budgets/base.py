@@ -159,6 +159,16 @@ class Trials(Protocol):
             choose: by scores and timings of the model without these layers.
         """
 
+    def require_sight(self, asked: str, drop: float) -> None:
+        """Check that a drop beyond this one would be seen, on the searched and the held-out rows.
+
+        Args:
+            asked: what needs that, as typed.
+
+        Raises:
+            InputError: the dense model's score is at the metric's floor.
+        """
+
     def least_provable_drop(self, error: float) -> float:
         """The drop that a model without one changed answer to the searched rows can just prove."""
 

@@ -206,6 +206,7 @@ class MaxDrop(SearchedUnits):
                 id="floors-too-high",
             )
         rows, held_out, metric = trials.search_rows()
+        trials.require_sight(self.as_typed, self.max_drop)
         trials.message(
             f"  searching on {rows.rows:,} of the {rows.rows + held_out:,} test rows; the other "
             f"{held_out:,} are held out for the final figures"

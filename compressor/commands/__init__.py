@@ -30,20 +30,16 @@ COMMANDS = (
     "bench",
     "report",
     "gate",
-    "cache-key",
     "verify",
+    "predict",
     "translate",
     "classify",
-    "embed",
-    "tag",
-    "predict",
-    "rerank",
-    "answer",
-    "summarize",
     "doctor",
 )
 # Commands of which several processes at once would do the same work, and write the same files.
 FOR_ONE = ("demo", "score", "study", "prune", "export", "evaluate", "bench")
+# Commands that stand in the file of another one.
+IN_FILE = {"translate": "predict", "classify": "predict"}
 RESUMABLE = ("run", "demo", "study")
 BUG = 70
 INTERRUPTED = 130
@@ -79,7 +75,8 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     called = [name for name in arguments[:1] if name in COMMANDS]
     for name in called or COMMANDS:
         member = name.replace("-", "_")
-        getattr(import_module(f"compressor.commands.{member}"), member).add_to(app, name)
+        module = import_module(f"compressor.commands.{IN_FILE.get(name, member)}")
+        getattr(module, member).add_to(app, name)
     return app
 
 

@@ -1,4 +1,4 @@
-"""`compress inspect`: what a checkpoint is made of, and the most that removing units can gain."""
+"""`compress inspect`: what a checkpoint is made of, what its parts cost, and what is in no unit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def inspect(
     request: InspectRequest,
     model: Annotated[str, typer.Argument(help="Checkpoint: a local directory or a hub id.")],
 ) -> int:
-    """Show heads, neurons, embeddings, what they cost, and what removing units can gain at most."""
+    """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
     from compressor.pipeline.inputs import load
     from compressor.pipeline.inspection import inspect_checkpoint
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
-    facts = inspect_checkpoint(load(section, dense=False))
+    facts = inspect_checkpoint(load(section, dense=False, answers=False))
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "
         f"{facts.parameters:,} parameters stored as {facts.dtype}",
@@ -35,8 +35,7 @@ def inspect(
         "",
         "share: of the parameters; macs: of the multiply-adds at batch size x tokens per row",
         "",
-        "Most speed-up by multiply-adds, if all of these units were removed:",
-        _gains(facts),
+        _fixed(facts),
     ]
     console.result("\n".join(lines), asdict(facts))
     return 0
@@ -46,7 +45,7 @@ def _parts(facts: Inspection) -> str:
     from compressor.report.table import columns
     from compressor.report.text_table import render_table
 
-    shapes = [f"macs {gain.batch_size}x{gain.source_tokens}" for gain in facts.gains]
+    shapes = [f"macs {shape.batch_size}x{shape.source_tokens}" for shape in facts.shapes]
     rows = [
         [
             part.name,
@@ -74,15 +73,16 @@ def _units(part: PartFacts) -> str:
     return f"{counts} = {sum(part.units):,} {part.of}{width}"
 
 
-def _gains(facts: Inspection) -> str:
-    from compressor.report.table import columns
-    from compressor.report.text_table import render_table
+def _fixed(facts: Inspection) -> str:
+    """What is left however many units go."""
+    from compressor.report.phrases import join
 
-    rows = []
-    for gain in facts.gains:
-        shape = f"  batch {gain.batch_size}, {gain.source_tokens} source tokens"
-        if gain.target_tokens:
-            shape += f", {gain.target_tokens} target tokens"
-        limits = (gain.without_heads, gain.without_neurons, gain.without_both)
-        rows.append([shape, *("-" if limit is None else f"{limit:.2f}x" for limit in limits)])
-    return render_table(columns("", "heads", "neurons", "both"), rows)
+    parameters = sum(part.parameters for part in facts.parts if part.of is None)
+    shares = [
+        f"{shape.fixed_share:.1%} at {shape.batch_size}x{shape.source_tokens}"
+        for shape in facts.shapes
+    ]
+    return (
+        f"In no head or neuron: {parameters / facts.parameters:.1%} of the parameters, and of the "
+        f"multiply-adds {join(shares)}"
+    )

@@ -15,7 +15,6 @@ import typer
 from compressor.commands.console import console
 from compressor.errors import InputError
 from compressor.options.assemble import assemble
-from compressor.options.bounds import MOST_JOBS
 from compressor.options.declare import Flag, Section, flags_of
 from compressor.progress import warnings_as_messages
 
@@ -42,16 +41,6 @@ Json = Annotated[
 Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")]
 Config = Annotated[
     Path | None, typer.Option("-c", "--config", help="YAML recipe; flags win over it.")
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        min=1,
-        max=MOST_JOBS,
-        help="Of several budgets, artifacts that are made side by side, each in a process of its "
-        "own with a GPU or its share of the cores. Default: one per GPU; 1 without.",
-    ),
 ]
 MeasuredPrecision = Annotated[
     list[str] | None,

@@ -1,25 +1,198 @@
-"""`compress predict`: lines in, a number for each out; needs neither torch nor transformers."""
+"""`compress predict`: lines in, answers out, by any artifact; needs no torch, no transformers."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
 from compressor.commands import options as o
-from compressor.commands.lines import PAIRS, Artifact, Files, LinesOutput, json_line, stream
-from compressor.request.serving import PredictRequest
+from compressor.commands.console import console
+from compressor.errors import InputError, UsageError
+from compressor.progress import SILENT
+from compressor.request.serving import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
+
+if TYPE_CHECKING:
+    from compressor.pipeline.stream_lines import Lines
+    from compressor.runtime.runtime import Line, Runtime
+
+Artifact = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="What `compress run` or `compress export` wrote, with onnx/ in it."
+    ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILE", help="One text per line; standard input by default, or -."),
+]
+LinesOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="A new file, instead of standard output; of embeddings, .npy for a NumPy array.",
+    ),
+]
 
 
 @o.command(PredictRequest, json=False)
 def predict(
     request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
-    """Give each line its number, with an artifact of a regression model."""
-    from compressor.runtime import Regressor
+    """Answer lines with an artifact, one line each; what is in a line is its task's."""
+    return _predict(request, directory, files, output)
 
-    def form(number: int, found: float | None) -> str:
-        if request.jsonl:
-            return json_line(number, score=None if found is None else round(found, 6))
-        return "" if found is None else f"{found:.6f}"
 
-    return stream(
-        Regressor, request, directory, files, output, Regressor.predict_stream, form,
-        pairs=PAIRS if request.pairs else "", cache=request.cache,
+@o.command(PredictRequest, json=False)
+def translate(
+    request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
+) -> int:
+    """Translate lines: `predict` for translators alone."""
+    return _predict(request, directory, files, output, ("translation",))
+
+
+@o.command(PredictRequest, json=False)
+def classify(
+    request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
+) -> int:
+    """Label lines: `predict` for classifiers alone."""
+    return _predict(request, directory, files, output, ("classification", "multilabel"))
+
+
+def _predict(
+    request: PredictRequest,
+    directory: Path,
+    files: list[Path] | None,
+    output: Path | None,
+    tasks: Sequence[str] = (),
+) -> int:
+    """Write the answer to each line.
+
+    Args:
+        tasks: that the artifact may be for; none: any.
+    """
+    from compressor.pipeline.stream_lines import Lines, serve
+
+    lines = Lines(files or [])
+    model = _open(request, directory, tasks)
+    given = {name: getattr(request, name) for name in model.line_options}
+    options = {
+        name: value
+        for name, value in given.items()
+        if value is not None and name not in OPENING_OPTIONS
+    }
+    paired = "each line is two texts" if options.pop("pairs", False) else model.pair_lines
+    rows = _pairs(lines, paired) if paired else lines
+    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+    progress = console if console.counts_lines(to_stdout=output is None) else SILENT
+    if output is not None and output.suffix == ".npy":
+        return _write_array(model, rows, output, request, **limits)
+
+    def form(number: int, line: Line) -> str:
+        text, data = line
+        return json.dumps({"line": number} | data, ensure_ascii=False) if request.jsonl else text
+
+    serve(
+        lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
+        form, output, request.chunk_lines, progress,
     )  # fmt: skip
+    return 0
+
+
+def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
+    """The artifact, opened as the request says.
+
+    Raises:
+        InputError: it is for another task.
+        UsageError: options of another task.
+    """
+    from compressor.options.table import opened
+    from compressor.runtime.artifact import read_artifact
+    from compressor.runtime.engines import choose_engine
+    from compressor.tasks import TASKS
+
+    artifact, named = read_artifact(directory), request.precision
+    if tasks and artifact.task not in tasks:
+        raise InputError(
+            f"{directory} holds a {artifact.task} model; use `compress predict`",
+            id="artifact-of-another-task",
+        )
+    runtime: type[Runtime[Any]] = opened(TASKS[artifact.task].runtime)
+    for name, flag in TASK_OPTIONS.items():
+        value = getattr(request, name)
+        if value not in (None, False) and name not in runtime.line_options:
+            raise UsageError(
+                f"{flag} has no effect on {artifact.task}; leave it out", id="option-without-use"
+            )
+    engine = choose_engine(request.engine, runtime.kind, artifact, named, request.device)
+    precision = named or engine.default_precision(artifact)
+    given = {name: getattr(request, name) for name in OPENING_OPTIONS}
+    return runtime(
+        directory,
+        precision=precision,
+        engine=engine.name,
+        device=engine.choose_device(request.device, [precision]),
+        threads=request.threads,
+        workers=request.workers,
+        cuda_graphs=request.cuda_graphs,
+        verify=request.verify,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
+    """The two texts of each line, with a tab between them.
+
+    Args:
+        wanted: what a line has to be, for the message.
+
+    Raises:
+        InputError: a line has fewer or more.
+    """
+    for line in lines:
+        texts = line.split("\t") if line.strip() else ["", ""]
+        if len(texts) != 2:
+            raise InputError(
+                f"{lines.place}: {wanted} with one tab between them, and the line has "
+                f"{len(texts) - 1 or 'none'}",
+                id="cell-count-differs",
+            )
+        yield texts[0], texts[1]
+
+
+def _write_array(
+    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, **batching: Any
+) -> int:
+    """Write the embeddings of lines as an array, float32 [lines, width]."""
+    import numpy as np
+
+    from compressor.runtime import Embedder
+    from compressor.runtime.batching import CHUNK_ROWS
+    from compressor.storage.files import require_directory, written_at_once
+
+    if not isinstance(model, Embedder):
+        raise UsageError(
+            f"--output {output}: only embeddings are written as an array; give another name",
+            id="output-not-array",
+        )
+    if output.exists():
+        raise InputError(
+            f"{output} exists; choose another --output, or remove it", id="output-not-empty"
+        )
+    require_directory(output.parent)
+    chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
+    progress = console if console.counts_lines(to_stdout=False) else SILENT
+    found = []
+    for row in prompted.embed_stream(rows, chunk_rows=chunk, **batching):
+        found.append(row)
+        if len(found) % chunk == 0:
+            progress.update("lines", len(found), None)
+    progress.update("lines", len(found), len(found))
+    array = np.array(found, dtype=np.float32).reshape(-1, model.width)
+    with written_at_once(output, replace=False) as path, path.open("xb") as file:
+        np.save(file, array)
+    return 0

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 
 @o.command(Recipe)
-def run(
-    output: o.Output, flags: dict[str, Any], config: o.Config = None, jobs: o.Jobs = None
-) -> int:
+def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     recipe = _as_launched(build_recipe(flags, config))
     launch.start(recipe.device, accelerate_options.wants_shards())
     launch.require_same_versions()
-    status = execute(recipe, output, jobs)
+    status = execute(recipe, output)
     launch.finish()
     return status
 
@@ -37,7 +35,7 @@ def _as_launched(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"recovery": recovery, "device": device})
 
 
-def execute(recipe: Recipe, output: Path, jobs: int | None = None) -> int:
+def execute(recipe: Recipe, output: Path) -> int:
     """Run a recipe, print the short table, and return the gate's exit status."""
     from compressor.pipeline.run import run as run_pipeline
     from compressor.report.rules import exit_status
@@ -45,7 +43,7 @@ def execute(recipe: Recipe, output: Path, jobs: int | None = None) -> int:
 
     gc.freeze()  # or each stage ends with a search for garbage in all that was imported
     command = shlex.join(["compress", *sys.argv[1:]])
-    report = run_pipeline(recipe, output, command, console, jobs)
+    report = run_pipeline(recipe, output, command, console)
     console.message(f"\nreport: {output / 'report.html'}\n")
     console.result(short_table(report), {"output": str(output), **summary(report)})
     return exit_status(report.gate)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compressor.evaluation.metric import Metric
 from compressor.evaluation.significance import Pair
 from compressor.results import Comparison
 
@@ -49,7 +50,7 @@ class LowerBound:
 
 
 def lower_bound(
-    metric: str,
+    metric: Metric,
     dense_outputs: Sequence[str],
     pruned_outputs: Sequence[str],
     references: Sequence[str],
@@ -67,18 +68,15 @@ def lower_bound(
             95 % interval.
         resamples: of the bootstrap; more are drawn where `alpha` needs them.
         seed: of the draws.
-
-    Raises:
-        UsageError: an unknown metric.
     """
     pair = Pair.of([metric], dense_outputs, pruned_outputs, references)
-    changed = pair.discordant(metric)
+    changed = pair.discordant(metric.name)
     if changed is not None:
         lost, won = changed
         loss = score_bound(lost, won, len(references), alpha)
         rows = score_rows(lost, won, len(references), limit / 100, alpha)
         return LowerBound(-100 * loss, rows)
-    return _bootstrap_bound(pair, metric, limit, alpha, resamples, seed)
+    return _bootstrap_bound(pair, metric.name, limit, alpha, resamples, seed)
 
 
 def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] | None:

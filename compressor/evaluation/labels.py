@@ -99,7 +99,8 @@ class MicroF1(_LabelMetric):
 class Matthews(_LabelMetric):
     """Matthews correlation, -1 to 1."""
 
-    name, label, digits = "mcc", "MCC", 4
+    name, label, digits, scale = "mcc", "MCC", 4, 2.0
+    floor = 0.0
 
     def signature(self, labels: Labels) -> str:
         return f"labels:{len(labels or ())}|multiclass:Gorodkin 2004|undefined:0|scale:-1-1"

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 
 Array = NDArray[np.float64]
 Labels = Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class ChosenTokenizer:
+    """How a metric splits texts.
+
+    Args:
+        name: of the metric's own; empty where it has one alone.
+        reason: why that and not the usual one, in words; empty of the usual one.
+    """
+
+    name: str = ""
+    reason: str = ""
 
 
 class Metric(ABC):
@@ -26,6 +40,11 @@ class Metric(ABC):
         label, unit, digits: how it is written.
         has_exact_test: whether it counts rows that are right (`right`).
         counted: what it is averaged over, and what is drawn in a bootstrap.
+        scale: the best score less the worst one. A limit of so much allows everything.
+        floor: the score of answers that know nothing of their rows, where that is always the same.
+        advice: what to do where a score is at the floor.
+        tokenizer: name of the one that splits texts, see `choose_tokenizer`; the same for all
+            answers that are compared.
     """
 
     name: ClassVar[str]
@@ -34,6 +53,10 @@ class Metric(ABC):
     digits: ClassVar[int] = 2
     has_exact_test: ClassVar[bool] = False
     counted: ClassVar[str] = "rows"
+    scale: ClassVar[float] = 100.0
+    floor: ClassVar[float | None] = None
+    advice: ClassVar[str] = "give more rows, or a model that is good at them"
+    tokenizer: str = ""
 
     @abstractmethod
     def signature(self, labels: Labels) -> str:
@@ -73,6 +96,37 @@ class Metric(ABC):
             EnvironmentProblem: a package is not installed.
         """
 
+    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+        """A tokenizer that sees the words of the references."""
+        return ChosenTokenizer()
+
+    def require_tokenizer(self, name: str) -> None:
+        """Raise for a tokenizer that was asked for and that the metric does not have.
+
+        Raises:
+            UsageError: there is none of that name.
+            EnvironmentProblem: a package is not installed.
+        """
+        raise UsageError(f"{self.name} has no tokenizers to choose from", id="tokenizer-unknown")
+
+    def uninformed(
+        self,
+        answers: Sequence[str],
+        references: Sequence[str],
+        labels: Labels,
+        generator: np.random.Generator,
+    ) -> Array:
+        """Statistics [rows, statistics] of answers that know nothing of the rows.
+
+        They are the model's own, dealt out anew to all rows, so that they are as many of each kind.
+        """
+        dealt = [answers[row] for row in generator.permutation(len(answers))]
+        return self.statistics([dealt], references, labels)[0]
+
+    def seen(self, statistics: Array, counts: Array) -> Array:
+        """`scores` without what a score has of its own accord, by smoothing."""
+        return self.scores(statistics, counts)
+
     def score(self, statistics: Array, counts: Array) -> float:
         """The score of all rows.
 
@@ -102,7 +156,13 @@ class Metric(ABC):
 
 
 class SumMetric(Metric):
-    """A score that is a function of the sums of all rows' statistics."""
+    """A score that is a function of the sums of all rows' statistics.
+
+    Args:
+        deals: how often answers are dealt out anew to see what chance gives them, on average.
+    """
+
+    deals: ClassVar[int] = 5
 
     @abstractmethod
     def from_sums(self, sums: Array) -> Array:
@@ -110,6 +170,19 @@ class SumMetric(Metric):
 
     def scores(self, statistics: Array, counts: Array) -> Array:
         return self.from_sums(counts @ statistics)
+
+    def uninformed(
+        self,
+        answers: Sequence[str],
+        references: Sequence[str],
+        labels: Labels,
+        generator: np.random.Generator,
+    ) -> Array:
+        """As in `Metric`, the mean of several deals."""
+        total = super().uninformed(answers, references, labels, generator)
+        for _ in range(1, self.deals):
+            total += super().uninformed(answers, references, labels, generator)
+        return total / self.deals
 
 
 class MeanMetric(SumMetric):

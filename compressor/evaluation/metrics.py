@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,8 +40,58 @@ METRICS: Table[type[Metric]] = Table(
 )
 
 
+def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, str]) -> Metric:
+    """A metric, with the tokenizer that it has to have, or else the one for the references.
+
+    Args:
+        tokenizers: metric -> name.
+
+    Raises:
+        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
+    """
+    metric = METRICS[name]()
+    if name in tokenizers:
+        metric.tokenizer = tokenizers[name]
+    else:
+        metric.tokenizer = metric.choose_tokenizer(references).name
+    return metric
+
+
+def with_tokenizers(
+    rows: Rows, wanted: Mapping[str, str] | None = None, tell: Callable[[str], None] | None = None
+) -> Rows:
+    """Rows that say how their metrics split texts, so that all parts of them are split alike.
+
+    Args:
+        wanted: metric -> tokenizer that was asked for.
+        tell: hears of each that is not the usual one.
+
+    Raises:
+        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
+    """
+    settled = {}
+    said: dict[str, None] = {}
+    for name in metrics_of(rows):
+        metric = METRICS[name]()
+        if wanted and name in wanted:
+            metric.require_tokenizer(wanted[name])
+            settled[name] = wanted[name]
+            continue
+        chosen = metric.choose_tokenizer(rows.references)
+        settled[name] = chosen.name
+        if chosen.reason:
+            said[chosen.reason] = None
+    for reason in said if tell is not None else ():
+        tell(reason)
+    return replace(rows, tokenizers=settled)
+
+
 def score_answers(
-    task: str, answers: Sequence[str], references: Sequence[str], labels: Labels
+    task: str,
+    answers: Sequence[str],
+    references: Sequence[str],
+    labels: Labels,
+    tokenizers: Mapping[str, str] | None = None,
 ) -> Quality:
     """All metrics of a task.
 
@@ -48,17 +99,24 @@ def score_answers(
         answers: of the model: translations, or label names.
         references: reference translations, or the right label names, in the same order.
         labels: all label names the model knows; None where the task has no classes.
+        tokenizers: metric -> what splits texts for it, where not the one for the references.
 
     Raises:
         UsageError: an unknown task.
         InputError: no rows, another number of answers than references, or an unknown label.
     """
-    return _score(TASKS[task].metrics, answers, references, labels)
+    metrics = [make_metric(x, references, tokenizers or {}) for x in TASKS[task].metrics]
+    return _score(metrics, answers, references, labels)
 
 
 def metrics_of(rows: Rows) -> tuple[str, ...]:
     """Names of the metrics of answers to some rows, the main one first."""
     return TASKS[rows.task].metrics_of(rows)
+
+
+def metrics_for(rows: Rows) -> list[Metric]:
+    """The metrics of answers to some rows, the main one first."""
+    return [make_metric(name, rows.references, rows.tokenizers) for name in metrics_of(rows)]
 
 
 def require_references(rows: Rows) -> None:
@@ -74,20 +132,19 @@ def require_references(rows: Rows) -> None:
 
 def score_rows(rows: Rows, answers: Sequence[str]) -> Quality:
     """All metrics of the answers to some rows, which were read with the labels; see above."""
-    return _score(metrics_of(rows), rows.judged(answers), rows.references, rows.labels)
+    return _score(metrics_for(rows), rows.judged(answers), rows.references, rows.labels)
 
 
 def main_metric(rows: Rows, answers: Sequence[str]) -> tuple[float, str]:
     """The main metric of the answers to some rows, and its signature with its name."""
-    name = metrics_of(rows)[0]
-    quality = _score([name], rows.judged(answers), rows.references, rows.labels)
-    return quality.metrics[name], f"{name}|{quality.signatures[name]}"
+    metric = metrics_for(rows)[0]
+    quality = _score([metric], rows.judged(answers), rows.references, rows.labels)
+    return quality.metrics[metric.name], f"{metric.name}|{quality.signatures[metric.name]}"
 
 
 def _score(
-    names: Sequence[str], answers: Sequence[str], references: Sequence[str], labels: Labels
+    metrics: Sequence[Metric], answers: Sequence[str], references: Sequence[str], labels: Labels
 ) -> Quality:
-    metrics = [METRICS[name]() for name in names]
     check_lengths(answers, references)
     for metric in metrics:
         metric.require(answers, references, labels)

@@ -14,8 +14,11 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
-from compressor.evaluation.metric import Labels, MeanMetric
+import numpy as np
+
+from compressor.evaluation.metric import Array, Labels, MeanMetric
 
 CUT = 10  # the ranks that nDCG and MRR look at
 
@@ -41,6 +44,22 @@ class _Ranking(MeanMetric):
 
     def worth(self, answer: str, reference: list[int]) -> float:
         return self.of(self.read(answer), reference)
+
+    def uninformed(
+        self,
+        answers: Sequence[str],
+        references: Sequence[str],
+        labels: Labels,
+        generator: np.random.Generator,
+    ) -> Array:
+        """The mean of several random orders of each query's own texts."""
+        best = [self.read(reference) for reference in references]
+        found = [
+            sum(self.of(generator.permutation(x).tolist(), x) for _ in range(self.deals))
+            / self.deals
+            for x in best
+        ]
+        return np.array([(x, 1.0) for x in found])
 
 
 class Ndcg(_Ranking):

@@ -17,6 +17,9 @@ from compressor.evaluation.metric import Array, Labels, Metric
 class _Correlation(Metric):
     """Correlation of the answers with the right numbers, times 100; 0 where undefined."""
 
+    scale = 200.0
+    floor = 0.0
+
     @abstractmethod
     def centered(self, values: Array, counts: Array) -> Array:
         """What is correlated, less its mean, [resamples, rows], of values drawn `counts` times."""

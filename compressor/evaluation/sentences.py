@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compressor.evaluation.metric import Array, Labels, SumMetric
+from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
+from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, SumMetric
+from compressor.evaluation.scripts import ENOUGH, HAN, HANGUL, KANA, UNSPACED, shares
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
+USUAL = "13a"  # sacreBLEU's tokenizer of texts with spaces
 _ROWS_PER_CHUNK = 2000  # of references whose n-grams sacreBLEU holds at once
 
 
 class _SacreBleu(SumMetric):
+    deals = 1  # what chance gives a sentence is next to nothing beside what a model gives it
+
     @abstractmethod
     def theirs(self, references: Sequence[str]) -> Metric:
         """sacreBLEU's metric object with one reference per sentence."""
@@ -53,14 +58,72 @@ class _SacreBleu(SumMetric):
 
 
 class Bleu(_SacreBleu):
-    """Corpus BLEU (0-100)."""
+    """Corpus BLEU (0-100), of tokens by one of sacreBLEU's tokenizers.
+
+    Text without spaces is one token for the usual one, `13a`, and has no four tokens in a row.
+    """
 
     name, label = "bleu", "BLEU"
+    advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
 
     def theirs(self, references: Sequence[str]) -> Metric:
         from sacrebleu.metrics import BLEU
 
-        return BLEU(references=[list(references)])
+        return BLEU(references=[list(references)], tokenize=self.tokenizer or USUAL)
+
+    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+        """sacreBLEU's own for the script of the references.
+
+        `zh` for Han, `ja-mecab` where a tenth of Han and kana is kana, `ko-mecab` for Hangul, each
+        where its package is installed, and `char`, which sees every script, for other scripts
+        without spaces, for several of these at once, and instead of a package. A script counts
+        that has a tenth of the letters.
+        """
+        found = shares(references)
+        together = found.get(HAN, 0.0) + found.get(KANA, 0.0)
+        wanted = {script: "char" for script in found if script in UNSPACED}
+        if HAN in found:
+            wanted[HAN] = "zh"
+        if KANA in found and found[KANA] >= ENOUGH * together:
+            wanted = {name: own for name, own in wanted.items() if name != HAN}
+            wanted[KANA] = "ja-mecab"
+        if HANGUL in found:
+            wanted[HANGUL] = "ko-mecab"
+        if not wanted:
+            return ChosenTokenizer(USUAL)
+        names = set(wanted.values())
+        name = names.pop() if len(names) == 1 else "char"
+        written = " and ".join(f"{100 * found[x]:.0f}% of the letters are {x}" for x in wanted)
+        missing = _missing_package(name)
+        if missing:
+            written += f", and {name} needs {missing}"
+            name = "char"
+        return ChosenTokenizer(
+            name,
+            f"{self.label} splits texts with sacreBLEU's tokenizer {name}, since of the references "
+            f"{written}; --bleu-tokenizer takes another",
+        )
+
+    def require_tokenizer(self, name: str) -> None:
+        from sacrebleu.metrics import BLEU
+
+        if name not in BLEU.TOKENIZERS:
+            raise UsageError(
+                f"--bleu-tokenizer {name}: sacreBLEU has no such tokenizer; choose from "
+                f"{', '.join(BLEU.TOKENIZERS)}{did_you_mean(name, BLEU.TOKENIZERS)}",
+                id="tokenizer-unknown",
+            )
+        missing = _missing_package(name)
+        if missing:
+            raise EnvironmentProblem(
+                f"--bleu-tokenizer {name} needs {missing}; install it, or take another",
+                id="tokenizer-not-installed",
+            )
+
+    def seen(self, statistics: Array, counts: Array) -> Array:
+        """Without the credit for lengths of which no n-gram matches, all that a score may be of."""
+        sums = counts @ statistics
+        return np.where((sums[:, 2:6] > 0).all(axis=1), self.from_sums(sums), 0.0)
 
     def from_sums(self, sums: Array) -> Array:
         """With sacreBLEU's default "exp" smoothing.
@@ -106,3 +169,20 @@ class Chrf(_SacreBleu):
         nothing = weighted == 0
         product = 100.0 * (1 + beta**2) * precision * recall
         return np.where(nothing, 0.0, product / np.where(nothing, 1, weighted))
+
+
+def _missing_package(name: str) -> str:
+    """What a tokenizer of sacreBLEU lacks here, in words; empty if nothing.
+
+    Some load a model from the internet when they are made for the first time.
+    """
+    from sacrebleu.metrics import BLEU
+
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError, OSError) as error:
+        extra = {"ja-mecab": "'sacrebleu[ja]'", "ko-mecab": "'sacrebleu[ko]'"}.get(name)
+        if extra is not None:
+            return f"a package that is not installed (`pip install {extra}`)"
+        return f"what is not here ({' '.join(str(error).split())[:200]})"
+    return ""

@@ -19,23 +19,22 @@ percentile interval of d*. All p-values are two-sided:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation.metric import Array, check_lengths, group_rows
-from compressor.evaluation.metrics import METRICS, metrics_of
+from compressor.evaluation.draws import DRAWS_PER_CHUNK, resampled_counts
+from compressor.evaluation.floor import Floor, find_floor
+from compressor.evaluation.metric import Array, Metric, check_lengths, group_rows
+from compressor.evaluation.metrics import make_metric, metrics_for
 from compressor.results import Comparison
 from compressor.tasks import TASKS, Rows
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
-
-# Row numbers (int64) drawn at once: bounds the memory of a chunk to a few times 32 MB.
-DRAWS_PER_CHUNK = 4_000_000
 
 
 def compare(
@@ -45,6 +44,7 @@ def compare(
     references: Sequence[str],
     resamples: int = DEFAULT_RESAMPLES,
     seed: int = DEFAULT_SEED,
+    tokenizers: Mapping[str, str] | None = None,
 ) -> list[Comparison]:
     """Difference of two models in every metric of a task, with its interval and p-value.
 
@@ -55,6 +55,7 @@ def compare(
         references: the right answers.
         resamples: number of bootstrap draws.
         seed: of the draws; the same for all metrics.
+        tokenizers: metric -> what splits texts for it, where not the one for the references.
 
     Returns:
         One comparison per metric. Models that score alike on every draw, such as models with equal
@@ -64,7 +65,7 @@ def compare(
         InputError: different numbers of rows, or fewer than two of them.
         UsageError: an unknown task, or fewer than one resample.
     """
-    metrics = TASKS[task].metrics
+    metrics = [make_metric(x, references, tokenizers or {}) for x in TASKS[task].metrics]
     return _compare(metrics, dense_outputs, pruned_outputs, references, resamples, seed)
 
 
@@ -77,11 +78,11 @@ def compare_rows(
 ) -> list[Comparison]:
     """As `compare`, of answers to rows, in their metrics; of ranked rows, queries are drawn."""
     dense, pruned = rows.judged(dense_outputs), rows.judged(pruned_outputs)
-    return _compare(metrics_of(rows), dense, pruned, rows.references, resamples, seed)
+    return _compare(metrics_for(rows), dense, pruned, rows.references, resamples, seed)
 
 
 def _compare(
-    metrics: Sequence[str],
+    metrics: Sequence[Metric],
     dense_outputs: Sequence[str],
     pruned_outputs: Sequence[str],
     references: Sequence[str],
@@ -102,8 +103,14 @@ def _compare(
     pair = Pair.of(metrics, dense_outputs, pruned_outputs, references)
     draws = pair.bootstrap(resamples, seed)
     return [
-        _comparison(metric, pair.points(metric), pruned - dense, pair.discordant(metric))
-        for metric, (dense, pruned) in draws.items()
+        _comparison(
+            metric.name,
+            pair.points(metric.name),
+            draws[metric.name][1] - draws[metric.name][0],
+            pair.discordant(metric.name),
+            find_floor(metric, dense_outputs, references),
+        )
+        for metric in metrics
     ]
 
 
@@ -112,17 +119,19 @@ class Pair:
     """Two models' answers to the same rows, ready to be scored on any resample of the rows.
 
     Args:
+        metrics: by name.
         groups: [rows], the group each row belongs to; rows of a group are alike.
         statistics: metric -> that of (dense, pruned), [groups, statistics].
     """
 
+    metrics: dict[str, Metric]
     groups: NDArray[np.intp]
     statistics: dict[str, tuple[Array, Array]]
 
     @classmethod
     def of(
         cls,
-        metrics: Sequence[str],
+        metrics: Sequence[Metric],
         dense: Sequence[str],
         pruned: Sequence[str],
         references: Sequence[str],
@@ -131,10 +140,10 @@ class Pair:
         (gold, *systems), groups = group_rows(references, dense, pruned)
         labels = sorted({*dense, *pruned, *references})
         statistics = {}
-        for name in metrics:
-            first, second = METRICS[name]().statistics(systems, gold, labels)
-            statistics[name] = first, second
-        return cls(groups, statistics)
+        for metric in metrics:
+            first, second = metric.statistics(systems, gold, labels)
+            statistics[metric.name] = first, second
+        return cls({metric.name: metric for metric in metrics}, groups, statistics)
 
     @property
     def counts(self) -> Array:
@@ -144,12 +153,12 @@ class Pair:
     def points(self, metric: str) -> tuple[float, float]:
         """Scores of (dense, pruned) on all rows."""
         dense, pruned = self.statistics[metric]
-        score = METRICS[metric]().score
+        score = self.metrics[metric].score
         return score(dense, self.counts), score(pruned, self.counts)
 
     def discordant(self, metric: str) -> tuple[int, int] | None:
         """Rows that only (dense, pruned) has right, of metrics that count rows that are right."""
-        return METRICS[metric]().discordant(*self.statistics[metric], self.counts)
+        return self.metrics[metric].discordant(*self.statistics[metric], self.counts)
 
     def bootstrap(
         self, resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
@@ -158,7 +167,7 @@ class Pair:
         drawn: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self.statistics}
         for counts in resampled_counts(self.groups, resamples, seed, chunk):
             for name, (dense, pruned) in self.statistics.items():
-                scores = METRICS[name]().scores
+                scores = self.metrics[name].scores
                 drawn[name].append((scores(dense, counts), scores(pruned, counts)))
         return {
             name: (np.concatenate([x for x, _ in parts]), np.concatenate([x for _, x in parts]))
@@ -166,28 +175,12 @@ class Pair:
         }
 
 
-def resampled_counts(
-    groups: NDArray[np.intp], resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
-) -> Iterator[Array]:
-    """How often each group was drawn, in chunks [resamples of the chunk, groups].
-
-    Args:
-        groups: [rows], the group of each row.
-        chunk: row numbers drawn at once; the draws do not depend on it.
-    """
-    rows, width = groups.size, int(groups.max()) + 1
-    generator = np.random.default_rng(seed)
-    size = max(1, chunk // rows)
-    for start in range(0, resamples, size):
-        count = min(size, resamples - start)
-        drawn = groups[generator.integers(rows, size=(count, rows))]  # [resamples, rows]
-        drawn += np.arange(count)[:, None] * width  # each resample has its own range of numbers
-        counts = np.bincount(drawn.reshape(-1), minlength=count * width)
-        yield counts.reshape(count, width).astype(np.float64)
-
-
 def _comparison(
-    metric: str, point: tuple[float, float], differences: Array, discordant: tuple[int, int] | None
+    metric: str,
+    point: tuple[float, float],
+    differences: Array,
+    discordant: tuple[int, int] | None,
+    floor: Floor,
 ) -> Comparison:
     observed = point[1] - point[0]
     low, high = np.quantile(differences, [0.025, 0.975])
@@ -200,6 +193,8 @@ def _comparison(
         p_value=mcnemar(*discordant) if discordant else _p_value(observed, differences),
         resamples=differences.size,
         discordant=discordant,
+        floor=floor.score,
+        at_floor=floor.reached,
     )
 
 

@@ -2,6 +2,10 @@
 
 A reference is the JSON list of the right answers that `compressor.tasks.question_answering.rows`
 makes; the one that fits best counts. Where there are none, only the empty answer is right.
+
+That script's words are what spaces separate. Of right answers in a script without spaces, words are
+`compressor.evaluation.scripts.words`, for which an answer's F1 is that of its characters, as in the
+script of MLQA (Lewis et al. 2020) for Chinese, and all punctuation counts as none.
 """
 
 from __future__ import annotations
@@ -10,13 +14,16 @@ import re
 import string
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.evaluation.metric import Array, Labels, MeanMetric
+from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, MeanMetric
+from compressor.evaluation.scripts import UNSPACED, shares, words
 from compressor.tasks.question_answering.rows import answers_of
 
+CHARACTERS = "characters"  # the tokenizer of scripts without spaces
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -29,15 +36,32 @@ class _AnswerMetric(MeanMetric):
         """Of an answer to one that is right, both as `normalized`."""
 
     def signature(self, labels: Labels) -> str:
-        return "definition:SQuAD 2.0|scale:0-100"
+        how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
+        return f"{how}|scale:0-100"
+
+    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+        """SQuAD's, but where right answers have no spaces."""
+        found = shares(text for reference in references for text, _ in answers_of(reference))
+        unspaced = {script: share for script, share in found.items() if script in UNSPACED}
+        if not unspaced:
+            return ChosenTokenizer()
+        script, share = next(iter(unspaced.items()))
+        return ChosenTokenizer(
+            CHARACTERS,
+            f"{self.label} counts characters instead of words, since {100 * share:.0f}% of the "
+            f"right answers' letters are {script}",
+        )
+
+    def words(self, text: str) -> list[str]:
+        return words(text) if self.tokenizer else normalized(text)
 
     def read(self, reference: str) -> list[list[str]]:
         """The right answers of a row as words; one without words for none."""
-        words = [normalized(text) for text, _ in answers_of(reference)]
-        return [x for x in words if x] or [[]]
+        found = [self.words(text) for text, _ in answers_of(reference)]
+        return [x for x in found if x] or [[]]
 
     def worth(self, answer: str, reference: list[list[str]]) -> float:
-        return max(self.fit(normalized(answer), one) for one in reference)
+        return max(self.fit(self.words(answer), one) for one in reference)
 
 
 class ExactMatch(_AnswerMetric):

@@ -5,20 +5,32 @@ words and pairs of words that summary and reference share, ROUGE-Lsum their long
 subsequences, sentence by sentence. Words are stemmed, as papers do. The sentences of ROUGE-Lsum are
 lines: a text on one line is one sentence, and its ROUGE-Lsum is nearly ROUGE-L.
 
-rouge-score reads the letters a to z and digits alone, and nothing of other scripts.
+rouge-score's own tokenizer reads the letters a to z and digits alone. For references in other
+scripts than Latin, words are those of `compressor.evaluation.scripts.words`: not stemmed, and each
+character of a script without spaces is one.
 """
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.evaluation.metric import Labels, MeanMetric
+from compressor.evaluation.metric import ChosenTokenizer, Labels, MeanMetric
+from compressor.evaluation.scripts import LATIN, shares, words
 
-_READ = re.compile("[A-Za-z0-9]")
+UNICODE = "unicode"  # the tokenizer of other scripts than Latin
+_PORTER = "stemmer:porter|tokens:a-z0-9"
+_UNICODE = "stemmer:none|tokens:words, characters without spaces"
+
+
+class _Words:
+    """A tokenizer of rouge-score's form."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return words(text)
 
 
 class _Rouge(MeanMetric):
@@ -29,22 +41,37 @@ class _Rouge(MeanMetric):
     """
 
     variant: ClassVar[str]
+    deals = 1
+
+    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+        """rouge-score's own, but where a tenth of the references' letters is not Latin."""
+        found = {script: share for script, share in shares(references).items() if script != LATIN}
+        if not found:
+            return ChosenTokenizer()
+        script, share = next(iter(found.items()))
+        return ChosenTokenizer(
+            UNICODE,
+            f"ROUGE counts words of all scripts, which are not stemmed, since {100 * share:.0f}% "
+            f"of the references' letters are {script}, and rouge-score reads a to z alone",
+        )
 
     def require_references(self, references: Sequence[str]) -> None:
         _package()
-        if not any(_READ.search(text) for text in references):
+        if not any(unicodedata.category(x)[0] in "LN" for text in references for x in text):
             raise InputError(
-                "no reference summary has a letter from a to z or a digit, and ROUGE reads nothing "
-                "else; give other test rows, or none",
+                "no reference summary has a letter or a digit, and ROUGE reads nothing else; give "
+                "other test rows, or none",
                 id="rouge-reads-nothing",
             )
 
     def signature(self, labels: Labels) -> str:
-        return f"f1:mean|stemmer:porter|tokens:a-z0-9|rouge-score:{_package()[1]}"
+        how = _UNICODE if self.tokenizer else _PORTER
+        return f"f1:mean|{how}|rouge-score:{_package()[1]}"
 
     @cached_property
     def _scorer(self) -> Any:
-        return _package()[0].RougeScorer([self.variant], use_stemmer=True)
+        own = _Words() if self.tokenizer else None
+        return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=own)
 
     def read(self, reference: str) -> str:
         return reference

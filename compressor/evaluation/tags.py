@@ -1,10 +1,11 @@
 """Entities and words with the right label, by counts of each sentence.
 
-Answers and references are the labels of a sentence's words, joined by spaces. Entities are those of
-`compressor.runtime.entities.entity_runs`; one is right where its words and its type are. That is
-the definition of the package seqeval in its default mode (with which the tests compare), and of the
-CoNLL-2003 script. Labels that an answer lacks at its end, of words that the model could not read,
-count as O.
+Answers and references are the labels of a sentence's words, joined by spaces. An entity is right
+where its words and its type are. Entities are those of the package seqeval in its default mode,
+with which the tests compare: of IOB, IOE and IOBES as the CoNLL-2003 script counts them. Letters
+that it does not know, as L and U of BILOU, only go on or change the type there, so that two units
+in a row are one entity; what the runtime answers (`compressor.runtime.entities`) tells them apart.
+Labels that an answer lacks at its end, of words that the model could not read, count as O.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from compressor.errors import InputError
 from compressor.evaluation.metric import Array, Labels, SumMetric
-from compressor.runtime.entities import OUTSIDE, entity_runs
+from compressor.runtime.entities import OUTSIDE
 
 
 class _TagMetric(SumMetric):
@@ -57,7 +58,7 @@ class _EntityMetric(_TagMetric):
     """Counts: right entities, those of the answer, those of the reference."""
 
     def count(self, answer: list[str], reference: list[str]) -> Sequence[int]:
-        found, wanted = set(entity_runs(answer)), set(entity_runs(reference))
+        found, wanted = set(seqeval_entities(answer)), set(seqeval_entities(reference))
         return len(found & wanted), len(found), len(wanted)
 
     def signature(self, labels: Labels) -> str:
@@ -114,6 +115,26 @@ class TokenAccuracy(_TagMetric):
     def from_sums(self, sums: Array) -> Array:
         right, words = sums.T
         return 100.0 * right / words
+
+
+def seqeval_entities(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Type, first and last word of each entity, as seqeval's `get_entities` finds them.
+
+    A label's first character says what it does, the rest is the type.
+    """
+    found: list[tuple[str, int, int]] = []
+    before, type_before, first = OUTSIDE, "", 0
+    for number, label in enumerate([*labels, OUTSIDE]):
+        letter, kind = label[0], label[1:].split("-", 1)[-1] or "_"
+        changes = kind != type_before
+        ends = before in "ES" or (before in "BI" and letter in "BSO")
+        if ends or (changes and before not in "O."):
+            found.append((type_before, first, number - 1))
+        starts = letter in "BS" or (before in "ESO" and letter in "EI")
+        if starts or (changes and letter not in "O."):
+            first = number
+        before, type_before = letter, kind
+    return found
 
 
 def _filled(labels: list[str], words: int) -> list[str]:

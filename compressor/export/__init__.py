@@ -24,6 +24,7 @@ def export_model(
     texts: Sequence[str],
     directory: Path,
     engines: Sequence[str] = (ONNXRUNTIME,),
+    pairs: Sequence[str] | None = None,
 ) -> list[Check]:
     """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
 
@@ -31,20 +32,23 @@ def export_model(
         batches: ragged batches to compare on.
         texts: rows to compare the tokenizer on.
         engines: what these need beside the graphs is written, and checked, too.
+        pairs: a second text of each row, where there is one.
 
     Raises:
         VerificationError: an answer differs.
         InputError: the checkpoint holds settings that the runtime cannot follow.
     """
-    from compressor.export.tokenizer import check_tokenizer, write_tokenizer
+    from compressor.export.tokenizer import write_tokenizer
+    from compressor.export.tokenizer_check import TokenizerProbe
     from compressor.model.memory import trim_memory
     from compressor.runtime.artifact import GRAPH_DIRECTORY
 
     checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
-    check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
+    file = graphs / "tokenizer.json"
+    write_tokenizer(checkpoint.tokenizer, file, task.graphs.layouts)  # fails sooner than graphs do
+    TokenizerProbe.of(checkpoint, texts, pairs).check_file(file)
     task.graphs.export(network, graphs)
     inputs = [batch.inputs() for batch in batches]
     checks: list[Check] = task.graphs.check(network.model, directory, inputs)

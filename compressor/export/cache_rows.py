@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
 
-_OPSET, _IR_VERSION = 13, 8  # Gather has not changed since opset 13
+OPSET, IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
 
 
 def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:
@@ -49,5 +49,5 @@ def _write(names: Sequence[str], path: Path) -> None:
         [cache(selected(name)) for name in names],
     )
     # Both versions are named: by default they are the newest, which older runtimes cannot read.
-    opsets = [helper.make_opsetid("", _OPSET)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), path)
+    opsets = [helper.make_opsetid("", OPSET)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)

@@ -8,20 +8,22 @@ never to be generated, from being the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from compressor.errors import VerificationError
 from compressor.export.ctranslate2_layers import specification
 from compressor.export.generation import generation_settings, length_option
 from compressor.export.task_graphs import Inputs, Network
 from compressor.export.verify import require_tie, translation_check
 from compressor.export.vocabulary import bias_of, restricted
+from compressor.model.generation import generate, save_generation
 from compressor.model.languages import languages
-from compressor.model.quiet import quiet_transformers
+from compressor.model.tokenizer import save_tokenizer, target_ids, target_side
 from compressor.results import Check
 from compressor.runtime.artifact import Generation
 from compressor.runtime.engines.ctranslate2 import OpenedTranslator
@@ -50,9 +52,8 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
     # Search settings are the caller's; those of the model can be read there.
-    network.model.generation_config.save_pretrained(directory)  # type: ignore[union-attr,operator]
-    with quiet_transformers():
-        network.checkpoint.tokenizer.save_pretrained(directory)
+    save_generation(network.model.generation_config, directory)
+    save_tokenizer(network.checkpoint.tokenizer, directory)
 
 
 def _scored(network: Network) -> Sequence[int]:
@@ -76,34 +77,42 @@ def _describe(spec: Any, checkpoint: Checkpoint) -> None:
     for name in ("bos_token", "eos_token", "unk_token"):
         if getattr(tokenizer, name) is not None:
             setattr(spec.config, name, getattr(tokenizer, name))
-    if settings["eos_token_id"]:  # what the model ends with, which tokenizers may call otherwise
-        spec.config.eos_token = tokenizer.convert_ids_to_tokens(settings["eos_token_id"][0])
-    start = tokenizer.convert_ids_to_tokens(settings["decoder_start_token_id"])
-    spec.config.decoder_start_token = start
-    known = {number: token for token, number in tokenizer.get_vocab().items()}
+    model: Any = checkpoint.model
     # The vocabulary of M2M100's tokenizer lacks its languages.
-    known |= {i: tokenizer.convert_ids_to_tokens(i) for i in languages(tokenizer).values()}
-    size = checkpoint.model.get_output_embeddings().out_features  # type: ignore[operator]
-    # A table often has rows without a token, and the vocabulary must have as many as it.
-    names = [known.get(number, f"<unused {number}>") for number in range(size)]
-    spec.register_source_vocabulary(names)
-    spec.register_target_vocabulary(names)
+    further = {tokenizer.convert_ids_to_tokens(i): i for i in languages(tokenizer).values()}
+    source = _names(tokenizer.get_vocab() | further, len(model.get_encoder().embed_tokens.weight))
+    target = _names(target_ids(tokenizer) | further, model.get_output_embeddings().out_features)
+    if settings["eos_token_id"]:  # what the model ends with, which tokenizers may call otherwise
+        spec.config.eos_token = target[settings["eos_token_id"][0]]
+    spec.config.decoder_start_token = target[settings["decoder_start_token_id"]]
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+
+
+def _names(ids: Mapping[str, int], rows: int) -> list[str]:
+    """The token of each row; a table often has rows without one, and all must have a name."""
+    known = {number: token for token, number in ids.items()}
+    return [known.get(number, f"<unused {number}>") for number in range(rows)]
 
 
 @torch.no_grad()
 def verify_translator(network: Network, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
     """Compare greedy translations with PyTorch's, token for token, in float32.
 
+    CTranslate2 takes and gives tokens by name; the names are compared with the tokenizer's.
+
     Args:
         directory: a model stored in float32.
 
     Raises:
-        VerificationError: a token differs, and PyTorch's own best two logits are no tie.
+        VerificationError: a token differs, and PyTorch's own best two logits are no tie; or a name
+            is another token's.
     """
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
     translator = OpenedTranslator(directory, threads=1)
+    _require_names(network.checkpoint.tokenizer, translator, directory)
     rows, count, ties = 0, 0, 0
     # The tokens that the written model's bias leaves out.
     with restricted(model, _scored(network)):
@@ -118,6 +127,26 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
     return [translation_check(count, rows, ties, ", in float32", _NAME)]
 
 
+def _require_names(tokenizer: Any, translator: OpenedTranslator, directory: Path) -> None:
+    """Check that the tokenizer's pieces of both sides have the numbers that CTranslate2 uses."""
+
+    def require(names: Sequence[str], ids: Mapping[str, int]) -> None:
+        # What the tokenizer itself makes of them, on the side that it is set to. Special and added
+        # tokens have one number for both sides there.
+        tokens = [token for token in ids if token not in tokenizer.added_tokens_encoder]
+        for token, number in zip(tokens, tokenizer.convert_tokens_to_ids(tokens), strict=True):
+            if number >= len(names) or names[number] != token:
+                raise VerificationError(
+                    f"{directory} has another name for token {number} than {token!a:.40}, which "
+                    f"{type(tokenizer).__name__} has; please report this",
+                    id="ctranslate2-vocabulary-differs",
+                )
+
+    require(translator.sources, tokenizer.get_vocab())
+    with target_side(tokenizer):
+        require(translator.targets, target_ids(tokenizer))
+
+
 def _greedy(
     model: Any, settings: Generation, batches: Sequence[Inputs]
 ) -> Iterator[tuple[Inputs, list[list[int]], Tensor]]:
@@ -125,7 +154,7 @@ def _greedy(
     longest = length_option(settings, settings.limit)
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)
+        tokens = generate(model, inputs, num_beams=1, **longest)
         # [rows, steps, vocabulary]
         logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
         yield inputs, [_to_end(row, settings) for row in tokens[:, 1:].tolist()], logits

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from compressor.export import graphs
 from compressor.export.activation_ranges import Array, Finder, Observed, observed
 from compressor.export.attention import additive_mask, encoder_form, graph_attention
+from compressor.export.cuda_form import CudaForm
+from compressor.export.for_cuda import write_packed
+from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
@@ -53,6 +56,7 @@ class EncoderGraphs(TaskGraphs):
 
     task: EncoderTask
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()

@@ -99,7 +99,7 @@ class MPNetAttention(EncoderSelfAttention):
         self, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: object
     ) -> tuple[Tensor, None]:
         query, key, value = self.split(hidden_states)
-        bias = position_bias if self.kept is None else position_bias[:, self.kept]
+        bias = position_bias if self.kept is None else position_bias.index_select(1, self.kept)
         return self.merge(attend(query, key, value, bias + attention_mask)), None
 
 

@@ -18,12 +18,13 @@ from onnx.numpy_helper import from_array
 from compressor.errors import InputError
 from compressor.export.fp16_normalization import find_norms, keep_float32
 from compressor.export.stored_arrays import stored_array
+from compressor.runtime.device_buffers import HISTORY
 
 LOGITS = "logits"
 
 
 def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
-    """The graph in float16; only `logits` stays float32.
+    """The graph in float16; only `logits` stays float32, but for those of `export.device_step`.
 
     Args:
         model: as `compressor.export.graphs` writes it.
@@ -45,7 +46,9 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.value_info[:]  # these types are float32's; onnxruntime infers the new ones
     keep_float32(graph, normalizations)
-    _cast_logits(graph)
+    # A step that is replayed writes no logits that are seldom read twice over.
+    if HISTORY not in {value.name for value in graph.input}:
+        _cast_logits(graph)
     return converted
 
 

@@ -6,47 +6,13 @@ from typing import Any
 
 from torch import nn
 
-from compressor.errors import InputError
 from compressor.runtime.artifact import Generation
-
-# Settings of `generate` that the runtime does not implement, with the values that change nothing.
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    "do_sample": (None, False),
-    "repetition_penalty": (None, 1.0),
-    "encoder_repetition_penalty": (None, 1.0),
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "diversity_penalty": (None, 0.0),
-    "num_beam_groups": (None, 1),
-    "penalty_alpha": (None, 0.0),
-    "exponential_decay_length_penalty": (None,),
-    "sequence_bias": (None,),
-    "begin_suppress_tokens": (None, []),
-    "min_new_tokens": (None, 0),
-    "guidance_scale": (None, 1.0),
-    "prompt_lookup_num_tokens": (None,),
-    "constraints": (None,),
-    "force_words_ids": (None,),
-}
 
 
 def generation_settings(model: nn.Module) -> dict[str, Any]:
     """What the runtime needs of the model's generation configuration, unset values resolved."""
     settings: Any = model.generation_config
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(settings, name, None)
-        if value not in neutral:
-            raise InputError(
-                f"generation_config.json sets {name}={value!r}, which the ONNX runtime of this "
-                f"tool does not support; remove it from the checkpoint's generation_config.json",
-                id="generation-setting-unsupported",
-            )
     words = settings.bad_words_ids or []
-    if any(len(word) != 1 for word in words):
-        raise InputError(
-            "generation_config.json bans words of several tokens (bad_words_ids), which is not "
-            "supported; remove them from the checkpoint's generation_config.json",
-            id="bad-words-unsupported",
-        )
     end = settings.eos_token_id
     ends = [] if end is None else [end] if isinstance(end, int) else list(end)
     # `generate` never bans the end token either.
@@ -59,7 +25,7 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "eos_token_id": ends,
         "max_length": max_length,
         "max_new_tokens": settings.max_new_tokens,
-        "min_length": settings.min_length or 0,
+        "min_length": _min_length(settings),
         "num_beams": settings.num_beams or 1,
         "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
         "early_stopping": settings.early_stopping or False,
@@ -69,6 +35,13 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }
+
+
+def _min_length(settings: Any) -> int:
+    """Before so many tokens nothing ends, the start token counted; as `generate` reads both."""
+    if settings.min_new_tokens is not None:
+        return int(settings.min_new_tokens) + 1
+    return settings.min_length or 0
 
 
 def length_option(settings: Generation, tokens: int) -> dict[str, int]:

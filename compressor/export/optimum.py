@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.export.task_graphs import Network
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruned_config import without_code
 from compressor.model.saving import save_settings
@@ -48,6 +49,7 @@ def export_optimum(
     without_code(config)  # the graphs need none
     save_settings(checkpoint, model, directory, config)
     use_earlier_names(directory / "tokenizer_config.json")
+    TokenizerProbe.of(checkpoint, ()).check_saved(directory)
     return checks
 
 

@@ -81,6 +81,15 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
     return (BASE, *(name for name in wanted if name != BASE))
 
 
+def precision_timed(names: Sequence[str], device: str) -> str:
+    """The precision that choices of units are timed in, of those that a run exports.
+
+    On CUDA it is float16, whose graphs have a form of their own there; elsewhere time in float32
+    stands for that in all.
+    """
+    return "fp16" if device == "cuda" and "fp16" in names else BASE
+
+
 def named_precisions(values: Sequence[str] | None) -> list[str] | None:
     """Names of precisions to run artifacts in; None if none are given.
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.activation_ranges import Range, activation_ranges
+from compressor.export.cuda_form import CudaForm
+from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
@@ -69,18 +71,23 @@ def add_precision(
         InputError: a weight does not fit into the precision.
         VerificationError: the graphs' inputs or outputs are not those of the float32 ones.
     """
-    write_precision(directory, precision, examples)
+    write_precision(directory, precision, examples, device=device)
     expected = expect_answers(model, batches, directory, precision)
     return compare_precision(expected, directory, precision, device, bool(examples))
 
 
 def write_precision(
-    directory: Path, precision: str, examples: Sequence[Example], target: Path | None = None
+    directory: Path,
+    precision: str,
+    examples: Sequence[Example],
+    target: Path | None = None,
+    device: str = "cpu",
 ) -> None:
     """The first part of `add_precision`: the graphs, and their names in `graphs.json`.
 
     Args:
         target: another directory to write to, whose files are then moved to `directory`.
+        device: encoders in float16 have a form of their own for `cuda`, which runs nowhere else.
     """
     graphs = directory / GRAPH_DIRECTORY
     written = (target or directory) / GRAPH_DIRECTORY
@@ -93,12 +100,19 @@ def write_precision(
         "int8": lambda file: partial(to_int8, ranges=ranges.get(file)),
     }
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
-    files = {}
+    files: dict[str, str] = {}
+    made_for = {x: y for x, y in (data.get("made_for") or {}).items() if x != precision}
+    forms = TASKS[data["task"]].graphs.cuda_forms if (precision, device) == ("fp16", CUDA) else {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
-        _convert(graphs / file, written / files[role], precision, convert[precision](file))
+        source, graph = graphs / file, written / files[role]
+        form = forms.get(role)
+        if _convert(source, graph, precision, convert[precision](file), form):
+            assert form is not None
+            made_for[precision] = CUDA
+            files |= form.write_beside(graph, f".{precision}.onnx")
     data["precisions"][precision] = files
-    write_json(written / GRAPHS_FILE, data)
+    write_json(written / GRAPHS_FILE, data | {"made_for": made_for or None})
 
 
 @dataclass(frozen=True)
@@ -139,7 +153,11 @@ def compare_precision(
     runtime = task.open(directory, precision=precision, device=device)
     compared = task.graphs.compare(expected.batches, runtime)
     if expected.largest is not None:
-        return [compared.by_logits(TOLERANCES[precision]), range_check(expected.largest)]
+        checks = [compared.by_logits(TOLERANCES[precision]), range_check(expected.largest)]
+        if runtime.artifact.only_device(precision) is None:
+            return checks
+        checks += packed_check(expected.batches, runtime, TOLERANCES[precision])
+        return [*checks, form_check(expected.batches, directory)]
     return [compared.by_answers() if real else compared.on_random_tokens()]
 
 
@@ -183,11 +201,15 @@ def set_default(directory: Path, precision: str, engines: Mapping[str, str] | No
     return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision} | recorded)
 
 
-def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -> None:
+def _convert(
+    source: Path, target: Path, precision: str, convert: _Conversion, form: CudaForm | None
+) -> bool:
+    """Write one graph; whether it has the form for CUDA."""
     # Weights stay in their file until the conversion reads them, one at a time.
     model = onnx.load(source, load_external_data=False)
-    signature = _signature(model)
-    converted = convert(model, source.parent)
+    fused = None if form is None else form.rewrite(model, source.parent)
+    signature = _signature(fused or model)
+    converted = convert(fused or model, source.parent)
     if _signature(converted) != signature:
         raise VerificationError(
             f"the {precision} form of {source} has other inputs or outputs than the graph it was "
@@ -206,8 +228,10 @@ def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -
     )
     # By its path: with its weights a large graph is no single message of protobuf.
     onnx.checker.check_model(target)
-    del model, converted
+    is_fused = fused is not None
+    del model, converted, fused
     trim_memory()
+    return is_fused
 
 
 def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:

@@ -28,7 +28,7 @@ from compressor.runtime.fields import parse
 from compressor.storage.manifest import GRAPHS_FILE
 
 # Of the graphs alone.
-_OWN = {"precisions", "default_precision", "fastest_engines", "output_tokens"}
+_OWN = {"precisions", "default_precision", "fastest_engines", "made_for", "output_tokens"}
 
 Values = NDArray[Any]
 _CONSTANT = 1  # numbers of an initializer that may be a constant of a formula
@@ -61,7 +61,7 @@ def require_same_facts(
 
 
 def require_data_beside(path: Path) -> None:
-    """Check that a graph reads no other file than the one beside it that the manifest covers.
+    """Check that a graph reads no other files than those beside it that the manifest covers.
 
     Raises:
         InputError: it does, or is damaged.
@@ -74,7 +74,9 @@ def require_data_beside(path: Path) -> None:
         ) from error
     for tensor in filter(uses_external_data, graph.initializer):
         location = ExternalDataInfo(tensor).location
-        if location != path.name + WEIGHTS_SUFFIX:
+        # Graphs of two forms may share the weights of one.
+        beside = location.removesuffix(WEIGHTS_SUFFIX)
+        if beside == location or Path(beside).name != beside or not (path.parent / beside).exists():
             raise InputError(
                 f"{path} reads weights from {location[:200]!r}, not from {path.name}"
                 f"{WEIGHTS_SUFFIX}; export the model again",

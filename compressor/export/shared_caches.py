@@ -15,7 +15,7 @@ from onnx.numpy_helper import from_array
 
 from compressor.runtime.decoder import CAPACITY
 
-_CONTRIBUTED = "com.microsoft"
+CONTRIBUTED = "com.microsoft"
 _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step, and after it
 
 
@@ -28,23 +28,41 @@ def share_caches(model: ModelProto) -> None:
     Args:
         model: as `compressor.export.translator_graphs` writes it; its products may be integer ones.
     """
-    graph = model.graph
-    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.input}
-    made = [value.name for value in graph.output]
-    layers = [name.partition(".")[2] for name in made if name.startswith("present_key.")]
-    # The first layer stands for all: heads have one size, and all layers add a bias or none does.
-    if not layers or sizes[f"past_key.{layers[0]}"][3] % 8 or _has_bias(graph.node, layers[0]):
+    if not can_share(model):
         return
-    for layer in layers:
+    fuse_self_attention(model, _FILLED, _TOTAL)
+    _count_positions(model)
+
+
+def can_share(model: ModelProto) -> bool:
+    """Whether the self-attention of a decoder step is what onnxruntime has a node for."""
+    sizes = _sizes(model)
+    layers = _layers(model)
+    # The first layer stands for all: heads have one size, and all layers add a bias or none does.
+    return bool(layers) and not (
+        sizes[f"past_key.{layers[0]}"][3] % 8 or _has_bias(model.graph.node, layers[0])
+    )
+
+
+def fuse_self_attention(model: ModelProto, filled: str, total: str) -> None:
+    """Make the self-attention of every layer one node that writes its caches in place.
+
+    Args:
+        model: one that `can_share`.
+        filled: value with the positions that are filled before the step, int32 [batch].
+        total: value with a length that all rows' positions fit into, int32 [1].
+    """
+    graph, sizes = model.graph, _sizes(model)
+    for layer in _layers(model):
         block = _block(graph.node, layer)
         heads = sizes[f"past_key.{layer}"][1]
         # Queries, keys and values come in one input, so those of keys and values stay empty.
         inputs = [block.projected, "", "", f"past_key.{layer}", f"past_value.{layer}"]
         fused = make_node(
             "GroupQueryAttention",
-            [*inputs, _FILLED, _TOTAL],
+            [*inputs, filled, total],
             [block.mixed, f"present_key.{layer}", f"present_value.{layer}"],
-            domain=_CONTRIBUTED,
+            domain=CONTRIBUTED,
             num_heads=heads,
             kv_num_heads=heads,  # a group for each head: attention as usual
             scale=1.0,  # the query's weights are scaled already
@@ -54,14 +72,24 @@ def share_caches(model: ModelProto) -> None:
         graph.node.insert(index, fused)
         for node in block.nodes:
             graph.node.remove(node)
-    _count_positions(model)
     # By this name of the length, the runtime knows that the graph writes in place.
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_", "present_")):
             value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
     # The domain may be named already, since integer products have an operator of it, too.
-    if _CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
-        model.opset_import.append(make_opsetid(_CONTRIBUTED, 1))
+    if CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
+        model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
+
+
+def _sizes(model: ModelProto) -> dict[str, list[int]]:
+    """The fixed sizes of every input; 0 where one is not."""
+    return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+
+
+def _layers(model: ModelProto) -> list[str]:
+    """Numbers of the layers with heads in their self-attention."""
+    made = [value.name for value in model.graph.output]
+    return [name.partition(".")[2] for name in made if name.startswith("present_key.")]
 
 
 @dataclass(frozen=True)
@@ -83,9 +111,9 @@ class _Block:
 
 def _has_bias(nodes: list[NodeProto], layer: str) -> bool:
     makes = {name: node for node in nodes for name in node.output}
-    transpose = _reader(nodes, makes[f"present_key.{layer}"].output[0])
-    scores = _reader(nodes, transpose.output[0])
-    return bool(_reader(nodes, scores.output[0]).op_type == "Add")
+    transpose = reader(nodes, makes[f"present_key.{layer}"].output[0])
+    scores = reader(nodes, transpose.output[0])
+    return bool(reader(nodes, scores.output[0]).op_type == "Add")
 
 
 def _block(nodes: list[NodeProto], layer: str) -> _Block:
@@ -94,11 +122,11 @@ def _block(nodes: list[NodeProto], layer: str) -> _Block:
     split = makes[appended[0].input[1]]
     divide = makes[split.input[0]]
     keys, values = (node.output[0] for node in appended)
-    transpose = _reader(nodes, keys)
-    scores = _reader(nodes, transpose.output[0])
-    softmax = _reader(nodes, scores.output[0])
-    mix = _reader(nodes, values)
-    merge = _reader(nodes, mix.output[0])
+    transpose = reader(nodes, keys)
+    scores = reader(nodes, transpose.output[0])
+    softmax = reader(nodes, scores.output[0])
+    mix = reader(nodes, values)
+    merge = reader(nodes, mix.output[0])
     chain = [divide, split, *appended, transpose, scores, softmax, mix, merge]
     kinds = "Reshape Split Concat Concat Transpose MatMul Softmax MatMul Reshape"
     assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
@@ -106,7 +134,7 @@ def _block(nodes: list[NodeProto], layer: str) -> _Block:
     return _Block(divide.input[0], merge.output[0], chain, merge)
 
 
-def _reader(nodes: list[NodeProto], value: str) -> NodeProto:
+def reader(nodes: list[NodeProto], value: str) -> NodeProto:
     # One alone reads it, since this package wrote the graph; another graph must not be rewritten.
     (node,) = (node for node in nodes if value in node.input)
     return node

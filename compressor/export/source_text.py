@@ -23,6 +23,7 @@ from compressor.export.target_text import CHUNK
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
 from compressor.model.shared_copy import shared_copy
+from compressor.model.tokenizer import remember_limits, save_tokenizer
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
@@ -93,7 +94,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     # Through its files: the library takes no tokens out of a tokenizer.
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
-        tokenizer.save_pretrained(directory)
+        save_tokenizer(tokenizer, directory)
         path, settings = directory / "tokenizer.json", directory / "tokenizer_config.json"
         cut_file(path, kept)
         values = json.loads(settings.read_text(encoding="utf-8"))
@@ -105,6 +106,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
         for other in {*directory.iterdir()} - {path, settings}:
             other.unlink()  # a vocabulary in another form, with all tokens
         smaller = transformers.AutoTokenizer.from_pretrained(directory)
+        remember_limits(smaller)
     smaller.model_max_length = tokenizer.model_max_length
     wanted = dict(zip(tokenizer.convert_ids_to_tokens(kept), range(len(kept)), strict=True))
     if smaller.get_vocab() != wanted:

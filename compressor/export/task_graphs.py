@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.export.attention import graph_attention
+from compressor.export.cuda_form import CudaForm
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -52,9 +53,13 @@ class TaskGraphs(ABC):
     Args:
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
             copied from another model of the same checkpoint if these are the same.
+        layouts: names of those that its models have beside this tool's own.
+        cuda_forms: role of a graph -> the form that it has for CUDA in float16.
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
+    layouts: ClassVar[str] = "optimum"
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -95,6 +100,8 @@ class TaskGraphs(ABC):
             "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
             "inputs": list(checkpoint.entry.inputs),
         }
+        if checkpoint.tokenizer.truncation_side != "right":
+            data["truncation_side"] = checkpoint.tokenizer.truncation_side
         return data | self.describe(network, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:

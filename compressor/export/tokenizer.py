@@ -19,7 +19,7 @@ between segmentations of equal score, as of a word that is repeated without a sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,14 +35,13 @@ from tokenizers import (
     processors,
 )
 
-from compressor.errors import InputError, VerificationError
+from compressor.errors import InputError
 from compressor.model.tokenizer import read_sentencepiece, uncut_copy
-from compressor.runtime.text import FIRST_WITHOUT_ID, MARK, TextTokenizer
+from compressor.runtime.text import FIRST_WITHOUT_ID, MARK, NO_TOKEN, UNKNOWN_CHARACTER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-UNKNOWN_CHARACTER = "\ufdd1"  # a noncharacter: in no vocabulary
 SPACE = "▁"
 # Far below every real score (log-probabilities above -50): chosen only where nothing else fits.
 NEVER = -1e6
@@ -61,17 +60,29 @@ CLEAN_UP = (
 )
 
 
-def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+def write_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, path: Path, layouts: str = "optimum"
+) -> None:
     """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
 
     Encoding means with special tokens and without truncation, decoding means
     `batch_decode(ids, skip_special_tokens=True)`.
+
+    Args:
+        layouts: names of the layouts that keep the checkpoint's own tokenizer, for messages.
 
     Raises:
         InputError: a tokenizer that is neither fast nor a `MarianTokenizer` with one vocabulary
             and a unigram model nor an `M2M100Tokenizer` with a BPE model.
     """
     name = type(tokenizer).__name__
+    if tokenizer.split_special_tokens:
+        raise InputError(
+            f"the {name} has split_special_tokens=true, which cannot be exported: remove it from "
+            "tokenizer_config.json if your texts hold no special tokens, or use `compress export "
+            f"--layout {layouts}`",
+            id="tokenizer-splits-special-tokens",
+        )
     if tokenizer.is_fast:
         built = _from_fast(tokenizer)
     elif name == "MarianTokenizer":
@@ -81,37 +92,11 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     else:
         raise InputError(
             f"tokenizer class {name} has no fast form, and cannot be exported; supported are "
-            "MarianTokenizer, M2M100Tokenizer and every fast tokenizer, and `compress export "
-            "--layout ctranslate2` needs none of them",
+            "MarianTokenizer, M2M100Tokenizer and every fast tokenizer, and any in `compress "
+            f"export --layout {layouts}`",
             id="tokenizer-class-unsupported",
         )
     built.save(str(path), pretty=False)
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path, texts: Sequence[str]) -> None:
-    """Compare the file at `path` with `tokenizer` over `texts`: encoding, and decoding of that.
-
-    Raises:
-        VerificationError: the ids or the decoded text of a text differ; names its index.
-    """
-    written = TextTokenizer(path)
-    # verbose=False: no warning about texts that are too long for the model, which is not run here.
-    rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
-    for index, (want, got) in enumerate(zip(rows, written.encode(texts), strict=True)):
-        if want != got:
-            raise VerificationError(
-                f"{path} encodes text {index} to {len(got)} tokens that differ from the "
-                f"{len(want)} of {type(tokenizer).__name__}; leave that text out, or report it",
-                id="tokenizer-encodes-differently",
-            )
-    decoded = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    for index, (text, again) in enumerate(zip(decoded, written.decode(rows), strict=True)):
-        if text != again:
-            raise VerificationError(
-                f"{path} decodes the tokens of text {index} differently from "
-                f"{type(tokenizer).__name__}; leave that text out, or report it",
-                id="tokenizer-decodes-differently",
-            )
 
 
 def _from_fast(tokenizer: Any) -> Tokenizer:
@@ -141,15 +126,18 @@ class _Source:
 def _from_marian(tokenizer: Any) -> Tokenizer:
     if tokenizer.separate_vocabs:
         raise InputError(
-            "the MarianTokenizer has separate_vocabs=true, which cannot be exported: one "
-            "vocabulary for source and target is needed",
+            "the MarianTokenizer has separate_vocabs=true, and this tool's runtime reads one "
+            "vocabulary alone; use `compress export --layout ctranslate2`, which writes both, or "
+            "--layout optimum",
             id="tokenizer-vocabularies-separate",
         )
     source = _read_source(Path(tokenizer.spm_files[0]))
-    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-    vocabulary = _vocabulary(tokenizer.encoder, added, source)
-    built = Tokenizer(models.Unigram(vocabulary, unk_id=tokenizer.unk_token_id))
-    built.normalizer = _normalizer(tokenizer.encoder, source)
+    added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
+    # Tokens that were added behind the vocabulary have the ids there.
+    ids = tokenizer.encoder | added
+    built = Tokenizer(models.Unigram(_vocabulary(ids, added, source), tokenizer.unk_token_id))
+    codes = [piece for piece in tokenizer.encoder if _is_language_code(piece, added)]
+    built.normalizer = _normalizer(ids, codes, added, source)
     # Split into words where no piece spans several: the library caches the pieces of a word.
     words = not any(SPACE in piece[1:] for piece in source.scores)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=words)
@@ -187,7 +175,8 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
     built = Tokenizer(models.BPE(ids, merges, unk_token=tokenizer.unk_token, fuse_unk=True))
     rules = model.normalizer_spec.precompiled_charsmap
-    steps: list[Any] = [normalizers.Precompiled(rules)] if rules else []
+    steps: list[Any] = [normalizers.Replace(NO_TOKEN, "")]
+    steps += [normalizers.Precompiled(rules)] if rules else []
     # SentencePiece makes one space of several, strips the ends, and begins a text with a space.
     steps += [
         normalizers.Replace(Regex(" {2,}"), " "),
@@ -211,18 +200,29 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
 
 
 def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
-    """Add tokens that are matched in the raw text, before everything else, under their ids."""
+    """Add tokens that are matched in the raw text, before everything else, under their ids.
+
+    Whatever `normalized` says, tokenizers in Python match them so.
+    """
     for token_id, token in sorted(added.items()):
+        if token.single_word:
+            raise InputError(
+                f"added token {token.content!r} is matched in whole words alone (single_word), "
+                "which cannot be exported; remove that from tokenizer_config.json",
+                id="added-token-unsupported",
+            )
+        raw = AddedToken(
+            token.content, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False,
+            special=token.special,
+        )  # fmt: skip
+        (built.add_special_tokens if token.special else built.add_tokens)([raw])
         if built.token_to_id(token.content) != token_id:
             raise InputError(
-                f"added token {token.content!r} has id {token_id}, which vocab.json does not "
-                "give it; add it to vocab.json under that id",
+                f"added token {token.content!r} has id {token_id}, but is number "
+                f"{built.token_to_id(token.content)} of the vocabulary; give it that id in "
+                "tokenizer_config.json",
                 id="added-token-without-id",
             )
-        if token.special:
-            built.add_special_tokens([token])
-        else:
-            built.add_tokens([token])
 
 
 def _read_model(path: Path) -> Any:
@@ -257,7 +257,9 @@ def _read_source(path: Path) -> _Source:
     return _Source(scores, rules.precompiled_charsmap)
 
 
-def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[tuple[str, float]]:
+def _vocabulary(
+    ids: Mapping[str, int], added: Collection[str], source: _Source
+) -> list[tuple[str, float]]:
     """(piece, score) at the index that is its id, then the pieces of the source without an id.
 
     Args:
@@ -269,13 +271,14 @@ def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[t
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise InputError(
-            f"the ids of vocab.json are not 0 to {len(pieces) - 1} without gaps; renumber them",
+            f"the ids of vocab.json and of added tokens are not 0 to {len(pieces) - 1} without "
+            "gaps; renumber them",
             id="vocabulary-ids-have-gaps",
         )
     characters = source.characters
     entries = []
     for piece in pieces:
-        if _is_language_code(piece):
+        if _is_language_code(piece, added):
             entries.append((_spell(piece), NEVER))
         elif piece in source.scores:
             entries.append((piece, source.scores[piece]))
@@ -287,8 +290,9 @@ def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[t
     return [*entries, (FIRST_WITHOUT_ID, NEVER), *without_id]
 
 
-def _is_language_code(piece: str) -> bool:
-    return piece.startswith(">>") and piece.endswith("<<")
+def _is_language_code(piece: str, added: Collection[str]) -> bool:
+    """Whether it is a token at the start of a text alone; added ones are tokens everywhere."""
+    return piece.startswith(">>") and piece.endswith("<<") and piece not in added
 
 
 def _spell(code: str) -> str:
@@ -296,17 +300,28 @@ def _spell(code: str) -> str:
     return "".join(MARK + character for character in code)
 
 
-def _normalizer(ids: dict[str, int], source: _Source) -> Any:
+def _normalizer(
+    ids: Mapping[str, int], codes: Iterable[str], added: Iterable[str], source: _Source
+) -> Any:
     def replace(pattern: str, content: str) -> Any:
         return normalizers.Replace(Regex(pattern), content)
 
-    steps: list[Any] = [normalizers.Replace(MARK, UNKNOWN_CHARACTER)]
+    steps: list[Any] = [
+        normalizers.Replace(MARK, UNKNOWN_CHARACTER),
+        normalizers.Replace(NO_TOKEN, ""),
+    ]
     # `>>de<<` is one token, at the start of a text only, whether or not a space follows.
-    for code in filter(_is_language_code, ids):
+    for code in codes:
         steps.append(replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
     steps.append(replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
     if source.rules:
         steps.append(normalizers.Precompiled(source.rules))
+    characters = source.characters
+    for token in added:
+        # Where normalizing makes one, it is none: its unknown characters must not let it win.
+        if not characters.isdisjoint(token) and not characters.issuperset(token):
+            cut = "".join(c if c in characters else UNKNOWN_CHARACTER for c in token)
+            steps.append(replace(_escape(token), cut))
     # SentencePiece strips the *marker* at the end, so also one that was in the text.
     steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
     runs = _unknown_runs(ids, source)
@@ -316,7 +331,7 @@ def _normalizer(ids: dict[str, int], source: _Source) -> Any:
     return normalizers.Sequence(steps)
 
 
-def _unknown_runs(ids: dict[str, int], source: _Source) -> str | None:
+def _unknown_runs(ids: Mapping[str, int], source: _Source) -> str | None:
     """A pattern for runs of unknown characters that are no entry as a whole; None if not needed.
 
     It is not needed if no entry consists of unknown characters alone: then the library joins such

@@ -15,11 +15,15 @@ from compressor.export import ctranslate2, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
+from compressor.export.cuda_form import CudaForm
+from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.fused import fuse
 from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import (
     TranslatorEncoder,
     cache_names,
@@ -32,12 +36,14 @@ from compressor.export.verify import (
     Spooled,
     logit_check,
     relative_difference,
+    require_fed_back,
     require_tie,
     translation_check,
 )
 from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
@@ -61,6 +67,13 @@ class TranslatorGraphs(TaskGraphs):
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
+    }
+    layouts = "optimum or ctranslate2"
+
+    # The encoder has none without padding: its keys and values are read with it.
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
+        "encoder": CudaForm(fuse),
+        "decoder": CudaForm(keep_state, write_helpers),
     }
 
     def output_tokens(
@@ -158,11 +171,13 @@ class TranslatorGraphs(TaskGraphs):
         """Logits and most probable tokens along PyTorch's own greedy translations."""
         differences: list[float] = []
         same: list[bool] = []
-        for _, answers, wanted, actual in _along_greedy(expected, runtime):
+        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
             differences.append(_difference(answers, wanted, actual, runtime))
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
-        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
+            if runtime.feeds_back:
+                require_fed_back(runtime, arrays)
+        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.ran_by)
 
     def observe(
         self,
@@ -218,6 +233,7 @@ class TranslatorGraphs(TaskGraphs):
     ) -> list[Check]:
         ctranslate2.write_translator(network, directory, BASE)
         checks = ctranslate2.verify_translator(network, directory, batches)
+        TokenizerProbe.of(network.checkpoint, ()).check_saved(directory)
         if precision != BASE:  # the same weights, rounded
             ctranslate2.write_translator(network, directory, precision)
         return checks
@@ -236,7 +252,7 @@ def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
     with restricted(model, ids.tolist()):
-        tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)  # type: ignore[operator]
+        tokens = generate(model, inputs, num_beams=1, **longest)
     given = {**inputs, "decoder_input_ids": tokens[:, :-1]}
     # A row at a time: logits of all tokens take as much memory as a small model.
     rows = ({n: value[row : row + 1] for n, value in given.items()} for row in range(len(tokens)))

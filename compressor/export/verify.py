@@ -71,6 +71,23 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
     )
 
 
+def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: int = 12) -> None:
+    """Raise VerificationError unless a decoder that is left alone says what it says step by step.
+
+    Args:
+        runtime: of an encoder-decoder that `feeds_back` its tokens on the device.
+        inputs: of a batch.
+        length: of the answers, whatever their tokens are.
+    """
+    steps = min(length, runtime.artifact.generation.limit)
+    if runtime.generate(inputs, forced_length=steps) != runtime.stepwise(inputs, steps):
+        raise VerificationError(
+            f"the {runtime.precision} decoder on {runtime.ran_by} chooses other tokens by itself "
+            "than step by step; please report this with the checkpoint's name",
+            id="fed-back-tokens-differ",
+        )
+
+
 def translation_check(
     tokens: int, rows: int, ties: int, note: str = "", engine: str = "ONNX"
 ) -> Check:

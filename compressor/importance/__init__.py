@@ -150,6 +150,8 @@ class ScoringJob:
         tokenizer: the checkpoint's, where tokens are read or written as text.
         metric: the task's main metric of answers to all rows, in the order of the rows: its value
             (0-100) and its signature. None where right answers are not known.
+        require_sight: raises `InputError` where the metric would see no loss: takes what asks, as
+            typed, and the answers with all units.
         progress: called with (steps done, steps in all); a step is a batch, with `ablation` a pass.
         report: called with lines for the user.
     """
@@ -161,6 +163,7 @@ class ScoringJob:
     task: Task
     tokenizer: Any = None
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
+    require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
     seed: int = 0
     device: str = "cpu"
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)

@@ -49,6 +49,7 @@ class Ablation(ScoringMethod):
 
         Raises:
             UsageError: the metric is wanted, but the right answers are not known.
+            InputError: the metric of all units' answers is at its floor.
         """
         import torch
 
@@ -101,6 +102,7 @@ def _by_metric(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
             id="references-missing",
         )
     whole, silenced = answers_without_units(scoring, scoring.layers)
+    scoring.require_sight("--ablate metric", whole)
     dense, signature = scoring.metric(whole)
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     for (name, unit), answers in silenced.items():

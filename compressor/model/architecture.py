@@ -236,6 +236,11 @@ class Architecture:
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
 
 
+def decoder_tokens(config: Any) -> int:
+    """How many tokens a model's decoder has; Marian's may be others than the encoder's."""
+    return int(getattr(config, "decoder_vocab_size", None) or config.vocab_size)
+
+
 def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
     """A feed-forward part of two projections."""
     return SublayerPaths(

@@ -28,6 +28,7 @@ from compressor.model.architecture import (
     REGRESSION,
     RERANKING,
     Architecture,
+    decoder_tokens,
 )
 from compressor.model.architectures import (
     architecture,
@@ -38,7 +39,7 @@ from compressor.model.architectures import (
 from compressor.model.bounds import POSITIONS
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.cross_encoder import is_cross_encoder, note_settings
-from compressor.model.generation import read_generation, require_generation
+from compressor.model.generation import check_generation, require_start
 from compressor.model.location import require_own_files, resolve
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit
@@ -150,13 +151,15 @@ def open_checkpoint(
     if task is None and pruning is not None:
         task = pruning.task
     entry = _entry(config, task, auto_class, settings)
+    if entry.decoder:
+        check_generation(directory, decoder_tokens(config))
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
     without_code(config)
     network, sublayers = _load(directory, config, entry, pruning, stored)
     require_usable(network, stored)
     if entry.decoder:
-        require_generation(network.generation_config, config.vocab_size, directory)
+        require_start(network.generation_config, directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     if entry.task == EMBEDDING:
         width = int(network.config.hidden_size)
@@ -289,7 +292,6 @@ def _load(
         model_class, config = pruned_class(outline), pruned_config(outline, mask)
         outline = _outline(directory, config, model_class._from_config)
     require_not_larger(outline, stored, directory / "config.json")
-    read_generation(directory)
     with quiet_transformers():
         try:
             model, info = model_class.from_pretrained(

@@ -7,6 +7,7 @@ library that names neither the file nor the number.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture
+from compressor.model.architecture import Architecture, decoder_tokens
 from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
 from compressor.storage.input_files import read_json
@@ -83,7 +84,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
             id="architecture-variant-unsupported",
         )
     if entry.decoder is None:
-        _require_class_names(directory, config)
+        _require_class_names(path, values, config)
     # These change how the model is called, not what it computes; scoring and recovery rely on the
     # usual values.
     config.return_dict = True
@@ -175,7 +176,8 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     if entry.decoder is not None:
         encoder, decoder = (getattr(config, stack.layers) for stack in entry.stacks)
         require_depth(entry, encoder, decoder, str(path))
-    rows = int(config.vocab_size)
+    # Padding has one number on both sides.
+    rows = min(int(config.vocab_size), decoder_tokens(config))
     for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:
@@ -193,12 +195,41 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
             raise _malformed(path, f"{positions:,} positions of width {width:,} are too many")
 
 
-def _require_class_names(directory: Path, config: Any) -> None:
-    names = config.id2label
+def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> None:
+    """Check that every class has one name, a line of text that no other class has.
+
+    Args:
+        values: the contents of `config.json`; of names that contradict each other, transformers
+            takes some and says nothing.
+    """
+    names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
-        raise _malformed(
-            directory / "config.json", "id2label does not give a name to each class from 0 on"
+        raise _malformed(path, "id2label does not give a name to each class from 0 on")
+    given = values.get("id2label")
+    for key in ("num_labels", "_num_labels"):
+        count = values.get(key)
+        if given is not None and count not in (None, len(given)):
+            raise _malformed(path, f"{key} is {count}, and id2label has {len(given)} names")
+    if given is not None and len(given) != len(names):
+        raise _malformed(path, "id2label has two names of one class")
+    for number, name in names.items():
+        if not name.strip() or set(name) & set("\t\r\n"):
+            raise _malformed(
+                path, f"the name {name[:40]!r} of class {number} is not a line of text"
+            )
+    # In a cell with several labels, white space around a name does not count.
+    counts = Counter(name.strip() for name in names.values())
+    if len(counts) < len(names):
+        raise InputError(
+            f"{path}: id2label gives {counts.most_common(1)[0][0][:40]!r} to two classes, whose "
+            "answers nobody could tell apart; rename one",
+            id="label-name-repeated",
         )
+    numbers = {name: number for number, name in names.items()}
+    for name, number in (values.get("label2id") or {}).items():
+        # Many files name classes in one of the two alone, and have LABEL_0 and so on in the other.
+        if str(numbers.get(name, number if given else None)) != str(number):
+            raise _malformed(path, f"label2id has {name[:40]!r} for {number}, unlike id2label")
 
 
 def _malformed(path: Path, reason: str) -> InputError:

@@ -1,16 +1,23 @@
-"""How a translator generates: `generation_config.json`, checked when the checkpoint is opened."""
+"""How a model generates: `generation_config.json`, checked when a checkpoint is opened.
+
+`SUPPORTED`, `HARMLESS` and `NEUTRAL` together have every attribute of transformers'
+`GenerationConfig`, from version 5.17 on.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import transformers
 
-from compressor.errors import InputError
+from compressor.errors import CompressWarning, InputError, did_you_mean
 from compressor.model.configuration import first_line
+from compressor.model.quiet import quiet_transformers
 from compressor.storage.input_files import read_json
 
 GENERATION_FILE = "generation_config.json"
@@ -18,84 +25,268 @@ MOST_BEAMS = 1024
 MOST_LENGTH = 1_000_000
 
 
-def read_generation(directory: Path) -> Any | None:
-    """The generation configuration of a checkpoint; None where it has no file of its own.
+@dataclass(frozen=True)
+class Values:
+    """What a setting can be, beside null.
+
+    Args:
+        hold: whether a value, of a model with so many tokens, is one of them.
+        wanted: which they are, for messages; `{rows}` stands for the number of tokens.
+    """
+
+    hold: Callable[[Any, int], bool]
+    wanted: str
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_token(value: Any, rows: int) -> bool:
+    return _is_whole(value) and 0 <= value < rows
+
+
+def _are_tokens(value: Any, rows: int) -> bool:
+    return isinstance(value, list) and all(_is_token(x, rows) for x in value)
+
+
+def _whole(least: int, most: int = MOST_LENGTH) -> Values:
+    return Values(
+        lambda x, rows: _is_whole(x) and least <= x <= most, f"a number from {least} to {most:,}"
+    )
+
+
+_TOKEN = Values(_is_token, "a token below {rows:,}")
+_TOKENS = Values(_are_tokens, "a list of tokens below {rows:,}")
+_ENDS = Values(
+    lambda x, rows: _is_token(x, rows) or (x != [] and _are_tokens(x, rows)),
+    "one or several tokens below {rows:,}",
+)
+_WORDS = Values(
+    lambda x, rows: (
+        isinstance(x, list)
+        and x != []
+        and all(word != [] and _are_tokens(word, rows) for word in x)
+    ),
+    "a list of lists of tokens below {rows:,}",
+)
+_NUMBER = Values(lambda x, rows: _is_number(x), "a finite number")
+_FLAG = Values(lambda x, rows: isinstance(x, bool), "true or false")
+_SHARE = Values(lambda x, rows: _is_number(x) and 0 < x < 1, "a number between 0 and 1")
+_TEXT = Values(lambda x, rows: isinstance(x, str), "a text")
+_ANY = Values(lambda x, rows: True, "anything")
+
+# What the search of the runtime does, too.
+SUPPORTED: Mapping[str, Values] = {
+    "decoder_start_token_id": _TOKEN,
+    "pad_token_id": _TOKEN,
+    "bos_token_id": _TOKEN,
+    "eos_token_id": _ENDS,
+    "forced_bos_token_id": _TOKEN,
+    "forced_eos_token_id": _ENDS,
+    "suppress_tokens": _TOKENS,
+    "bad_words_ids": _WORDS,
+    "num_beams": _whole(1, MOST_BEAMS),
+    "max_length": _whole(2),  # the start token and another one
+    "max_new_tokens": _whole(1),
+    "min_length": _whole(0),
+    "min_new_tokens": _whole(0),
+    "no_repeat_ngram_size": _whole(0),
+    "length_penalty": _NUMBER,
+    "early_stopping": Values(
+        lambda x, rows: isinstance(x, bool) or x == "never", "true, false or never"
+    ),
+    "renormalize_logits": _FLAG,
+}
+
+_SAMPLING = "counts where tokens are sampled, which do_sample says"
+_DRAFTS = "counts where another model drafts, which is an argument of `generate`"
+_RETURNED = "says what `generate` returns beside the tokens"
+_SPEED = "says how fast the tokens come, and in how much memory"
+_ORIGIN = "says where the file is from"
+# What changes none of the tokens that transformers generates, and why.
+HARMLESS: Mapping[str, tuple[Values, str]] = {
+    **dict.fromkeys(
+        ("temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+        (_NUMBER, _SAMPLING),
+    ),
+    "top_k": (_whole(0), _SAMPLING),
+    **dict.fromkeys(
+        ("num_assistant_tokens", "assistant_lookbehind", "target_lookbehind"), (_whole(0), _DRAFTS)
+    ),
+    **dict.fromkeys(("num_assistant_tokens_schedule", "speculation_type"), (_TEXT, _DRAFTS)),
+    "assistant_confidence_threshold": (_NUMBER, _DRAFTS),
+    "assistant_ensemble_weight": (_SHARE, _DRAFTS),
+    "max_matching_ngram_size": (_whole(1), "counts with prompt_lookup_num_tokens"),
+    **dict.fromkeys(
+        ("return_dict_in_generate", "output_scores", "output_logits", "output_attentions",
+         "output_hidden_states"),
+        (_FLAG, _RETURNED),
+    ),
+    **dict.fromkeys(("use_cache", "disable_compile"), (_FLAG, _SPEED)),
+    "max_cache_len": (_whole(1), _SPEED),
+    "cache_config": (_ANY, "counts with a quantized cache"),
+    "continuous_batching_config": (_ANY, "counts in `generate_batch`"),
+    "remove_invalid_values": (_FLAG, "counts where logits are not finite, and weights are"),
+    **dict.fromkeys(
+        ("transformers_version", "_from_model_config", "_commit_hash"), (_ANY, _ORIGIN)
+    ),
+}  # fmt: skip
+
+# What is not supported, with the values that change nothing.
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "do_sample": (False,),
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "diversity_penalty": (0.0,),
+    "num_beam_groups": (1,),
+    "num_return_sequences": (1,),
+    "penalty_alpha": (0.0,),
+    "guidance_scale": (1.0,),
+    "begin_suppress_tokens": ([],),
+    "exponential_decay_length_penalty": (),
+    "sequence_bias": (),
+    "watermarking_config": (),
+    "stop_strings": (),
+    "max_time": (),
+    "constraints": (),
+    "force_words_ids": (),
+    "token_healing": (False,),
+    "dola_layers": (),
+    "prompt_lookup_num_tokens": (),
+    "assistant_early_exit": (),
+    "is_assistant": (False,),
+    "use_mtp": (False,),
+    "low_memory": (False,),
+    "prefill_chunk_size": (),  # transformers 5.23 then answers otherwise where a batch has padding
+    # Others are for some models and devices alone.
+    "cache_implementation": ("dynamic", "static", "hybrid"),
+    "compile_config": (),  # transformers itself reads none from a file
+}
+
+# Whatever a model's settings say: the tokens alone, with the usual cache.
+_TOKENS_ALONE = {
+    **{name: False for name, (_, reason) in HARMLESS.items() if reason == _RETURNED},
+    "use_cache": True,
+    "cache_implementation": None,
+}
+
+
+def check_generation(directory: Path, rows: int) -> None:
+    """Check how a checkpoint generates; without a file of its own, `config.json` says it.
+
+    Warns of names in the file that transformers does not know.
+
+    Args:
+        rows: of the model's embeddings.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, a value is none that the setting can have, or it changes what
+            is generated in a way that is not supported.
     """
-    path = directory / GENERATION_FILE
-    if not path.exists():
-        return None
+    own = directory / GENERATION_FILE
+    path = own if own.exists() else directory / "config.json"
     try:
-        if not isinstance(read_json(path), dict):
+        values = read_json(path)
+        if not isinstance(values, dict):
             raise ValueError("it is not a JSON object")
-        return transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
     except OSError as error:
         raise _malformed(path, error.strerror or first_line(error)) from error
+    except ValueError as error:
+        raise _malformed(path, first_line(error)) from error
+    unknown = [name for name, value in values.items() if not _check(name, value, rows, path)]
+    if path != own:
+        return
+    if unknown:
+        near = next(filter(None, (did_you_mean(x, SUPPORTED) for x in unknown)), "")
+        warnings.warn(
+            f"{path} sets {', '.join(unknown)[:200]}, which transformers does not know and ignores"
+            f"{near}",
+            CompressWarning,
+            stacklevel=2,
+        )
+    try:
+        with quiet_transformers():
+            transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
 
 
-def require_generation(settings: Any, rows: int, directory: Path) -> None:
-    """Check what a model generates by, and set the token that it starts with.
+def _check(name: str, value: Any, rows: int, path: Path) -> bool:
+    """Whether a setting is known, or null; a value that it cannot have is an error."""
+    if value is None:
+        return True
+    if name in SUPPORTED or name in HARMLESS:
+        values = SUPPORTED[name] if name in SUPPORTED else HARMLESS[name][0]
+        if not values.hold(value, rows):
+            wanted = values.wanted.format(rows=rows)
+            raise _malformed(path, f"{name} is {repr(value)[:40]}, not {wanted}")
+        if name == "bad_words_ids" and any(len(word) > 1 for word in value):
+            raise InputError(
+                f"{path} bans words of several tokens (bad_words_ids), which is not supported; "
+                "remove them from that file",
+                id="bad-words-unsupported",
+            )
+        return True
+    if name in NEUTRAL:
+        refused = value not in NEUTRAL[name]
+    else:  # of a later version of transformers, or known to none
+        refused = path.name == GENERATION_FILE and hasattr(transformers.GenerationConfig(), name)
+    if refused:
+        others = ", ".join(map(repr, NEUTRAL.get(name, ())))
+        raise InputError(
+            f"{path} sets {name} to {repr(value)[:40]}, which is not supported; remove it from "
+            f"that file{f', or set it to {others}' if others else ''}",
+            id="generation-setting-unsupported",
+        )
+    return name in NEUTRAL
+
+
+def require_start(settings: Any, directory: Path) -> None:
+    """Set the token that a model starts with, in place, as `generate` finds it.
 
     Args:
         settings: the model's generation configuration, from whichever file it came.
-        rows: of its embeddings.
 
     Raises:
-        InputError: a number is none, or out of bounds; a token is not in the vocabulary, or there
-            is none to start with.
+        InputError: there is none.
     """
-    path = directory / GENERATION_FILE
-    path = path if path.exists() else directory / "config.json"
-
-    def whole(least: int, most: int) -> Callable[[Any], bool]:
-        return lambda x: isinstance(x, int) and not isinstance(x, bool) and least <= x <= most
-
-    token = whole(0, rows - 1)
-
-    def tokens(value: Any) -> bool:
-        return token(value) or (isinstance(value, list) and all(map(token, value)))
-
-    def words(value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(x, list) and tokens(x) for x in value)
-
-    def finite(value: Any) -> bool:
-        return isinstance(value, int | float) and math.isfinite(value)
-
-    count = whole(0, MOST_LENGTH)
-    checks: dict[str, tuple[Callable[[Any], bool], str]] = {
-        **dict.fromkeys(
-            ("decoder_start_token_id", "pad_token_id", "bos_token_id", "forced_bos_token_id"),
-            (token, f"a token below {rows:,}"),
-        ),
-        **dict.fromkeys(
-            ("eos_token_id", "forced_eos_token_id", "suppress_tokens"),
-            (tokens, f"one or several tokens below {rows:,}"),
-        ),
-        "bad_words_ids": (words, f"lists of tokens below {rows:,}"),
-        "num_beams": (whole(1, MOST_BEAMS), f"a number from 1 to {MOST_BEAMS:,}"),
-        **dict.fromkeys(
-            ("max_length", "max_new_tokens"),
-            (whole(1, MOST_LENGTH), f"a number from 1 to {MOST_LENGTH:,}"),
-        ),
-        **dict.fromkeys(
-            ("min_length", "no_repeat_ngram_size"), (count, f"a number from 0 to {MOST_LENGTH:,}")
-        ),
-        "length_penalty": (finite, "a finite number"),
-        "early_stopping": (lambda x: x in (True, False, "never"), "true, false or never"),
-        "renormalize_logits": (lambda x: isinstance(x, bool), "true or false"),
-    }
-    for name, (holds, wanted) in checks.items():
-        value = getattr(settings, name, None)
-        if value is not None and not holds(value):
-            raise _malformed(path, f"{name} is {repr(value)[:40]}, not {wanted}")
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
+            own = directory / GENERATION_FILE
+            path = own if own.exists() else directory / "config.json"
             raise _malformed(path, "it has neither decoder_start_token_id nor bos_token_id")
-        settings.decoder_start_token_id = settings.bos_token_id  # as `generate` does
+        settings.decoder_start_token_id = settings.bos_token_id
+
+
+def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
+    """What transformers' `generate` answers, never sampled: token ids [rows, tokens].
+
+    Args:
+        inputs: `input_ids` and `attention_mask`.
+        options: of `generate`, for which the model has settings of its own.
+    """
+    with quiet_transformers():
+        return model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            do_sample=False,
+            **_TOKENS_ALONE,
+            **options,
+        )
+
+
+def save_generation(settings: Any, directory: Path) -> None:
+    """Write `generation_config.json`.
+
+    As `save_pretrained` of transformers, which refuses settings that have no effect.
+    """
+    settings.to_json_file(directory / GENERATION_FILE, keys_to_pop=["compile_config"])
 
 
 def _malformed(path: Path, reason: str) -> InputError:

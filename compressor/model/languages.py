@@ -6,9 +6,10 @@ All of it is kept where texts become tokens: in the tokenizer, which saves it in
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from compressor.errors import UsageError, did_you_mean
+from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.model.architecture import Architecture
 
 PREFIX = "source_prefix"
@@ -60,7 +61,10 @@ def set_languages(
     Raises:
         UsageError: the model has no languages, or not that one.
     """
-    known = languages(tokenizer)
+    known, codes = languages(tokenizer), text_codes(tokenizer)
+    if target is not None and codes:
+        require_language("--target-language", target, codes, where)
+        return set_prefix(tokenizer, f"{codes[target]} ")
     for flag, name, code in (
         ("--source-language", "src_lang", source),
         ("--target-language", "tgt_lang", target),
@@ -71,11 +75,103 @@ def set_languages(
         setattr(tokenizer, name, code)
         tokenizer.init_kwargs[name] = code
     if target is not None:
-        settings: Any = model.generation_config
+        setattr(model.generation_config, _setting(tokenizer, entry), known[target])
         if starts_with_language(tokenizer, entry):
-            settings.decoder_start_token_id = model.config.decoder_start_token_id = known[target]
-        else:
-            settings.forced_bos_token_id = known[target]
+            model.config.decoder_start_token_id = known[target]
+
+
+def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) -> None:
+    """Check that a translator says what it translates into; in place, all places then say it.
+
+    They are the tokenizer's `tgt_lang`, the token that the generation settings begin with, and, of
+    models that know it by a text before each source, the prefix.
+
+    Args:
+        where: name of the checkpoint, for messages.
+
+    Raises:
+        InputError: nothing says it, or two places say different things.
+    """
+    known = languages(tokenizer)
+    if not known:
+        return _require_prefix(model.config, tokenizer, where)
+    names = {token: code for code, token in known.items()}
+    setting = _setting(tokenizer, entry)
+    forced = names.get(getattr(model.generation_config, setting))
+    named = tokenizer.tgt_lang
+    for name, code in (("src_lang", tokenizer.src_lang), ("tgt_lang", named)):
+        if code is not None and code not in known:
+            raise InputError(
+                f"the tokenizer of {where} says {name}={code}, and has no such language"
+                f"{did_you_mean(code, known)}; name one with --source-language and "
+                "--target-language",
+                id="language-unknown",
+            )
+    if named is None and forced is None:
+        raise target_missing(where, sorted(known))
+    if named and forced and named != forced:
+        raise InputError(
+            f"{where} says tgt_lang={named} in its tokenizer, and {forced} by the {setting} of its "
+            "generation_config.json; say which with --target-language",
+            id="languages-disagree",
+        )
+    set_languages(model, tokenizer, entry, None, named or forced, where)
+
+
+def target_missing(where: str, known: Sequence[str]) -> InputError:
+    """The error where nothing says which language to translate into.
+
+    Args:
+        known: codes of the languages.
+    """
+    return InputError(
+        f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
+        "which; name it with --target-language, and the other with --source-language",
+        id="target-language-missing",
+    )
+
+
+def text_codes(tokenizer: Any) -> dict[str, str]:
+    """Code of each language that a multilingual Marian model is told by a text before a source.
+
+    As in `>>fra<< The cat sleeps.`; code, with and without the brackets -> the text.
+    """
+    listed = getattr(tokenizer, "supported_language_codes", ())
+    return {name: code for code in listed for name in (code, code[2:-2])}
+
+
+def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
+    """Check that a model which is told its task by a prefix has one, if it is only empty."""
+    if tokenizer.init_kwargs.get(PREFIX) is not None:
+        return
+    codes = sorted(set(text_codes(tokenizer).values()))
+    if len(codes) > 1:
+        raise InputError(
+            f"{where} translates into {len(codes)} languages, by a code before each text "
+            f"({_first(codes)}), and nothing says which; name it with --target-language, "
+            "or give --prefix '' where the texts begin with their codes",
+            id="target-language-missing",
+        )
+    tasks = getattr(config, "task_specific_params", None)
+    settings = tasks.values() if isinstance(tasks, dict) else ()
+    found = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
+    if found:
+        raise InputError(
+            f"{where} is told by a prefix what to do (task_specific_params of its config.json has "
+            f"{_first(list(map(repr, found)))}), and none is given; give it with --prefix, or "
+            "--prefix '' for a model that needs none or texts that begin with it",
+            id="prefix-missing",
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
+
+
+def _setting(tokenizer: Any, entry: Architecture) -> str:
+    """The generation setting that holds the target language."""
+    starts = starts_with_language(tokenizer, entry)
+    return "decoder_start_token_id" if starts else "forced_bos_token_id"
 
 
 def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
@@ -86,7 +182,7 @@ def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
     return entry.turns_labels and not tokenizer.prefix_tokens
 
 
-def require_language(flag: str, code: str, known: dict[str, int], where: str) -> None:
+def require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
     """Raise UsageError unless `code` is one of the languages `known`."""
     if not known:
         raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,6 +51,35 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
             del module.forward
             if forward is not None:  # libraries that offload weights set a forward of their own
                 module.forward = forward
+
+
+@contextmanager
+def masks_unread(device: str) -> Iterator[None]:
+    """On a GPU, transformers does not look into attention masks while the context lasts.
+
+    It leaves out masks that hide nothing; to know that, the host would wait in every forward pass
+    until the GPU is done with the one before.
+    """
+    if not device.startswith("cuda"):
+        yield
+        return
+    from transformers import masking_utils
+
+    names = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+    replaced = {
+        name: getattr(masking_utils, name) for name in names if hasattr(masking_utils, name)
+    }
+
+    def is_needless(ask: Any, padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
+        return padding_mask is None and ask(padding_mask, *args, **kwargs)
+
+    try:
+        for name, ask in replaced.items():
+            setattr(masking_utils, name, partial(is_needless, ask))
+        yield
+    finally:
+        for name, ask in replaced.items():
+            setattr(masking_utils, name, ask)
 
 
 def is_normalization(module: nn.Module) -> bool:

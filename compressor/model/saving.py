@@ -15,11 +15,12 @@ from transformers import PretrainedConfig
 
 from compressor.model.architecture import EMBEDDING
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.generation import save_generation
 from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
-from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import is_of_head, write_layout, write_settings
 from compressor.model.stored_weights import INDEX, PATTERN
+from compressor.model.tokenizer import save_tokenizer
 from compressor.model.weights import computed_weights
 from compressor.storage.files import write_json
 
@@ -107,11 +108,10 @@ def save_settings(
     config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if generation is not None:
-        generation.save_pretrained(directory)
-    with quiet_transformers():
-        source.tokenizer.save_pretrained(directory)
+        save_generation(generation, directory)
+    save_tokenizer(source.tokenizer, directory)
     write_settings(source.directory, directory)
     # Files of a Marian tokenizer, should its class not have written them itself.
-    for name in ("source.spm", "target.spm", "vocab.json"):
+    for name in ("source.spm", "target.spm", "vocab.json", "target_vocab.json"):
         if (source.directory / name).exists() and not (directory / name).exists():
             shutil.copyfile(source.directory / name, directory / name)

@@ -5,6 +5,9 @@ Also what is inside of tokenizers: the library's part of fast ones, and Sentence
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from compressor.errors import InputError
+from compressor.model.architecture import decoder_tokens
 from compressor.model.configuration import first_line
 from compressor.model.languages import languages
 from compressor.model.quiet import quiet_transformers
@@ -40,6 +44,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
                 directory, local_files_only=True, trust_remote_code=trust_remote_code
             )
             _name_languages(tokenizer)
+            remember_limits(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
                 raise ValueError("a token's number is none")
@@ -57,19 +62,111 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     known = {*vocabulary.values(), *languages(tokenizer).values()}
     tokens = max(len(tokenizer), len(known))
     _require_size(max(known, default=-1), tokens, int(config.vocab_size), directory)
+    rows = decoder_tokens(config)
+    if rows != config.vocab_size or getattr(tokenizer, "separate_vocabs", False):
+        written = target_ids(tokenizer)
+        _require_size(max(written.values(), default=-1), len(written), rows, directory)
     _require_tokens(tokenizer, directory)
     return tokenizer
+
+
+def target_ids(tokenizer: Any) -> dict[str, int]:
+    """Token -> id of what targets consist of; a Marian tokenizer may have two vocabularies."""
+    if not getattr(tokenizer, "separate_vocabs", False):
+        return dict(tokenizer.get_vocab())
+    ids: dict[str, int] = tokenizer.target_encoder
+    taken = {*ids.values()}
+    # Tokens that were added to the source's vocabulary have the same numbers here, where none has.
+    added = {x: i for x, i in tokenizer.added_tokens_encoder.items() if i not in taken}
+    return added | ids
+
+
+@contextmanager
+def target_side(tokenizer: Any) -> Iterator[None]:
+    """Inside this context the tokenizer numbers the tokens of targets, where it has two sides."""
+    switched = getattr(tokenizer, "separate_vocabs", False)
+    if switched:
+        tokenizer._switch_to_target_mode()
+    try:
+        yield
+    finally:
+        if switched:
+            tokenizer._switch_to_input_mode()
+
+
+def remember_limits(tokenizer: Any) -> None:
+    """Note how a fast tokenizer's own file cuts and pads, before a call changes that."""
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        tokenizer.stored_limits = backend.truncation, backend.padding
+
+
+def save_tokenizer(tokenizer: Any, directory: Path) -> None:
+    """Write a tokenizer's files; they cut and pad as those that it was loaded from.
+
+    transformers writes what the last call asked for, and other programs follow the file.
+    """
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        truncation, padding = getattr(tokenizer, "stored_limits", (None, None))
+        backend.no_truncation()
+        backend.no_padding()
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
+    with quiet_transformers():
+        tokenizer.save_pretrained(directory)
 
 
 def uncut_copy(tokenizer: Any) -> Tokenizer:
     """A fast tokenizer's part in Rust, which neither cuts nor pads.
 
-    A copy, because the original must keep its settings.
+    A copy, because the original must keep its settings. Where transformers does not hand token
+    types to the model (`model_input_names`), which then takes 0 for all, they are 0 here.
     """
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if "token_type_ids" not in tokenizer.model_input_names and any(copy.encode("a", "a").type_ids):
+        state = json.loads(copy.to_str())
+        state["post_processor"] = _without_types(state["post_processor"])
+        copy = Tokenizer.from_str(json.dumps(state))
     copy.no_truncation()
     copy.no_padding()
     return copy
+
+
+def _without_types(processor: dict[str, Any] | None) -> dict[str, Any]:
+    """A post-processor in JSON that gives all tokens the type 0."""
+    if processor is None:
+        single, pair = [_sequence("A")], [_sequence("A"), _sequence("B")]
+        return _template(single, pair, {})
+    if processor["type"] == "Sequence":
+        inner = [_without_types(x) for x in processor["processors"]]
+        return processor | {"processors": inner}
+    if processor["type"] == "BertProcessing":
+        cls, sep = processor["cls"], processor["sep"]
+        special = {x[0]: {"id": x[0], "ids": [x[1]], "tokens": [x[0]]} for x in (cls, sep)}
+        single = [_special(cls[0]), _sequence("A"), _special(sep[0])]
+        pair = [*single, _sequence("B"), _special(sep[0])]
+        return _template(single, pair, special)
+    if processor["type"] == "TemplateProcessing":
+        for piece in (x for name in ("single", "pair") for x in processor[name]):
+            (part,) = piece.values()
+            part["type_id"] = 0
+    return processor
+
+
+def _template(single: Any, pair: Any, special: Any) -> dict[str, Any]:
+    kinds = {"single": single, "pair": pair, "special_tokens": special}
+    return {"type": "TemplateProcessing", **kinds}
+
+
+def _sequence(name: str) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": 0}}
+
+
+def _special(name: str) -> dict[str, Any]:
+    return {"SpecialToken": {"id": name, "type_id": 0}}
 
 
 def read_sentencepiece(path: Path) -> Any:

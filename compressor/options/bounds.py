@@ -13,7 +13,6 @@ MOST_BEAMS = 1024
 MOST_CHARACTERS = 1000  # of a budget or a rule
 MOST_CHUNK_LINES = 1 << 20
 MOST_COUNT = 1_000_000_000  # of epochs, of steps of training
-MOST_JOBS = 1024  # processes
 MOST_RESAMPLES = 100_000
 MOST_SECONDS = 3600
 MOST_STEPS = 1000  # of pruning

@@ -11,7 +11,7 @@ from compressor.budgets import Choice, Limits
 from compressor.budgets.path import UnitCosts
 from compressor.errors import InputError
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.precision_names import precisions_to_export
+from compressor.export.precision_names import precision_timed, precisions_to_export
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.pipeline.build import Builder, build, export_dense, export_precision, written_bytes
@@ -85,7 +85,7 @@ def written_by_run(inputs: Inputs) -> int:
 def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
     task = TASKS[dense.task]
-    data = read(plan.data, dense, task, progress)
+    data = read(plan.data, dense, task, progress, plan.evaluation.tokenizers)
     if data.test is not None:
         for rule in plan.rules:
             rule.require_rows(data.test)
@@ -205,7 +205,7 @@ def make_trials(
     if plan.throughput is not None:
         timer = Timer(
             checkpoint, Path(dense.directory), data.timed, plan.throughput, device,
-            plan.budget.timed_engine or ONNXRUNTIME,
+            plan.budget.timed_engine or ONNXRUNTIME, precision_timed(inputs.precisions, device),
         )  # fmt: skip
     if data.search is not None and data.test is not None:
         answering = Answering(device, plan.evaluation.num_beams)

@@ -17,6 +17,7 @@ from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.depth import without_skipped
 from compressor.model.memory import release, trim_memory
@@ -83,7 +84,7 @@ def save_pruned(
     record = pruning_facts(checkpoint, choice.mask, choice.scores, budget, repair.seed)
     record |= {"selection": choice.text, "recovery": repaired.text or "none"}
     parallel.on_main(lambda: save_checkpoint(checkpoint, small.model, record, directory))
-    reloaded = parallel.on_main(lambda: verify_reload(small.model, directory))
+    reloaded = parallel.on_main(lambda: verify_reload(small, directory, probe))
     return Pruned(small, [check, reloaded], repaired.text)
 
 
@@ -114,7 +115,9 @@ class Builder:
         small = pruned.checkpoint
         network = Network(small, small.model, small.mask, tokens)
         exported = parallel.on_main(
-            lambda: export_model(network, probe.batches, probe.texts, directory, self.engines)
+            lambda: export_model(
+                network, probe.batches, probe.texts, directory, self.engines, probe.pairs
+            )
         )
         share = self.costs.share(mask, None if tokens is None else len(tokens))
         checks, recovery = [*pruned.checks, *exported], pruned.recovery or "none"
@@ -158,7 +161,7 @@ def export_dense(
     with workspace.making(directory) as making:
         tokens = TASKS[checkpoint.task].graphs.output_tokens(checkpoint)
         network = Network(checkpoint, checkpoint.model, full, tokens)
-        checks = export_model(network, probe.batches, probe.texts, making, engines)
+        checks = export_model(network, probe.batches, probe.texts, making, engines, probe.pairs)
     return describe(
         DENSE, checkpoint.model, full, costs.share(full), "all units", directory,
         checkpoint.directory, checks,
@@ -186,7 +189,7 @@ def export_precision(
     with workspace.making(directory) as making:
         # Before another model is opened: it takes memory.
         examples = fitted.examples if fitted.calibrated else ()
-        write_precision(directory, precision, examples, making)
+        write_precision(directory, precision, examples, making, device)
     if model.name == DENSE:
         expected = expect_answers(checkpoint.model.eval(), probe.inputs, directory, precision)
     else:
@@ -248,16 +251,18 @@ def _rounded(name: str, scores: Sequence[float]) -> list[float]:
     return list(scores) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in scores]
 
 
-def verify_reload(model: nn.Module, directory: Path) -> Check:
-    """Compare a model with the checkpoint that it was saved to.
+def verify_reload(checkpoint: Checkpoint, directory: Path, probe: Probe) -> Check:
+    """Compare a model and its tokenizer with the files that they were saved to.
 
     Raises:
-        VerificationError: they differ in a single bit.
+        VerificationError: weights differ in a single bit, or a text has other tokens.
     """
     import torch
 
-    loaded = open_checkpoint(str(directory), verify=False).model.state_dict()
-    saved = model.state_dict()
+    opened = open_checkpoint(str(directory), verify=False)
+    tokenizers = TokenizerProbe.of(checkpoint, probe.texts, probe.pairs)
+    tokenizers.check_saved(directory, opened.tokenizer)
+    loaded, saved = opened.model.state_dict(), checkpoint.model.state_dict()
     if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
         raise VerificationError(
             f"the checkpoint in {directory} does not load back as it was saved; please report this",

@@ -109,6 +109,9 @@ class RunTrials:
     def try_layers(self, gone: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
         return try_layers(self.workspace, self, gone, ",".join(gone) or "none", choose)
 
+    def require_sight(self, asked: str, drop: float) -> None:
+        self._judge.require_sight(asked, drop)
+
     def least_provable_drop(self, error: float) -> float:
         return self._judge.least_provable_drop(error)
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError
-from compressor.evaluation import compare_rows, require_references
+from compressor.evaluation import compare_rows, require_references, with_tokenizers
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.model.configuration import read_configuration
@@ -19,6 +19,7 @@ from compressor.pipeline.engines import Build, builds_of, choose_device
 from compressor.pipeline.evaluate import measure
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
+from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.consistency import read_description, require_files
@@ -152,6 +153,8 @@ def _open(
                 id="artifacts-not-comparable",
             )
     task = TASKS[first.task]
+    if isinstance(request, EvaluateRequest):
+        check_options([request.evaluation], task, str(directories[0]))
     builds = [
         build
         for directory, artifact in zip(directories, artifacts, strict=True)
@@ -171,6 +174,7 @@ def _open(
     if isinstance(request, EvaluateRequest):
         task.require_answers(rows)
         require_references(rows)
+        rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
     return rows, builds, choose_device(builds, task, request.device)
 
 
@@ -179,16 +183,16 @@ def _verify(builds: Sequence[Build], task: Task) -> None:
     for build in builds:
         artifact = read_artifact(build.directory)
         require_files(build.directory, artifact, task.engine(build.engine), [build.precision])
-        settings = (PRUNING_RECORD, "config.json")  # for limits of speed
+        settings = (PRUNING_RECORD, "config.json")  # multiply-adds follow from them
         present = [name for name in settings if (build.directory / name).exists()]
         require_unchanged(build.directory, present, warn=False)
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:
-    """Head counts per artifact and the configuration, for the theoretical limit.
+    """Head counts per artifact and the configuration, from which multiply-adds are counted.
 
     A directory without units.json holds the dense model, whose head counts the others know;
-    where nothing tells them, there is no limit to show.
+    where nothing tells them, there are no multiply-adds to compare.
     """
     masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     dense = next(iter(masks.values())).totals() if masks else {}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.evaluation import require_references
+from compressor.evaluation import require_references, with_tokenizers
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import count_texts, tokens_of_text
+from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.languages import set_languages, set_prefix
+from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
 from compressor.progress import SILENT, Progress
@@ -42,14 +43,6 @@ if TYPE_CHECKING:
 
 CHECKED_BATCHES = 4
 CHECKED_ROWS = 8  # per batch
-# What tokenizers disagree about most easily: case, accents, digits, spaces, symbols.
-SAMPLE_TEXTS = (
-    "The kettle is still warm.",
-    "At 7:45, 3.5 litres cost 12 euros - or do they?",
-    "  Two  spaces, a\ttab and a naïve café.  ",
-    "ÄÖÜ äöü ß “quoted” … 漢字 🙂",
-    "",
-)
 
 
 @dataclass(frozen=True)
@@ -71,6 +64,11 @@ class DataRows:
         """What rows are for -> their fingerprint."""
         rows = {"calibration": self.calibration, "test": self.test, "search": self.search}
         return {name: None if given is None else given.sha256 for name, given in rows.items()}
+
+    @property
+    def tokenizers(self) -> Mapping[str, str]:
+        """Metric -> what splits texts for it, the same for all rows."""
+        return self.fitted.tokenizers
 
     @property
     def fitted(self) -> Rows:
@@ -109,10 +107,16 @@ def source_of(rows: Rows) -> Source:
 
 @dataclass(frozen=True)
 class Probe:
-    """Ragged batches and texts on which every build is compared with what it must equal."""
+    """Ragged batches and texts on which every build is compared with what it must equal.
+
+    Args:
+        texts: of rows; none where no rows are given.
+        pairs: a second text of each, where there is one.
+    """
 
     batches: Sequence[Batch]
-    texts: Sequence[str]
+    texts: Sequence[str] = ()
+    pairs: Sequence[str] | None = None
 
     @property
     def inputs(self) -> list[Mapping[str, Tensor]]:
@@ -134,11 +138,12 @@ class Fitted:
     calibrated: bool = True
 
 
-def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
+def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> Checkpoint:
     """Open the checkpoint that a request names.
 
     Args:
         dense: refuse one that has lost units already.
+        answers: refuse a translator of which nothing says what it translates into.
     """
     auto_class = None
     if section.task is not None:
@@ -152,17 +157,29 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     network, tokenizer = checkpoint.model, checkpoint.tokenizer
     set_languages(network, tokenizer, checkpoint.entry, source, target, checkpoint.name)
     if section.prefix is not None:
-        set_prefix(tokenizer, section.prefix)
+        # Behind the code of a language, where a text says it.
+        code = text_codes(tokenizer).get(target or "")
+        set_prefix(tokenizer, section.prefix if code is None else f"{code} {section.prefix}")
+    if answers and checkpoint.entry.decoder is not None:
+        require_said(network, tokenizer, checkpoint.entry, checkpoint.name)
     return checkpoint
 
 
 def read(
-    section: CalibrationData, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+    section: CalibrationData,
+    checkpoint: Checkpoint,
+    task: Task,
+    progress: Progress = SILENT,
+    tokenizers: Mapping[str, str] | None = None,
 ) -> DataRows:
     """Calibration and test rows, as far as they are given.
 
+    Args:
+        tokenizers: metric -> what is to split texts for it; the one for the test rows by default.
+
     Raises:
         InputError: malformed data, with file and line.
+        UsageError, EnvironmentProblem: a tokenizer that there is not.
     """
     labels = task.label_names(checkpoint.model.config)
 
@@ -179,12 +196,17 @@ def read(
         )
 
     calibration = rows(section.calibration, section.calibration_rows)
-    if not isinstance(section, Data):
-        return DataRows(calibration, None)
-    test = rows(section.test, section.test_rows)
+    test = rows(section.test, section.test_rows) if isinstance(section, Data) else None
     if test is not None:
         task.require_answers(test)
         require_references(test)
+        test = with_tokenizers(test, tokenizers, progress.message)
+    if calibration is not None:
+        calibration = (
+            replace(calibration, tokenizers=test.tokenizers)
+            if test is not None
+            else with_tokenizers(calibration, tokenizers)
+        )
     shared = count_shared(test, calibration) if calibration and test else 0
     return DataRows(calibration, test, shared)
 
@@ -328,7 +350,7 @@ def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: 
             [examples[i] for i in members], model, batch_tokens=None, batch_size=CHECKED_ROWS
         )
     ]
-    return Probe(batches, rows.sources)
+    return Probe(batches, rows.sources, rows.pairs)
 
 
 def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
@@ -338,11 +360,13 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     special = set(tokenizer.all_special_ids)
     # Texts of BERT and its relatives end with a separator, others with an end token.
     end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-    ids = [i for i in range(len(tokenizer)) if i not in special]
+    # Tokens of sources and targets alike, of which a Marian model may have different numbers.
+    size = min(len(tokenizer), decoder_tokens(model.config))
+    ids = [i for i in range(size) if i not in special]
 
     def sentence(length: int) -> tuple[int, ...]:
         return (*rng.choices(ids, k=length), end)
 
     examples = [task.synthetic_example(row, sentence) for row in range(CHECKED_ROWS * 2)]
     batches = task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
-    return Probe(batches, SAMPLE_TEXTS)
+    return Probe(batches)

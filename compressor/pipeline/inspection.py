@@ -1,22 +1,22 @@
-"""What a checkpoint is made of, what each part costs, and the most that removing units can gain."""
+"""What a checkpoint is made of, what each part costs, and how much of it is in no unit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, units_of
+from compressor.model.sublayers import KINDS, UNITS_OF, Units
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.pipeline.unit_costs import model_shape
-from compressor.throughput.limits import WorkSize, operations, total_macs
+from compressor.throughput.multiply_adds import WorkSize, multiply_adds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SHAPES = ((16, 16), (16, 128), (16, 512))  # (batch size, tokens per row)
-EMBEDDINGS, VOCABULARY, OTHER = "embeddings", "vocabulary", "other"
+_FIXED = EMBEDDINGS, VOCABULARY, OTHER = "embeddings", "vocabulary", "other"
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,13 @@ class PartFacts:
 
 
 @dataclass(frozen=True)
-class Gain:
-    """The most that removing units can gain at one shape: dense over pruned multiply-adds.
-
-    None where no multiply-adds would be left: encoders without a head have only sublayers.
-    """
+class ShapeFacts:
+    """One of `SHAPES`, and the share of its multiply-adds that no head or neuron has."""
 
     batch_size: int
     source_tokens: int
     target_tokens: int
-    without_heads: float | None
-    without_neurons: float | None
-    without_both: float | None
+    fixed_share: float
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Inspection:
     parameters: int
     parts: list[PartFacts]
     tied: bool  # whether the vocabulary projection has the embeddings' weights, counted there
-    gains: list[Gain]  # one for each of `SHAPES`
+    shapes: list[ShapeFacts]  # one for each of `SHAPES`
 
 
 def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
@@ -94,7 +89,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         WorkSize(batch, tokens, tokens if checkpoint.entry.decoder else 0)
         for batch, tokens in SHAPES
     ]
-    works = [_work(checkpoint, checkpoint.mask, size) for size in sizes]
+    works = [_work(checkpoint, size) for size in sizes]
     parts = [
         PartFacts(
             name=name,
@@ -102,7 +97,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
             units=[len(checkpoint.mask.kept(x.name)) for x in checkpoint.layers if x.kind == name],
             unit_width=next((x.unit_width for x in checkpoint.layers if x.kind == name), 0),
             parameters=count,
-            macs_share=[work[name] / (sum(work.values()) or 1) for work in works],
+            macs_share=[work[name] for work in works],
         )
         for name, count in owned.items()
     ]
@@ -115,7 +110,10 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parameters=parameters,
         parts=parts,
         tied=tied,
-        gains=[_gain(checkpoint, size) for size in sizes],
+        shapes=[
+            ShapeFacts(size.batch, size.source, size.target, sum(work[x] for x in _FIXED))
+            for size, work in zip(sizes, works, strict=True)
+        ],
     )
 
 
@@ -146,35 +144,11 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
     return sum(weight.numel() for weight in weights if id(weight) in stored)
 
 
-def _work(checkpoint: Checkpoint, mask: Mask, size: WorkSize) -> dict[str, float]:
-    """Multiply-adds of one batch by part."""
-    shape = model_shape(checkpoint, mask)
-    work = dict.fromkeys([*KINDS, EMBEDDINGS, VOCABULARY, OTHER], 0.0)
-    for operation in operations(shape, size):
-        start = operation.name.partition(".")[0]
-        part = EMBEDDINGS if start == "embedding" else start if start in work else OTHER
-        work[part] += total_macs([operation])
-    return work
-
-
-def _gain(checkpoint: Checkpoint, size: WorkSize) -> Gain:
-    full = sum(_work(checkpoint, checkpoint.mask, size).values())
-
-    def without(gone: Sequence[Units]) -> float | None:
-        mask = checkpoint.mask.without(
-            (name, unit)
-            for name, flags in checkpoint.mask.keep.items()
-            if units_of(name) in gone
-            for unit in range(len(flags))
-        )
-        left = sum(_work(checkpoint, mask, size).values())
-        return full / left if left else None
-
-    return Gain(
-        batch_size=size.batch,
-        source_tokens=size.source,
-        target_tokens=size.target,
-        without_heads=without(["heads"]),
-        without_neurons=without(["neurons"]),
-        without_both=without(["heads", "neurons"]),
-    )
+def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
+    """Share of the multiply-adds of one batch by part; all 0 where there are none."""
+    work = dict.fromkeys([*KINDS, *_FIXED], 0)
+    for name, count in multiply_adds(model_shape(checkpoint, checkpoint.mask), size).items():
+        start = name.partition(".")[0]
+        work[EMBEDDINGS if start == "embedding" else start if start in work else OTHER] += count
+    total = sum(work.values()) or 1
+    return {part: count / total for part, count in work.items()}

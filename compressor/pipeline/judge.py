@@ -15,7 +15,14 @@ from pathlib import Path
 from compressor.budgets import Choice
 from compressor.budgets.max_drop import within
 from compressor.budgets.path import PathCut
-from compressor.evaluation import compare_rows, lower_bound, metrics_of
+from compressor.evaluation import (
+    METRICS,
+    compare_rows,
+    lower_bound,
+    metrics_for,
+    metrics_of,
+    require_sight,
+)
 from compressor.evaluation.answers import answers
 from compressor.model.sublayers import Scores
 from compressor.pipeline.evaluate import Answering, answer_rows, answer_search_rows
@@ -59,9 +66,21 @@ class Judge:
         """The rows to search on, how many are held out, and the metric."""
         return source_of(self.search), self.held_out.count, self.metric
 
+    def require_sight(self, asked: str, drop: float) -> None:
+        """See `Trials`; a drop of the whole scale needs none."""
+        if drop >= METRICS[self.metric].scale:
+            return
+        held_out = answer_rows(self.workspace, self.dense, self.held_out, self.answering)
+        for rows, answered in ((self.search, self._searched()), (self.held_out, held_out)):
+            require_sight(rows, answered, asked)
+
+    def _searched(self) -> list[str]:
+        """The dense model's answers to the rows of the search."""
+        return answer_search_rows(self.workspace, self.dense, self.search, self.answering)
+
     def least_provable_drop(self, error: float) -> float:
         """The drop that a model without one changed answer to the searched rows can just prove."""
-        reference = answer_search_rows(self.workspace, self.dense, self.search, self.answering)
+        reference = self._searched()
         return -self._bound(self.search, reference, reference, 0.0, error)[0]
 
     def judge(
@@ -106,7 +125,7 @@ class Judge:
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
         found = lower_bound(
-            self.metric, rows.judged(reference), rows.judged(outputs), rows.references,
+            metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs), rows.references,
             limit=drop, alpha=error, resamples=self.resamples, seed=self.seed,
         )  # fmt: skip
         counted, _ = rows.counted  # of ranked rows the bound counts queries

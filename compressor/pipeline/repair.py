@@ -33,7 +33,7 @@ from compressor.recovery import (
     extra_text,
     recover,
 )
-from compressor.recovery.translations import translate_lines
+from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Source, Variant
 from compressor.storage.files import written_at_once
@@ -220,6 +220,7 @@ def _translate(
         weights_file(workspace, "distill-text"),
         answers,
         key=f"{sha256} {weights} {beams}",
+        chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
         progress=partial(progress.update, "lines answered"),
     )
     return Source(files=[path.as_posix()], rows=text.rows, sha256=sha256)
@@ -260,7 +261,7 @@ def _translate_by_pytorch(
         rows = Rows(task.name, list(texts), None, list(texts), [], "")
         found = [""] * len(texts)
         examples = task.encode(rows, text.tokenizer, text.max_tokens)
-        for batch in task.batches(examples, model):
+        for batch in task.batches(examples, model, device=device):
             lines = task.predict(model, batch.to(device), text.tokenizer, beams)
             for row, line in zip(batch.rows, lines, strict=True):
                 found[row] = line
@@ -270,7 +271,11 @@ def _translate_by_pytorch(
         try:
             model.to(device)
             translate_lines(
-                text.lines, path, answers, progress=partial(progress.update, "lines answered")
+                text.lines,
+                path,
+                answers,
+                chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
+                progress=partial(progress.update, "lines answered"),
             )
         finally:
             model.to("cpu")

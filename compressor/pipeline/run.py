@@ -20,7 +20,6 @@ from compressor.pipeline.build import export_bytes
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import load, source_of_text
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
-from compressor.pipeline.side_by_side import require_jobs, side_by_side
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
@@ -39,15 +38,10 @@ def run(
     output: Path,
     command: str = "",
     progress: Progress = SILENT,
-    jobs: int | None = None,
 ) -> Report:
     """Compress one checkpoint to one or more budgets; write artifacts and reports to `output`.
 
     With one budget `output` is the artifact; with several, each gets a directory below it.
-
-    Args:
-        jobs: artifacts of several budgets that are made side by side, each in a process of its own;
-            see `compressor.pipeline.side_by_side.count_jobs`. The results are the same.
 
     Raises:
         CompressError: see `compressor.errors`; nothing is half written, and calling again with
@@ -55,7 +49,6 @@ def run(
     """
     require_directory(output)
     plan = resolve(recipe)
-    require_jobs(jobs, plan.budget)
     checkpoint = load(plan.model)
     check_model(plan, checkpoint, TASKS[checkpoint.task], progress)
     inputs = prepare(plan, checkpoint, output, progress)
@@ -64,7 +57,7 @@ def run(
         workspace = open_run(plan, inputs, output, progress)
     needed = partial(written_by_run, inputs)
     with translate_disk_errors(output, needed, lambda: workspace.doing), workspace:
-        report = _compress(plan, inputs, workspace, output, command, jobs)
+        report = _compress(plan, inputs, workspace, output, command)
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
@@ -77,6 +70,7 @@ def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) ->
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.dense.checkpoint.directory)
     identity = plan.identity(inputs.device, files, inputs.data.sha256(), progress)
+    identity["tokenizers"] = dict(inputs.data.tokenizers)
     advice = "give all ranks the same options, model and data"
     launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
     return open_workspace(output, identity, progress)
@@ -88,7 +82,6 @@ def _compress(
     workspace: Workspace,
     output: Path,
     command: str,
-    jobs: int | None,
 ) -> Report:
     """Make and measure all models; the gate's outcomes are not in the report yet."""
     data, device, seed = inputs.data, inputs.device, plan.seed
@@ -97,7 +90,6 @@ def _compress(
     started = start(workspace, command)
     maker = begin(plan, inputs, workspace)
     dense, builds, search = maker.dense, maker.builds_of(maker.dense, inputs.dense), None
-    side_by_side(plan, maker, output, jobs)
     for trials in maker.trials:
         choice, made = maker.artifact(trials)
         builds += made

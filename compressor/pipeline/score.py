@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compressor import parallel
-from compressor.evaluation import main_metric
+from compressor.evaluation import main_metric, require_sight
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import skipped
@@ -66,6 +66,7 @@ class Scorer:
             task=task,
             tokenizer=self.checkpoint.tokenizer,
             metric=None if rows is None else lambda answers: main_metric(rows, answers),
+            require_sight=lambda asked, answers: self._require_sight(mask, asked, answers),
             seed=self.seed,
             device=self.device,
             progress=counted(lambda done, total: self.progress.update("scoring", done, total)),
@@ -76,6 +77,11 @@ class Scorer:
                 return parallel.agree(score_units(self.method, scoring))
         finally:
             model.to("cpu")
+
+    def _require_sight(self, mask: Mask, asked: str, answers: Sequence[str]) -> None:
+        """Raise `InputError` where the metric sees nothing in the dense model's answers."""
+        if self.fitted.rows is not None and mask.count() == mask.total():
+            require_sight(self.fitted.rows, answers, asked)
 
 
 @stage("scores")

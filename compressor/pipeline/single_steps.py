@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ from compressor.tasks import TASKS, Example, Task
 from compressor.tasks.texts import SOURCE, TARGET
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
@@ -199,11 +198,14 @@ def export_checkpoint(
     with whole_output(output, needed, "exporting") as making:
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
         engines = request.export.engines
-        checks = export_model(network, probe.batches, probe.texts, making, engines)
+        checks = export_model(
+            network, probe.batches, compared.texts, making, engines, compared.pairs
+        )
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
-            found = add_precision(checkpoint.model, compared, making, precision, device, examples)
+            inputs = compared.inputs
+            found = add_precision(checkpoint.model, inputs, making, precision, device, examples)
             require_within(found, precision)
             checks += found
     return checks
@@ -245,14 +247,13 @@ def _check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
 
 def _rows_to_compare(
     request: ExportRequest, checkpoint: Checkpoint, task: Task, synthetic: Probe
-) -> tuple[list[Example], list[Mapping[str, Tensor]]]:
-    """The calibration rows, and batches of them; none, and random ones, where none are given."""
+) -> tuple[list[Example], Probe]:
+    """The calibration rows, and a probe of them; none, and the random one, where none are given."""
     rows = read(request.data, checkpoint, task).calibration
     if rows is None:
-        return [], synthetic.inputs
+        return [], synthetic
     examples = encode(rows, checkpoint, task)
-    probe = make_probe(rows, examples, checkpoint.model, task)
-    return examples, probe.inputs
+    return examples, make_probe(rows, examples, checkpoint.model, task)
 
 
 def _require_plain(request: ExportRequest, layout: str) -> None:

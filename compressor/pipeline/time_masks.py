@@ -13,6 +13,9 @@ from pathlib import Path
 
 from compressor.budgets.cost_table import trial_mask
 from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.for_cuda import link_float32
+from compressor.export.precision_names import BASE
+from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import without_skipped
@@ -40,6 +43,7 @@ class Timer:
         rows: to time on.
         settings: of the run's throughput measurement.
         engine: that computes.
+        precision: that graphs are timed in.
     """
 
     checkpoint: Checkpoint
@@ -48,6 +52,7 @@ class Timer:
     settings: Benchmark
     device: str
     engine: str = ONNXRUNTIME
+    precision: str = BASE
 
     def time(self, workspace: Workspace, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
         """Time some masks against the dense model.
@@ -58,17 +63,32 @@ class Timer:
         progress = workspace.progress
         with staging(workspace.state) as staged:
             full = Mask.full(self.checkpoint.layers).counts()
-            subjects = [Subject("dense", self.dense, full, engine=self.engine)]
+            dense = self._dense(staged)
+            subjects = [Subject("dense", dense, full, self.precision, self.engine)]
             for number, (name, mask) in enumerate(masks.items(), 1):
                 path = staged / str(number)
                 export_trial(self.checkpoint, mask, self.dense, path, self.engine)
+                self._convert(path)
                 counts = mask.of_layers_left().counts()
-                subjects.append(Subject(name, path, counts, engine=self.engine))
+                subjects.append(Subject(name, path, counts, self.precision, self.engine))
                 progress.update("graphs", number, len(masks))
             settings = self.settings.settings() | {"batch_sizes": [at_batch], "memory": False}
             return benchmark(
                 subjects, rows=self.rows, device=self.device, progress=progress.message, **settings
             )
+
+    def _dense(self, staged: Path) -> Path:
+        """The dense artifact in the precision; it may not have been exported in that yet."""
+        if self.precision == BASE:
+            return self.dense
+        copied = staged / "dense"
+        link_float32(self.dense, copied)
+        self._convert(copied)
+        return copied
+
+    def _convert(self, directory: Path) -> None:
+        if self.precision != BASE:
+            write_precision(directory, self.precision, (), device=self.device)
 
     def time_one(self, workspace: Workspace, mask: Mask, at_batch: int) -> Timing:
         """One choice of units, with its speed-up over dense."""

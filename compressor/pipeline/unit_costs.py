@@ -10,7 +10,7 @@ from compressor.budgets.path import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, Example, Task
-from compressor.throughput.limits import WorkSize, operations, total_macs
+from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
 from compressor.throughput.shapes import ModelShape, shape_of
 
 
@@ -24,7 +24,7 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     full = Mask.full(checkpoint.layers)
 
     def count(shape: ModelShape) -> float:
-        return sum_quadratic(lambda s, t: total_macs(operations(shape, WorkSize(1, s, t))), lengths)
+        return sum_quadratic(lambda s, t: total_multiply_adds(shape, WorkSize(1, s, t)), lengths)
 
     shape = model_shape(checkpoint, full)
     dense = count(shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from compressor.errors import InputError
+from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.precision_names import BASE
 from compressor.export.same_facts import require_data_beside, require_same_facts
 from compressor.export.task_graphs import Network
@@ -149,9 +149,7 @@ def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> No
         artifact = read_artifact(directory)
         task = TASKS[artifact.task]
         for precision in artifact.precisions:
-            progress.message(f"opening {directory} in {precision} …")
-            task.open(directory, precision=precision)
-            found.opened.append(f"{directory} {precision}")
+            _open(directory, artifact, precision, found, progress)
         if (directory / CTRANSLATE2_DIRECTORY).exists():
             task.open(directory, precision=BASE, engine=CTRANSLATE2_DIRECTORY)  # of that name
             found.opened.append(f"{directory} {CTRANSLATE2_DIRECTORY}")
@@ -172,6 +170,22 @@ def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> No
         require_same_facts(task.graphs, network, artifact, directory)
         found.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))
         found.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
+
+
+def _open(
+    directory: Path, artifact: Artifact, precision: str, found: Verified, progress: Progress
+) -> None:
+    """Open the graphs of a precision, if they run on this machine."""
+    device = artifact.only_device(precision)
+    progress.message(f"opening {directory} in {precision} …")
+    try:
+        TASKS[artifact.task].open(directory, precision=precision, device=device or "cpu")
+    except EnvironmentProblem as problem:
+        if device is None:
+            raise
+        progress.message(f"the {precision} graphs are not opened: {problem}")
+    else:
+        found.opened.append(f"{directory} {precision}")
 
 
 def _require_units(artifact: Artifact, checkpoint: Checkpoint, directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Of a step of AdamW, and of one of Muon, which has a fixed cost beside that of its rows.
 BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
+# Starting its thousands of kernels takes a step on a GPU some 20 ms, however few rows it has.
+GPU_BATCH_ROWS = 512
 
 
 class Distill(RecoveryMethod):
@@ -29,8 +32,13 @@ class Distill(RecoveryMethod):
     steps: Count | None = option(
         None,
         flag="--distill-steps",
-        help="Distillation: steps of 32 rows (of 64 where encoder-decoders learn from "
-        "--distill-text), at most. Default: as many as the epochs have.",
+        help="Distillation: steps, at most. Default: as many as the epochs have.",
+    )
+    batch: Count | None = option(
+        None,
+        flag="--distill-batch",
+        help="Distillation: rows of a step; the default learning rate grows with the root of it. "
+        "Default: 32 (64 where encoder-decoders learn from --distill-text), on a GPU 512.",
     )
     minutes: float | None = option(
         None,
@@ -39,11 +47,11 @@ class Distill(RecoveryMethod):
         allow_inf_nan=False,
         help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
     )
-    precision: Literal["fp32", "bf16"] = option(
-        "fp32",
+    precision: Literal["fp32", "bf16"] | None = option(
+        None,
         flag="--distill-precision",
         help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
-        "processors with AMX.",
+        "processors with AMX. Default: bf16 on a GPU, else fp32.",
     )
     learning_rate: float | None = rate_option()
     patience: Count = PATIENCE
@@ -95,9 +103,11 @@ class Distill(RecoveryMethod):
         from compressor.training.loop import Schedule
 
         seconds = None if self.minutes is None else 60 * self.minutes
+        usual_rows, on_gpu = MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS, job.device != "cpu"
+        rows = self.batch or (GPU_BATCH_ROWS if on_gpu else usual_rows)
         schedule = Schedule(
             self.epochs,
-            batch_size=MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS,
+            batch_size=rows,
             patience=self.patience,
             steps=self.steps,
             seconds=seconds,
@@ -105,10 +115,13 @@ class Distill(RecoveryMethod):
         usual = job.task.learning_rate
         if job.text is not None:
             usual = job.task.text_learning_rate or usual
-        rate = self.learning_rate or usual
+        # Steps of Adam and of Muon follow the sign of a mean of gradients, whose noise falls with
+        # the root of the rows (Malladi et al. 2022, "On the SDEs and scaling rules for Adam").
+        rate = self.learning_rate or usual * math.sqrt(rows / usual_rows)
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         if self.earlier is not None:
             job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, self.earlier))
-        done = distill(job, schedule, rate, hidden, self.precision)
+        precision = self.precision or ("bf16" if on_gpu else "fp32")
+        done = distill(job, schedule, rate, hidden, precision)
         since = "" if self.earlier is None else f"; started from the weights of {self.earlier}"
         return replace(done, text=done.text + since)

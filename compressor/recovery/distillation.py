@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import layer_paths
+from compressor.model.modes import masks_unread
 from compressor.parallel import sharding
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.hidden_states import (
@@ -49,6 +50,7 @@ from compressor.recovery.hidden_states import (
 )
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
+from compressor.tasks.batching import chosen
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.muon import layer_matrices, parameter_groups
@@ -72,7 +74,7 @@ def distill(
     student = sharding.sharded(pruned, layer_paths(pruned), job.device)
     with sharding.shards_of(job.dense, layer_paths(job.dense), job.device) as dense:
         job = replace(job, dense=dense)
-        batches = batches_of_rank(job.task, held, dense)
+        batches = batches_of_rank(job.task, held, dense, job.device)
         problem = Distillation(job, student, batches, rate, hidden, precision)
         if parallel.shards():
             own = sum(map(sharding.bytes_held, (student, dense))) / 1e6
@@ -146,12 +148,12 @@ class Distillation(Problem):
         return dict(self._parameters)
 
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        task, whole = self.job.task, batch if whole is None else whole
-        with products_in(self.precision, self.job.device):
+        task, whole, device = self.job.task, (whole or batch).host, self.job.device
+        with products_in(self.precision, device), masks_unread(device):
             wanted, streams = self.teacher.answers(batch)
             with observed(self.student, self.blocks) as found:
                 logits = task.logits(self.student, batch)
-        predictions = task.predictions(logits[task.term_mask(batch)])
+        predictions = task.predictions(chosen(logits, task.term_mask(batch.host)))
         loss = task.divergence(predictions, wanted) / task.loss_terms(whole)
         if not self.blocks:
             return loss
@@ -164,7 +166,8 @@ class Distillation(Problem):
         task, divergence = self.job.task, 0.0
         for batch in self.held:
             moved = batch.to(self.job.device)
-            found = task.predictions(task.logits(self.student, moved)[task.term_mask(moved)])
+            logits = task.logits(self.student, moved)
+            found = task.predictions(chosen(logits, task.term_mask(batch)))
             part = float(task.divergence(found, self.teacher.answers(moved)[0]))
             divergence += 0.0 if batch.spare else part
         counted = [batch for batch in self.held if not batch.spare]
@@ -180,9 +183,10 @@ class Distillation(Problem):
 
     def _teacher_batches(self) -> Iterator[Batch]:
         """The calibration rows for the teacher to read, with progress."""
-        batches = batches_of_rank(self.job.task, self.job.examples, self.job.dense)
+        job = self.job
+        batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
         for done, batch in enumerate(batches):
-            self.job.progress(done, len(batches))
+            job.progress(done, len(batches))
             yield batch
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.model.modes import returned
 from compressor.model.sublayers import Sublayer, by_layer
-from compressor.tasks import Task
+from compressor.tasks import Batch, Task
+from compressor.tasks.batching import chosen
 
 
 def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
@@ -40,13 +41,13 @@ def observed(
 
 
 def states_of(
-    found: Mapping[str, Any], blocks: Sequence[Sublayer], task: Task, batch: Mapping[str, Tensor]
+    found: Mapping[str, Any], blocks: Sequence[Sublayer], task: Task, batch: Batch
 ) -> list[Tensor]:
     """What was observed, without padding: [real tokens, width] for each block, row by row."""
     outputs = [found[block.layer_path] for block in blocks]
     streams = [output[0] if isinstance(output, tuple) else output for output in outputs]
-    masks = [task.token_mask(batch, block.kind) for block in blocks]
-    return [stream[mask] for stream, mask in zip(streams, masks, strict=True)]
+    masks = [task.token_mask(batch.host, block.kind) for block in blocks]
+    return [chosen(stream, mask) for stream, mask in zip(streams, masks, strict=True)]
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:

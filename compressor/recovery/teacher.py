@@ -15,6 +15,7 @@ from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.recovery.hidden_states import observed, states_of
 from compressor.tasks import Batch, Task
+from compressor.tasks.batching import chosen, gpu_bytes
 from compressor.training.data import batches_of_rank
 from compressor.training.text import BLOCK_ROWS, Text
 
@@ -42,8 +43,9 @@ class Lesson:
         return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
 
     def to(self, device: torch.device | str) -> Lesson:
-        """The same on another device."""
-        return Lesson(self.read.to(device), tuple(x.to(device) for x in self.hidden))
+        """A copy on a device, without the tensors of other rows that it may share memory with."""
+        read, *hidden = (x.to(device, copy=True) for x in (self.read, *self.hidden))
+        return Lesson(read, tuple(hidden))
 
 
 class Teacher:
@@ -52,8 +54,8 @@ class Teacher:
     Of a translator it keeps what the output projection reads, the last hidden states: the logits
     themselves are a vocabulary wide. Of a classifier it keeps the logits. Where hidden states are
     matched, it keeps those of all blocks as well. As much is kept as the model's own weights take
-    on this rank, or `LEAST_ROOM`: whole rows in the order of `batches`, then those of a text if
-    half of it fits. Other rows are computed each time.
+    on this rank, or `LEAST_ROOM`, or on a GPU a quarter of its memory: whole rows in the order of
+    `batches`, then those of a text if half of it fits. Other rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
@@ -75,7 +77,7 @@ class Teacher:
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, Lesson] = {}  # by row
         device = next(dense.parameters()).device
-        self.memory_left = max(sharding.bytes_held(dense), LEAST_ROOM) // parallel.size()
+        self.memory_left = _room(dense, device) // parallel.size()
         for batch in batches:
             if sharding.everywhere(not self.memory_left):
                 break
@@ -98,7 +100,7 @@ class Teacher:
         blocks, found, before = -(-text.rows // BLOCK_ROWS), dict[int, Lesson](), self.memory_left
         for first in range(0, blocks, _READ_BLOCKS):
             rows = text.read(range(first, min(first + _READ_BLOCKS, blocks)))
-            for batch in batches_of_rank(self.task, rows, self.dense):
+            for batch in batches_of_rank(self.task, rows, self.dense, str(device)):
                 self._remember(batch.to(device), found)
             if first == 0:
                 kept = max(1, parallel.total(len(found)))
@@ -124,13 +126,16 @@ class Teacher:
             logits, lesson = self._compute(batch)
             return self.task.predictions(logits), lesson.hidden
         rows = [self.kept[row] for row in batch.rows if row in self.kept]
-        logits = self._project(torch.cat([row.read.float() for row in rows]))
+        with torch.autocast(rows[0].read.device.type, enabled=False):  # knows no float16 on CPUs
+            read = torch.cat([row.read for row in rows])
+        logits = self._project(read.float())
         hidden = tuple(torch.cat(parts) for parts in zip(*(x.hidden for x in rows), strict=True))
         if not all(known):
-            missing, lesson = self._compute(batch.lines([i for i, x in enumerate(known) if not x]))
-            logits = _merged(known, logits, missing, _per_row(self.task.term_mask(batch)))
+            others = batch.host.lines([i for i, x in enumerate(known) if not x])
+            missing, lesson = self._compute(others.to(logits.device))
+            logits = _merged(known, logits, missing, _per_row(self.task.term_mask(batch.host)))
             hidden = tuple(
-                _merged(known, old, new, _per_row(self.task.token_mask(batch, block.kind)))
+                _merged(known, old, new, _per_row(self.task.token_mask(batch.host, block.kind)))
                 for block, old, new in zip(self.blocks, hidden, lesson.hidden, strict=True)
             )
         return self.task.predictions(logits), hidden
@@ -140,15 +145,19 @@ class Teacher:
         _, lesson = self._compute(batch)
         if batch.spare:
             return
-        terms = _per_row(self.task.term_mask(batch))
-        tokens = [_per_row(self.task.token_mask(batch, block.kind)) for block in self.blocks]
-        hidden = [x.split(counts) for x, counts in zip(lesson.hidden, tokens, strict=True)]
-        kept_read = lesson.read if self.projection is None else _shortened(lesson.read)
-        parts = zip(batch.rows, kept_read.split(terms), strict=True)
-        for number, (row, read) in enumerate(parts):
-            own = Lesson(read.clone(), tuple(block[number].bfloat16() for block in hidden))
+        host = batch.host
+        terms = _per_row(self.task.term_mask(host))
+        tokens = [_per_row(self.task.token_mask(host, block.kind)) for block in self.blocks]
+        hidden = [x.bfloat16().split(n) for x, n in zip(lesson.hidden, tokens, strict=True)]
+        read = lesson.read if self.projection is None else _shortened(lesson.read)
+        # Parts of the batch's tensors, which hold nothing else.
+        rows = [
+            Lesson(x, tuple(states)) for x, *states in zip(read.split(terms), *hidden, strict=True)
+        ]
+        for count, (row, own) in enumerate(zip(batch.rows, rows, strict=True)):
             if own.bytes > self.memory_left:
                 self.memory_left = 0
+                kept.update({row: kept[row].to(read.device) for row in batch.rows[:count]})
                 return
             self.memory_left -= own.bytes
             kept[row] = own
@@ -157,9 +166,9 @@ class Teacher:
         """One pass of the dense model: logits [loss terms, vocabulary or classes], and the rest."""
         with received(self.projection) as read, observed(self.dense, self.blocks) as found:
             logits = self.task.logits(self.dense, batch)
-        terms = self.task.term_mask(batch)
+        terms = self.task.term_mask(batch.host)
         states = tuple(states_of(found, self.blocks, self.task, batch))
-        return logits[terms], Lesson((read[-1] if read else logits)[terms], states)
+        return chosen(logits, terms), Lesson(chosen(read[-1] if read else logits, terms), states)
 
     def _project(self, read: Tensor) -> Tensor:
         if self.projection is None:
@@ -168,6 +177,13 @@ class Teacher:
         with sharding.outer_weights(self.dense):
             logits: Tensor = self.projection(read)
         return logits if bias is None else logits + getattr(self.dense, bias)
+
+
+def _room(dense: nn.Module, device: torch.device) -> int:
+    """Bytes that may be kept, of all ranks."""
+    if device.type == "cuda":
+        return gpu_bytes(str(device)) // 4
+    return max(sharding.bytes_held(dense), LEAST_ROOM)
 
 
 def _shortened(states: Tensor) -> Tensor:

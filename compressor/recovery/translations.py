@@ -18,6 +18,7 @@ from compressor import parallel
 from compressor.training.text import TextLines
 
 CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by a stop
+GPU_CHUNK_ROWS = 8192  # a GPU needs seconds for them, in batches of hundreds of rows
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -28,6 +29,7 @@ def translate_lines(
     translate: Translate,
     *,
     key: str = "",
+    chunk_rows: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Write a translation for each line; go on with what an earlier call left unfinished.
@@ -37,13 +39,16 @@ def translate_lines(
             in a file beside it, whose name ends with `.partial`.
         key: what the translations depend on (hashes of the text and of the model, beam width);
             chunks are taken up only where it is the same.
+        chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
         progress: called with (lines done, lines in all).
     """
+    size = CHUNK_ROWS if chunk_rows is None else chunk_rows
+    key = key if size == CHUNK_ROWS else f"{key} {size}"
     digest = hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
     partial = output.with_name(f"{output.stem}-{digest}.partial")
-    done = parallel.on_main(lambda: _drop_unfinished(partial))
+    done = parallel.on_main(lambda: _drop_unfinished(partial, size))
     rest = lines.after(done)
-    while any(chunks := [list(islice(rest, CHUNK_ROWS)) for _ in range(parallel.size())]):
+    while any(chunks := [list(islice(rest, size)) for _ in range(parallel.size())]):
         progress(done, lines.rows)
         mine = chunks[parallel.rank()]
         texts = [text for part in parallel.gather(translate(mine) if mine else []) for text in part]
@@ -64,7 +69,7 @@ def _one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def _drop_unfinished(partial: Path) -> int:
+def _drop_unfinished(partial: Path, size: int) -> int:
     """Cut the file after its last whole chunk, or make it; how many lines are left."""
     partial.parent.mkdir(parents=True, exist_ok=True)
     partial.touch()
@@ -74,7 +79,7 @@ def _drop_unfinished(partial: Path) -> int:
             offset += len(line)
             if line.endswith(b"\n"):
                 rows += 1
-                if rows % CHUNK_ROWS == 0:
+                if rows % size == 0:
                     whole, kept = offset, rows
     os.truncate(partial, whole)
     return kept

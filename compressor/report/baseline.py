@@ -7,7 +7,9 @@ interval of the difference of two such numbers follows from their own intervals 
 takes the runs for independent; runs on the same rows agree more than that, so that a change called
 significant is one.
 
-A significant loss in the task's main metric fails the gate. Everything else is told: sizes and
+A significant loss in the task's main metric fails the gate. Where a dense model's score is at the
+metric's floor, or the two runs have other settings for the metric, as BLEU's tokenizer, nothing can
+be concluded, and the gate is not passed either. Everything else is told: sizes and
 counts are exact, but have limits of their own; speed-ups of two runs are compared on the same
 machine alone, and the machine's load may have changed.
 """
@@ -21,9 +23,10 @@ from compressor.errors import InputError
 from compressor.evaluation import confidence_bounds
 from compressor.report import facts
 from compressor.report.schema import Change, Report
-from compressor.results import Outcome, Timing, Variant
+from compressor.results import Comparison, Outcome, Timing, Variant
 
 RULE = "baseline"
+_VERSIONS = ("version:", "rouge-score:")  # parts of signatures
 _MACHINE = ("cpu", "instructions", "cores", "gpu")
 _Interval = tuple[float, float]
 _Pair = tuple[Variant, Variant]  # earlier, now
@@ -78,18 +81,22 @@ def _outcome(change: Change, metric: str) -> Outcome:
         "same": "no significant change from the baseline",
         "unknown": "cannot be compared with the baseline",
     }[change.judgment]
+    if change.note.startswith(facts.INCOMPARABLE):
+        words = f"{words}: {change.note}"
     passed = change.judgment in ("same", "better")
+    unclear = change.judgment == "unknown" and change.note
+    reason = f": {change.note}" if unclear else ""
     message = (
         f"{change.what} {style.difference(change.after)}, earlier "
         f"{style.difference(change.before)}: a change of {style.difference(moved)} "
-        f"{style.interval(change.interval)}, {words}"
+        f"{style.interval(change.interval)}, {words}{reason}"
     )
     return Outcome(
         rule=f"{RULE} {metric}",
         variant=change.variant,
         met=passed,
         message=message,
-        verdict="passed" if passed else "failed",
+        verdict="passed" if passed else "inconclusive" if unclear else "failed",
         measured=moved,
         interval=change.interval,
         limit=0.0,
@@ -131,24 +138,54 @@ def _quality(report: Report, earlier: Report, pair: _Pair) -> Iterator[Change]:
             confidence_bounds(before, facts.test_rows(earlier, then)),
             confidence_bounds(after, facts.test_rows(report, now)),
         )
-        known = None if None in bounds else _difference(
+        known = None if None in bounds or other_settings(then, now, metric) else _difference(
             (before.difference, bounds[0]), (after.difference, bounds[1])  # type: ignore[arg-type]
         )  # fmt: skip
+        judgment = _judged(known, 0.0)
+        if judgment != "worse" and (before.at_floor or after.at_floor):
+            judgment = "unknown"
         yield Change(
             variant=now.name,
             what=_title(metric),
             before=before.difference,
             after=after.difference,
             interval=known,
-            judgment=_judged(known, 0.0),
-            note=_quality_note(report, earlier, before.dense, after.dense),
+            judgment=judgment,
+            note="; ".join(_quality_notes(report, earlier, pair, (before, after))),
         )
 
 
-def _quality_note(report: Report, earlier: Report, before: float, after: float) -> str:
+def _quality_notes(
+    report: Report, earlier: Report, pair: _Pair, found: tuple[Comparison, Comparison]
+) -> Iterator[str]:
+    before, after = found
+    settings = other_settings(*pair, after.metric) or other_settings(*pair, after.metric, True)
+    if settings:
+        yield f"measured with {settings}"
     if report.test is None or earlier.test is None or report.test.sha256 != earlier.test.sha256:
-        return "on other test rows"
-    return "" if math.isclose(before, after, abs_tol=1e-6) else "the dense models differ"
+        yield "on other test rows"
+    elif not settings and not math.isclose(before.dense, after.dense, abs_tol=1e-6):
+        yield "the dense models differ"
+    for text in (facts.floor_text(before, "the earlier dense model's"), facts.floor_text(after)):
+        if text:
+            yield text
+
+
+def other_settings(then: Variant, now: Variant, metric: str, versions: bool = False) -> str:
+    """Where two signatures of a metric differ, `tok:zh, earlier tok:13a`; empty where nowhere.
+
+    Args:
+        versions: whether those of packages count.
+    """
+    parts = [
+        set(model.quality.signatures.get(metric, "").split("|")) if model.quality else set()
+        for model in (now, then)
+    ]
+    own, old = (
+        ", ".join(sorted(x for x in mine - other if versions or not x.startswith(_VERSIONS)))
+        for mine, other in (parts, reversed(parts))
+    )
+    return f"{own or 'less'}, earlier {old or 'less'}" if own or old else ""
 
 
 def _speed(report: Report, earlier: Report, pair: _Pair) -> Iterator[Change]:

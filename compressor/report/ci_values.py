@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from compressor.report import facts, numbers
+from compressor.report import facts, numbers, phrases
 from compressor.report.formats import ReportFormat
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
@@ -102,18 +102,20 @@ def _is_outputs(text: str) -> bool:
 
 
 def _shown(report: Report) -> Iterator[str]:
-    """The speed-up and the difference in quality, in as few characters as possible."""
+    """The speed-up and the difference in quality with its interval, in few characters.
+
+    A speed-up whose interval reaches below 1 has its interval, too.
+    """
     variant, metric = facts.headline(report), facts.primary_metric(report)
     if variant is None:
         return
     row = _timing(report, variant)
     if row is not None:
-        yield f"{numbers.fixed(row.speedup, 2)}x"
-    difference, _ = _difference(report, variant)
-    if metric is not None and difference is not None:
-        style = facts.metric_style(metric)
-        label = numbers.printable(style.label)[:40]
-        yield f"{label} {style.difference(difference)}"
+        yield f"{numbers.fixed(row.speedup, 2) if facts.pays(row) else phrases.speedup(row)}x"
+    found = facts.comparison(variant, metric)
+    if metric is not None and found is not None:
+        label = numbers.printable(facts.metric_style(metric).label)[:40]
+        yield f"{label} {phrases.change(found)}"
 
 
 def _timing(report: Report, variant: Variant) -> Timing | None:
@@ -128,9 +130,9 @@ def _timing(report: Report, variant: Variant) -> Timing | None:
 
 
 def _difference(report: Report, variant: Variant) -> tuple[float | None, float | None]:
-    """In the main metric, with the lower end of its confidence interval."""
+    """In the main metric, with the lower end of its confidence interval; none at its floor."""
     found = facts.comparison(variant, facts.primary_metric(report))
-    if found is None:
+    if found is None or found.at_floor:
         return None, None
     bounds = facts.bounds(report, variant, found)
     return found.difference, None if bounds is None else bounds[0]

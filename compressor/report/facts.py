@@ -299,12 +299,31 @@ def significant(p_value: float, interval: Sequence[float]) -> bool:
 
 
 def judge(found: Comparison | None) -> Judgment:
-    """Whether a variant is better or worse than dense by a paired comparison; see `significant`."""
+    """Whether a variant is better or worse than dense by a paired comparison; see `significant`.
+
+    Where the dense model's score is at the metric's floor, that there is no difference shows
+    nothing.
+    """
     if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
         return "unknown"
     if not significant(found.p_value, found.interval):
-        return "same"
+        return "unknown" if found.at_floor else "same"
     return "worse" if found.difference < 0 else "better"
+
+
+def floor_text(found: Comparison, whose: str = "the dense model's") -> str:
+    """Why nothing can be concluded from a comparison, `the dense model's BLEU of 0.00 is …`.
+
+    Empty where the dense model's score is above the metric's floor.
+    """
+    if not found.at_floor:
+        return ""
+    style = metric_style(found.metric)
+    chance = f"{style.with_unit(found.floor)} for answers that know nothing of the {style.counted}"
+    return (
+        f"{whose} {style.label} of {style.with_unit(found.dense)} is at the metric's floor "
+        f"({chance}), so nothing can be concluded from it"
+    )
 
 
 def keeps_quality(build: Variant) -> bool:
@@ -349,18 +368,8 @@ def pays(timing: Timing) -> bool:
     return gain(timing) == "faster"
 
 
-def share_of_gain(timing: Timing) -> float | None:
-    """Measured gain over possible gain: (speed-up - 1) / (limit - 1).
-
-    None where one is missing or the limit leaves (next to) nothing to gain.
-    """
-    if timing.speedup is None or timing.limit is None or not timing.limit > 1.005:
-        return None
-    return (timing.speedup - 1) / (timing.limit - 1)
-
-
 def headline(report: Report) -> Variant | None:
-    """The most important variant: gate met, no significant loss, then the smallest by `left`.
+    """The most important variant: gate met, not significantly worse, the smallest by `left`.
 
     Only default precisions are considered. If all variants lose quality significantly, it is the
     one that loses least.

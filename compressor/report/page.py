@@ -114,18 +114,19 @@ def _figures(report: Report) -> list[KeyFigure]:
             (
                 f"{style.label} against dense",
                 style.difference(found.difference),
-                f"{style.interval(found.interval)}, {facts.JUDGMENT_WORDS[facts.judge(found)]}",
+                f"{style.interval(found.interval)}, {numbers.p_equation(found.p_value)}: "
+                f"{facts.JUDGMENT_WORDS[facts.judge(found)]}",
             )
         )
     rows = facts.with_speedup(report, variant)
     for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch
         paying = "pays" if facts.pays(row) else "does not pay"
-        limit = "" if row.limit is None else f", limit {numbers.fixed(row.limit, 2)}"
+        ratio = "" if row.macs_ratio is None else f", multiply-adds {row.macs_ratio:.2f}"
         figures.append(
             (
                 f"Speed-up at batch {row.batch_size}",
                 numbers.fixed(row.speedup, 2),
-                f"{numbers.interval(row.speedup_interval, 2)}{limit}: {paying}",
+                f"{numbers.interval(row.speedup_interval, 2)}{ratio}: {paying}",
             )
         )
     smaller = numbers.change(variant.onnx_bytes, report.dense.onnx_bytes)

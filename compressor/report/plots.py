@@ -33,7 +33,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 _DENSE_MARKER = "X"
 _FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "right")  # of float32, others
 _LEGEND_NAME = 28
-_LIMIT_LINE: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "markerfacecolor": "none"}
+_RATIO_LINE: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "markerfacecolor": "none"}
 
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: selectable, and readable to screen readers
@@ -263,23 +263,25 @@ def throughput_figure(report: Report) -> Figure | None:
 
 
 def speedup_figure(report: Report) -> Figure | None:
-    """Speed-up over dense with intervals, and the theoretical limit; None without speed-ups."""
+    """Speed-up over dense with intervals beside the ratio of multiply-adds; None without any."""
     timed = [(v, rows) for v in report.variants if (rows := facts.with_speedup(report, v))]
     if not timed:
         return None
     looks = _looks(report)
-    with_limit = any(row.limit is not None for _, rows in timed for row in rows)
-    figure, (axes,) = _panels(1, len(timed) + 1 + with_limit)
+    counted = any(row.macs_ratio is not None for _, rows in timed for row in rows)
+    figure, (axes,) = _panels(1, len(timed) + 1 + counted)
     handles = [axes.axhline(1, color=DENSE, linestyle="--", linewidth=1.2)]
     names = [looks[report.dense.name].name]
     for i, (variant, rows) in enumerate(timed):
         # Beside each other rather than on top of each other, by 4% of a batch size per variant.
         shift = 1.04 ** (i - (len(timed) - 1) / 2)
         handles.append(_draw_speedups(axes, rows, looks[variant.name], shift))
+        if not variant.base:  # other precisions multiply as often
+            _draw_ratios(axes, rows, looks[variant.name], shift)
         names.append(looks[variant.name].name)
-    if with_limit:
-        handles += axes.plot([], [], **_LIMIT_LINE, color=INK, marker="o")
-        names.append("theoretical limit")
+    if counted:
+        handles += axes.plot([], [], **_RATIO_LINE, color=INK, marker="o")
+        names.append("ratio of multiply-adds")
     _batch_axis(axes, facts.batch_sizes(report))
     axes.set_ylabel("speed-up over dense (ratio)")
     axes.set_title("bars: 95% interval", loc="left", fontsize=9)
@@ -288,14 +290,19 @@ def speedup_figure(report: Report) -> Figure | None:
 
 
 def _draw_speedups(axes: Axes, rows: Sequence[Timing], look: Look, shift: float) -> Line2D:
-    """One variant's speed-ups with intervals, and its limits dotted; the line of the former."""
+    """One variant's speed-ups with intervals; their line."""
     x = [row.batch_size * shift for row in rows]
     for place, row in zip(x, rows, strict=True):
         _error_bar(axes, place, row.speedup_interval, look.color)
-    limits = [math.nan if row.limit is None else row.limit for row in rows]
-    axes.plot(x, limits, **_LIMIT_LINE, color=look.color, marker=look.marker)
     measured = [math.nan if row.speedup is None else row.speedup for row in rows]
     return axes.plot(x, measured, **look.style)[0]
+
+
+def _draw_ratios(axes: Axes, rows: Sequence[Timing], look: Look, shift: float) -> None:
+    """One model's ratios of multiply-adds, dotted."""
+    x = [row.batch_size * shift for row in rows]
+    ratios = [math.nan if row.macs_ratio is None else row.macs_ratio for row in rows]
+    axes.plot(x, ratios, **_RATIO_LINE, color=look.color, marker=look.marker)
 
 
 @dataclass(frozen=True)
@@ -332,8 +339,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "speedup": Plot(
         speedup_figure,
-        "Speed-up and its theoretical limit; the table of throughput has the numbers",
-        "Speed-up measured, and the estimated most that it can be (dotted, hollow).",
+        "Speed-up and ratio of multiply-adds; the table of throughput has the numbers",
+        "Speed-up measured, and the ratio of multiply-adds (dotted, hollow).",
     ),
 }
 PLOT_FORMATS = (".png", ".svg")

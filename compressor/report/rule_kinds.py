@@ -77,6 +77,9 @@ class MaxDropRule(Rule):
         difference = pruned - dense
         bounds, rows, enough = self._bounds(report, variant, difference)
         verdict = judge(difference, bounds, self._is_met)
+        floor = self._floor(variant)
+        if floor and verdict == "passed":
+            verdict, enough = "inconclusive", None
         style = facts.metric_style(self.metric)
         score, reference, lost = map(style.score, (pruned, dense, -difference))
         drops = None if bounds is None else (-bounds[1], -bounds[0])
@@ -85,13 +88,21 @@ class MaxDropRule(Rule):
             f"{style.label} {score} against {reference} dense: a drop of {lost}{interval}, "
             f"at most {self.value:.15g} allowed"
         )
-        if verdict == "inconclusive":
+        if floor:
+            message += f"; {floor}"
+        elif verdict == "inconclusive":
             message += settled_by(enough, f"test {style.counted} instead of {rows:,}", bounds)
         outcome = self.outcome(
             variant, verdict, message,
             measured=-difference, limit=self.value, interval=drops, enough=enough,
         )  # fmt: skip
-        return outcome, self._is_met(difference)
+        return outcome, self._is_met(difference) and not floor
+
+    def _floor(self, variant: Variant) -> str:
+        """Why no drop can be told; empty where it can, or where any is allowed."""
+        found = facts.comparison(variant, self.metric)
+        is_any = self.value >= METRICS[self.metric].scale
+        return "" if found is None or is_any else facts.floor_text(found)
 
     def _is_met(self, difference: float) -> bool:
         return -difference <= self.value + ROUNDING  # false for NaN

@@ -33,7 +33,7 @@ from compressor.storage.input_files import read_json
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
 
-SCHEMA_VERSION = "2.1"
+SCHEMA_VERSION = "2.2"
 
 
 def _known_task(name: str) -> str:

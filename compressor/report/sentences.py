@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.report import budgets, facts, gate_text, numbers, phrases
+from compressor.report.in_short import in_short
 from compressor.report.phrases import join
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Timing, Variant
@@ -21,6 +22,7 @@ def quality_sentences(report: Report) -> list[str]:
     if not metrics:
         return ["Quality was not measured: the run had no test rows."]
     lines = _judgments(report, metrics)
+    lines += floor_sentences(report)
     missing = [v.name for v in report.variants if v.quality is None and not v.comparisons]
     if missing:
         lines.append(f"Quality of {join(missing)} was not measured.")
@@ -31,7 +33,7 @@ def quality_sentences(report: Report) -> list[str]:
 _JUDGED: dict[facts.Judgment, str] = {
     "worse": "Significantly worse than dense in",
     "better": "Significantly better than dense in",
-    "same": "No significant difference from dense in",
+    "same": "Not shown to differ from dense (the intervals say how much may be lost) in",
     "unknown": "Not determined whether different from dense in",
 }
 
@@ -54,6 +56,12 @@ def _judgments(report: Report, metrics: Sequence[str]) -> list[str]:
         f"{_JUDGED[judgment]} {join(labels)}: {join(names)}."
         for (judgment, names), labels in groups.items()
     ]
+
+
+def floor_sentences(report: Report) -> list[str]:
+    """In which metrics nothing can be concluded, because the dense model's score is their floor."""
+    texts = (facts.floor_text(x) for variant in report.variants for x in variant.comparisons)
+    return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(filter(None, texts))]
 
 
 def data_sentences(report: Report) -> list[str]:
@@ -167,7 +175,6 @@ def speed_sentences(report: Report) -> list[str]:
         for gain in dict.fromkeys(map(facts.gain, rows)):
             sizes = tuple(row.batch_size for row in rows if facts.gain(row) == gain)
             groups.setdefault((gain, sizes), []).append(variant.name)
-        lines += [_above_limit(row) for row in rows if _exceeds(row)]
     return (
         lines
         + [
@@ -214,19 +221,6 @@ _GAINS: dict[facts.Gain, tuple[str, str]] = {
 }
 
 
-def _exceeds(row: Timing) -> bool:
-    low = row.speedup_interval[0] if row.speedup_interval else row.speedup
-    return low is not None and row.limit is not None and low > row.limit
-
-
-def _above_limit(row: Timing) -> str:
-    return (
-        f"At batch {row.batch_size} the speed-up of {row.variant}, {phrases.speedup(row)}, is "
-        f"above the theoretical limit {numbers.fixed(row.limit, 2)}: something other than the "
-        "removed work differs between the two models."
-    )
-
-
 def verdict(report: Report) -> str:
     """The report in a few sentences, about its most important variant (`facts.headline`)."""
     variant = facts.headline(report)
@@ -241,6 +235,7 @@ def verdict(report: Report) -> str:
     )
     sentences = (
         "; ".join(parts) + ".",
+        *floor_sentences(report),
         *budgets.warnings(report),
         *data_sentences(report),
         *refusals(report),
@@ -260,26 +255,6 @@ def _quality(variant: Variant, metric: str | None) -> str:
     return f"{style.label} {style.with_unit(facts.value(variant, metric))}, not compared with dense"
 
 
-def in_short(report: Report, variant: Variant) -> str | None:
-    """How many times faster and smaller a model is, and at what loss; None if not all is known."""
-    rows = facts.with_speedup(report, variant)
-    compared = facts.comparison(variant, facts.primary_metric(report))
-    judgment = facts.judge(compared)
-    if not rows or compared is None or judgment == "unknown":
-        return None
-    slowest, fastest = (pick(row.speedup or 0.0 for row in rows) for pick in (min, max))
-    low, high = numbers.fixed(slowest, 1), numbers.fixed(fastest, 1)
-    speed = low if low == high else f"{low} to {high}"
-    smaller = numbers.fixed(report.dense.onnx_bytes / variant.onnx_bytes, 1)
-    label = facts.metric_style(compared.metric).label
-    loss = {
-        "worse": f"significantly worse in {label}",
-        "better": f"significantly better in {label}",
-        "same": f"without significant loss in {label}",
-    }[judgment]
-    return f"In short: {speed} times as fast and {smaller} times smaller, {loss}."
-
-
 def _lead(report: Report, variant: Variant, metric: str | None) -> str:
     variants = facts.delivered(report)
     count = len(variants)
@@ -293,9 +268,9 @@ def _lead(report: Report, variant: Variant, metric: str | None) -> str:
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
     kind = "the smallest"
     if facts.judge(facts.comparison(variant, metric)) in ("same", "better"):
-        kind += " without significant loss"
+        kind += " that is not significantly worse than dense"
     if failed and variant.name not in failed:
-        kind += " that meets the gate"
+        kind += " and meets the gate" if "that" in kind else " that meets the gate"
     return f"Of {count} variants {variant.name}, {kind},"
 
 

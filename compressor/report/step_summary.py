@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from compressor.report import facts, gate_text, markdown, numbers, sentences
+from compressor.report import facts, gate_text, markdown, numbers
 from compressor.report.formats import ReportFormat
+from compressor.report.in_short import in_short
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.sections import ReportSection, sections
+from compressor.report.sentences import floor_sentences
 from compressor.report.table import ReportTable
 
 SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
@@ -76,7 +78,8 @@ def _short_verdict(report: Report) -> str:
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    return sentences.in_short(report, variant) or ""
+    parts = (*floor_sentences(report), in_short(report, variant))
+    return " ".join(filter(None, parts))
 
 
 # Sections that can be opened, the most important first.

@@ -119,8 +119,8 @@ def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
 def timing_table(throughput: Throughput) -> str:
     """What `compress bench` shows: the conditions, then a line per model and batch size.
 
-    With several engines also what each gains over the first artifact in the same engine, and in the
-    fastest one.
+    In brackets the ratio of multiply-adds. With several engines also what each gains over the first
+    artifact in the same engine, and in the fastest one.
     """
     rows = []
     several = any(row.fastest is not None for row in throughput.rows)
@@ -129,7 +129,7 @@ def timing_table(throughput: Throughput) -> str:
         speedup = ""
         if row.speedup is not None:
             speedup = phrases.speedup(row)
-            speedup += "" if row.limit is None else f" ({row.limit:.2f})"
+            speedup += "" if row.macs_ratio is None else f" ({row.macs_ratio:.2f})"
         rows.append(
             [
                 str(row.batch_size),
@@ -145,7 +145,7 @@ def timing_table(throughput: Throughput) -> str:
     titles = (
         Column("batch"),
         *columns("model", "sent/s", "tok/s", "p50 ms", "p90", "p99", "MiB"),
-        *columns("speed-up (limit)"),
+        *columns("speed-up (multiply-adds)"),
         *(columns("same engine", "fastest") if several else ()),
     )
     table = render_table(titles, rows)
@@ -221,6 +221,8 @@ def _comparison_summary(found: Comparison) -> dict[str, Any]:
         "interval": found.interval,
         "p_value": found.p_value,
         "judgement": facts.JUDGMENT_WORDS[facts.judge(found)],
+        "floor": found.floor,
+        "at_floor": found.at_floor,
     }
 
 
@@ -231,7 +233,7 @@ def _timing_summary(row: Timing) -> dict[str, Any]:
         "tokens_per_second": row.tokens_per_second,
         "speedup": row.speedup,
         "interval": row.speedup_interval,
-        "limit": row.limit,
+        "macs_ratio": row.macs_ratio,
         "pays": None if row.speedup is None else facts.pays(row),
         "engine_speedup": row.engine_speedup,
         "fastest_speedup": row.fastest_speedup,

@@ -80,13 +80,12 @@ def throughput(report: Report) -> ReportTable | None:
     return ReportTable(
         key="throughput",
         caption="Throughput by batch size. Latency is that of one batch; tokens are "
-        f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit estimates "
-        "the most that the speed-up can be at this shape, and the share of the gain is "
-        f"(speed-up - 1) / (limit - 1).{_no_limit(report)}",
+        f"{kind} tokens; the interval is the 95% interval of the speed-up. The ratio of "
+        "multiply-adds is dense over the model's, at the lengths that were timed.",
         columns=columns(
             "Model",
             *("Batch", "Sentences/s", "Tokens/s", "p50 ms", "p90 ms", "p99 ms", "Peak MiB"),
-            *("Speed-up", "95% interval", "Limit", "Share of gain"),
+            *("Speed-up", "95% interval", "Ratio of multiply-adds"),
         ),
         rows=_by_batch(report, _throughput_cells),
     )
@@ -122,15 +121,6 @@ def _engine_cells(report: Report, row: Timing) -> tuple[str, ...]:
     )
 
 
-def _no_limit(report: Report) -> str:
-    if all(model.precision == report.dense.precision for model in report.variants):
-        return ""
-    return (
-        " There is no limit between precisions: their kernels use different shares of the peak "
-        "performance."
-    )
-
-
 def _throughput_cells(report: Report, row: Timing) -> tuple[str, ...]:
     start = (
         numbers.adaptive(row.sentences_per_second),
@@ -139,29 +129,25 @@ def _throughput_cells(report: Report, row: Timing) -> tuple[str, ...]:
         numbers.adaptive(row.peak_memory_mib),
     )
     if row.variant == report.dense.name:
-        return (*start, "", "", "", "")
-    share = facts.share_of_gain(row)
+        return (*start, "", "", "")
     return (
         *start,
         numbers.fixed(row.speedup, 2),
         numbers.interval(row.speedup_interval, 2),
-        numbers.fixed(row.limit, 2),
-        numbers.ABSENT if share is None else numbers.percent(share, 1),
+        numbers.fixed(row.macs_ratio, 2),
     )
 
 
 def shapes(report: Report) -> ReportTable | None:
-    """The shape that was timed at each batch size with its two limits; None without timings."""
+    """The shape that was timed at each batch size; None without timings."""
     if report.throughput is None:
         return None
     return ReportTable(
         key="shapes",
-        caption="Shapes that were timed (mean tokens per row) and the limits they imply: dense "
-        "over pruned in multiply-adds and in bytes moved.",
+        caption="Shapes that were timed (mean tokens per row).",
         columns=columns(
             "Model",
             *("Batch", "Source tokens", "With padding", "Generated tokens", "Runs"),
-            *("Limit (multiply-adds)", "Limit (bytes)"),
         )
         + columns("Precision, Provider"),
         rows=_by_batch(report, _shape_cells),
@@ -169,15 +155,12 @@ def shapes(report: Report) -> ReportTable | None:
 
 
 def _shape_cells(report: Report, row: Timing) -> tuple[str, ...]:
-    same = row.variant == report.dense.name
     assert report.throughput is not None  # the row is one of its rows
     return (
         numbers.fixed(row.source_tokens, 1),
         numbers.fixed(row.padded_source_tokens, 1),
         numbers.fixed(row.target_tokens, 1),
         str(row.runs),
-        "" if same else numbers.fixed(row.limit_macs, 2),
-        "" if same else numbers.fixed(row.limit_bytes, 2),
         row.precision or report.throughput.precision,
         row.provider or report.throughput.provider,
     )

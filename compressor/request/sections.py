@@ -28,6 +28,9 @@ from compressor.results import Inconclusive
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 TASK = option(None, short="-t", help="What it is for, if not the usual task.")
 VERIFY = option(True, help="Check the files against manifest.json first.")
+CUDA_GRAPHS = option(
+    True, help="On CUDA, capture small batches as CUDA graphs, where graphs are made for that."
+)
 
 
 class Access(Section):
@@ -156,7 +159,25 @@ class Export(Section):
     _engines = field_validator("engines", mode="before")(engines_to_export)
 
 
-class Evaluation(Section):
+BLEU_TOKENIZER = option(
+    None,
+    help="sacreBLEU's tokenizer for BLEU, as in zh or char. Default: the one for the references' "
+    "script, 13a where that has spaces.",
+)
+
+
+class MetricSettings(Section):
+    """How the metrics of answers are computed."""
+
+    bleu_tokenizer: str | None = BLEU_TOKENIZER
+
+    @property
+    def tokenizers(self) -> dict[str, str]:
+        """Metric -> what splits texts for it, as far as that is asked for."""
+        return {} if self.bleu_tokenizer is None else {"bleu": self.bleu_tokenizer}
+
+
+class Evaluation(MetricSettings):
     """How quality is measured."""
 
     num_beams: int | None = option(
@@ -184,6 +205,7 @@ class Benchmark(Section):
         help="Least time per model and batch size.",
     )
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
+    cuda_graphs: bool = CUDA_GRAPHS
 
     def settings(self) -> dict[str, Any]:
         """How to time, as keywords of `compressor.throughput.benchmark`."""
@@ -193,6 +215,7 @@ class Benchmark(Section):
             "target_length": self.target_length,
             "seconds": self.seconds,
             "threads": self.threads,
+            "cuda_graphs": self.cuda_graphs,
         }
 
     @property

@@ -1,4 +1,4 @@
-"""What the commands take that run an artifact on lines."""
+"""What `compress predict` takes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from compressor.options.bounds import (
     MOST_TOKENS,
 )
 from compressor.options.declare import Section, option
-from compressor.request.sections import DEVICE, VERIFY, Device
+from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 
 
-class ServeRequest(Section):
-    """What commands take that run an artifact on lines."""
+class PredictRequest(Section):
+    """What `compress predict` takes."""
 
     batch_size: int | None = option(
         None, short="-b", ge=1, le=MOST_BATCH, help="Rows per batch at most."
@@ -49,97 +49,72 @@ class ServeRequest(Section):
         le=MOST_THREADS,
         help="Batches that are computed at the same time, each with --threads (default then 1).",
     )
+    cuda_graphs: bool = CUDA_GRAPHS
     verify: bool = VERIFY
-
-
-COMPILED = option(
-    None, help="Directory outside of the artifact where openvino keeps compiled models."
-)
-
-
-class StreamRequest(ServeRequest):
-    """What commands take that stream lines through an artifact."""
-
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
-
-
-class EmbedRequest(ServeRequest):
-    """What `compress embed` takes."""
-
     prompt: str | None = option(
-        None, help="Name of the model's prompt that lines begin with, such as query."
+        None,
+        help="Embedding: name of the model's prompt that lines begin with, such as query.",
     )
-    cache: str | None = COMPILED
-
-
-class GenerateRequest(StreamRequest):
-    """What `compress translate` and `compress summarize` take."""
-
-    num_beams: int | None = option(
-        None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
+    pairs: bool = option(
+        False,
+        help="Classification and regression: each line is two texts, with one tab between them.",
     )
-    max_new_tokens: int | None = option(
-        None, ge=1, le=MOST_TOKENS, help="Most tokens of an answer; the model's by default."
-    )
-
-
-class TranslateRequest(GenerateRequest):
-    """What `compress translate` takes."""
-
-    source_language: str | None = option(
-        None, help="Language of the lines; by default the one that the artifact was made for."
-    )
-    target_language: str | None = option(
-        None, help="Language to translate into; by default the one of the artifact."
-    )
-
-
-class ClassifyRequest(StreamRequest):
-    """What `compress classify` takes."""
-
-    pairs: bool = option(False, help="Each line is two texts, with one tab between them.")
     top_k: int | None = option(
         None,
         ge=1,
         le=MOST_TOKENS,
-        help="The N most probable labels: label, probability, label, ...",
+        help="Classification: the N most probable labels: label, probability, label, ... "
+        "Reranking: only the first N lines.",
     )
-    probabilities: bool = option(False, help="All labels in the model's order, as by --top-k.")
-    cache: str | None = COMPILED
-
-
-class TagRequest(StreamRequest):
-    """What `compress tag` takes."""
-
-    cache: str | None = COMPILED
-
-
-class PredictRequest(StreamRequest):
-    """What `compress predict` takes."""
-
-    pairs: bool = option(False, help="Each line is two texts, with one tab between them.")
-    cache: str | None = COMPILED
-
-
-class RerankRequest(StreamRequest):
-    """What `compress rerank` takes."""
-
-    query: str = option(help="What the lines are to be relevant to.")
-    top_k: int | None = option(None, ge=1, le=MOST_TOKENS, help="Only the first N.")
-    cache: str | None = COMPILED
-
-
-class AnswerRequest(StreamRequest):
-    """What `compress answer` takes."""
-
+    probabilities: bool = option(
+        False, help="Classification: all labels in the model's order, as by --top-k."
+    )
+    query: str | None = option(None, help="Reranking: what the lines are to be relevant to.")
     null_answers: bool = option(
-        False, help="There may be no answer: for models that have learned that (SQuAD 2.0)."
+        False,
+        help="Question answering: there may be no answer, for models that have learned that "
+        "(SQuAD 2.0).",
     )
-    stride: int = option(
-        128,
+    stride: int | None = option(
+        None,
         ge=1,
         le=MOST_TOKENS,
-        help="Tokens of the text that two windows share where it is too long for one; at most half "
-        "of a window.",
+        help="Question answering: tokens of the text that two windows share where it is too long "
+        "for one; at most half of a window. Default: 128.",
     )
-    cache: str | None = COMPILED
+    num_beams: int | None = option(
+        None,
+        ge=1,
+        le=MOST_BEAMS,
+        help="Translation and summarization: beam width; the checkpoint's own by default.",
+    )
+    max_new_tokens: int | None = option(
+        None,
+        ge=1,
+        le=MOST_TOKENS,
+        help="Translation and summarization: most tokens of an answer; the model's by default.",
+    )
+    source_language: str | None = option(
+        None,
+        help="Translation: language of the lines; by default the one that the artifact was made "
+        "for.",
+    )
+    target_language: str | None = option(
+        None, help="Translation: language to translate into; by default the one of the artifact."
+    )
+
+
+# What an artifact is opened with, where it is given.
+OPENING_OPTIONS = ("cache", "source_language", "target_language")
+# Options that some tasks have, which their runtimes name (`Runtime.line_options`), and their flags.
+TASK_OPTIONS = {
+    name: "--" + name.replace("_", "-")
+    for name in (
+        "prompt", "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
+        "max_new_tokens", "source_language", "target_language",
+    )
+}  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime.batching import check_limits
 from compressor.runtime.fields import (
     MOST,
@@ -116,11 +116,10 @@ class Generation:
 class Artifact:
     """What `graphs.json` says of every artifact; each task has its own further entries.
 
-    `opened_with` is the name of the class that runs it, `command` of the command, if there is one.
+    `opened_with` is the name of the class that runs it.
     """
 
     opened_with: ClassVar[str]
-    command: ClassVar[str] = ""
 
     schema: int = checked(one_of(1))
     task: str = checked(text)
@@ -128,12 +127,16 @@ class Artifact:
     default_precision: str = checked(text)
     tokenizer: str = checked(file_name)
     max_source_tokens: int = checked(_SIZE)
+    # Where tokens of longer texts are left out.
+    truncation_side: str = checked(one_of("right", "left"), "right")
     pad_token_id: int = checked(token_id)
     inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
     # Only classifiers have some; declared here, so that artifacts of any task can be compared.
     labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = checked(optional(mapping(text)), None)
+    # Precision -> the device that its graphs are made for, where they run on no other.
+    made_for: Mapping[str, str] | None = checked(optional(mapping(one_of("cuda"))), None)
 
     def __post_init__(self) -> None:
         if self.default_precision not in self.precisions:
@@ -141,11 +144,16 @@ class Artifact:
         if "input_ids" not in self.inputs or len(set(self.inputs)) < len(self.inputs):
             raise ValueError("inputs must name input_ids, and no array twice")
 
+    def only_device(self, precision: str) -> str | None:
+        """The device that the graphs of a precision are made for; None: they run on all."""
+        return (self.made_for or {}).get(precision)
+
     def precision(self, name: str | None, device: str) -> str:
         """The precision to run on `device`; None stands for the default one.
 
         Raises:
             UsageError: one that the device has no kernels for.
+            EnvironmentProblem: its graphs are made for another device.
         """
         chosen = name or self.default_precision
         if device == "cuda" and chosen in CPU_ONLY:
@@ -153,6 +161,14 @@ class Artifact:
                 f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
                 f"this artifact, which has {', '.join(sorted(self.precisions))}",
                 id="precision-not-on-device",
+            )
+        made_for = self.only_device(chosen)
+        if made_for not in (None, device):
+            others = [name for name in sorted(self.precisions) if not self.only_device(name)]
+            raise EnvironmentProblem(
+                f"the {chosen} graphs of this artifact are made for {made_for} and do not run on "
+                f"{device!r}; use device {made_for!r}, or precision {' or '.join(others)}",
+                id="graphs-for-another-device",
             )
         return chosen
 
@@ -214,9 +230,14 @@ class EncoderArtifact(Artifact):
 class ClassificationArtifact(EncoderArtifact):
     """A classifier."""
 
-    opened_with, command = "Classifier", "classify"
+    opened_with = "Classifier"
 
     labels: list[str] = checked(list_of(text, 1))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels has a name twice")
 
     @property
     def outputs(self) -> int:
@@ -227,7 +248,7 @@ class ClassificationArtifact(EncoderArtifact):
 class TokenClassificationArtifact(ClassificationArtifact):
     """A classifier of tokens."""
 
-    opened_with, command = "TokenClassifier", "tag"
+    opened_with = "TokenClassifier"
     every_token = True
 
 
@@ -235,14 +256,14 @@ class TokenClassificationArtifact(ClassificationArtifact):
 class MultiLabelArtifact(ClassificationArtifact):
     """A classifier with any number of labels per text."""
 
-    opened_with, command = "MultiLabelClassifier", "classify"
+    opened_with = "MultiLabelClassifier"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
     """A model with one number for each text or pair."""
 
-    opened_with, command = "Regressor", "predict"
+    opened_with = "Regressor"
 
     activation: str = checked(_ACTIVATION, "identity")
 
@@ -251,7 +272,7 @@ class RegressionArtifact(EncoderArtifact):
 class RerankingArtifact(EncoderArtifact):
     """A model of how relevant a text is to a query: one logit, or those of two classes."""
 
-    opened_with, command = "Reranker", "rerank"
+    opened_with = "Reranker"
 
     classes: int = checked(one_of(1, 2))
     activation: str = checked(_ACTIVATION, "identity")
@@ -265,7 +286,7 @@ class RerankingArtifact(EncoderArtifact):
 class QuestionAnsweringArtifact(EncoderArtifact):
     """A model for questions; each token has logits of starting and of ending the answer."""
 
-    opened_with, command = "QuestionAnswerer", "answer"
+    opened_with = "QuestionAnswerer"
     every_token = True
 
     @property
@@ -283,7 +304,7 @@ class EmbeddingArtifact(EncoderArtifact):
         default_prompt: what it begins with otherwise.
     """
 
-    opened_with, command = "Embedder", "embed"
+    opened_with = "Embedder"
 
     width: int = checked(_SIZE)
     similarity: str = checked(one_of("cosine", "dot", "euclidean", "manhattan"), "cosine")
@@ -299,7 +320,7 @@ class EmbeddingArtifact(EncoderArtifact):
 class TranslationArtifact(Artifact):
     """A translator: the graphs `encoder` and `decoder`, and how to decode."""
 
-    opened_with, command = "Translator", "translate"
+    opened_with = "Translator"
 
     decoder_self_heads: list[int] = checked(list_of(_COUNT))
     cross_heads: list[int] = checked(list_of(_COUNT))
@@ -341,7 +362,7 @@ class TranslationArtifact(Artifact):
 class SummarizationArtifact(TranslationArtifact):
     """A model of summaries, which holds what a translator does."""
 
-    opened_with, command = "Generator", "summarize"
+    opened_with = "Generator"
 
 
 # By task. A task from outside this package adds its own class here.

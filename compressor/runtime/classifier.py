@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.errors import UsageError
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import log_softmax, sigmoid
+from compressor.runtime.runtime import Line
 
+Probable = Sequence[tuple[str, float]]
 Labeled = TypeVar("Labeled", bound=ClassificationArtifact)
 
 
 class LabelRuntime(EncoderRuntime[Labeled]):
     """An exported model of labels; arguments and errors are those of `Runtime`."""
+
+    line_options = ("pairs", "top_k", "probabilities")
 
     @property
     def labels(self) -> list[str]:
@@ -61,6 +66,53 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         """
         return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
 
+    def answer_lines(
+        self,
+        rows: Iterable[Any],
+        top_k: int | None = None,
+        probabilities: bool = False,
+        **options: Any,
+    ) -> Iterator[Line]:
+        """The labels of each line.
+
+        Args:
+            top_k: the most probable ones with their probabilities, instead of the answer alone.
+            probabilities: all in the model's order, with their probabilities.
+
+        Raises:
+            UsageError: both, or more labels than there are.
+        """
+        if probabilities and top_k is not None:
+            raise UsageError(
+                "--top-k and --probabilities exclude each other; give one of them",
+                id="options-exclude-each-other",
+            )
+        if top_k is not None and top_k > len(self.labels):
+            raise UsageError(
+                f"--top-k {top_k}: the model has only {len(self.labels)} labels; ask for at most "
+                "that",
+                id="top-k-too-large",
+            )
+        for row in self.probabilities_stream(rows, **options):
+            found = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
+            answer, shown = self._answer_of(found)
+            if top_k is not None:
+                shown = sorted(found, key=lambda pair: -pair[1])[:top_k]
+            elif probabilities:
+                shown = found
+            text = "\t".join(label for label, _ in shown)
+            if top_k is not None or probabilities:
+                text = "\t".join(f"{label}\t{value:.6f}" for label, value in shown)
+            yield text, answer | {"probabilities": {label: round(x, 6) for label, x in shown}}
+
+    @abstractmethod
+    def _answer_of(self, found: Probable) -> tuple[dict[str, Any], Probable]:
+        """The answer to a row: its field in JSON, and its labels with their probabilities.
+
+        Args:
+            found: all labels with their probabilities; none of a blank row.
+        """
+
     def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:
         return self._probabilities_of(self.run(batch))
 
@@ -73,6 +125,10 @@ class Classifier(LabelRuntime[ClassificationArtifact]):
     def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         log_softmax(logits)
         return np.exp(logits)
+
+    def _answer_of(self, found: Probable) -> tuple[dict[str, Any], Probable]:
+        best = [max(found, key=lambda pair: pair[1])] if found else []
+        return {"label": best[0][0] if best else None}, best
 
     def classify(
         self,
@@ -108,6 +164,10 @@ class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
 
     def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         return sigmoid(logits)
+
+    def _answer_of(self, found: Probable) -> tuple[dict[str, Any], Probable]:
+        likely = [pair for pair in found if pair[1] > 0.5]
+        return {"labels": [label for label, _ in likely]}, likely
 
     def classify(
         self,

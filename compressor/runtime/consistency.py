@@ -20,8 +20,18 @@ from compressor.runtime.artifact import (
     TranslationArtifact,
     read_artifact,
 )
-from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected, writes_in_place
+from compressor.runtime.decoder import (
+    BEST,
+    FLOATS,
+    ROWS,
+    SELECT_CACHES,
+    SELECT_PAST,
+    selected,
+    writes_in_place,
+)
+from compressor.runtime.device_buffers import FILLED, HISTORY, LENGTHEN, STATE, after
 from compressor.runtime.engines.engine import Engine, LogitsModel
+from compressor.runtime.packing import OFFSETS, STARTS, TOKENS
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -103,7 +113,10 @@ def require_translator(
     expected = {name: f"{count} heads of {artifact.head_dim}" for name, count in heads}
     inputs = _shapes(decoder.get_inputs())
     # A decoder without heads in its cross-attention reads no mask.
-    _require(where, "decoder's inputs", set(inputs) - {MASK}, {"input_ids", "position", *expected})
+    read, on_device = set(inputs) - {MASK}, LENGTHEN in select
+    if on_device:
+        read -= set(STATE)
+    _require(where, "decoder's inputs", read, {"input_ids", "position", *expected})
     for name, shape in expected.items():
         _require(where, f"decoder's {name}", _cache_part(inputs[name]), shape)
     made = _shapes(encoder.get_outputs())
@@ -116,6 +129,8 @@ def require_translator(
     _require(where, "encoder's inputs", reads, set(artifact.inputs))
     outputs = _shapes(decoder.get_outputs())
     wanted = {"logits", BEST, *(name.replace("past", "present") for name in past)}
+    if on_device:
+        wanted |= {after(name) for name in ("position", FILLED, HISTORY)}
     _require(where, "decoder's outputs", set(outputs), wanted)
     _require(where, "number of tokens that the decoder scores", outputs["logits"][-1], tokens)
     types, made_types = _types(decoder), _types(encoder)
@@ -123,10 +138,13 @@ def require_translator(
     _require_floats(where, types, ["logits", *expected])
     for name in cross:
         _require(where, f"type of the encoder's {name}", made_types[name], types[name])
-    if writes_in_place(decoder):  # into NumPy's buffers, which are float32
+    if writes_in_place(decoder) and not on_device:  # into NumPy's buffers, which are float32
         for name in expected:
             _require(where, f"type of the decoder's {name}", types[name], "tensor(float)")
-    for role, graph in select.items():
+    for role in (SELECT_PAST, SELECT_CACHES):
+        if role not in select:
+            continue
+        graph = select[role]
         caches = past if role == SELECT_PAST else expected
         _require(where, f"{role}'s inputs", set(_shapes(graph.get_inputs())), {ROWS, *caches})
         selections = {selected(name) for name in caches}
@@ -149,6 +167,16 @@ def require_encoder(artifact: EncoderArtifact, model: LogitsModel, where: Path) 
     dimensions = 3 if artifact.every_token else 2
     _require(where, "number of the logits' dimensions", len(outputs["logits"]), dimensions)
     _require_floats(where, {value.name: value.type for value in model.outputs}, ["logits"])
+
+
+def require_packed(artifact: EncoderArtifact, graph: InferenceSession, where: Path) -> None:
+    """Check the graph of an encoder that computes nothing for padding, as `require_encoder`."""
+    outputs = _shapes(graph.get_outputs())
+    _require(where, "packed graph's outputs", set(outputs), {"logits"})
+    _require(where, "packed graph's number of labels", outputs["logits"][-1], artifact.outputs)
+    given = {*artifact.inputs, TOKENS, OFFSETS, STARTS}
+    inputs = set(_shapes(graph.get_inputs()))
+    _require(where, "packed graph's inputs", inputs | given, given)
 
 
 def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
 from compressor.runtime.batching import CHUNK_ROWS, require_several
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.runtime import Line
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
@@ -22,6 +24,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
     """An exported encoder of texts; arguments and errors are those of `Runtime`."""
 
     task = "embedding"
+    line_options = ("prompt",)
 
     def _open(self) -> None:
         super()._open()
@@ -117,6 +120,19 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         """
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, self.run, blank, chunk_rows, batch_size, batch_tokens)
+
+    def answer_lines(
+        self, rows: Iterable[Any], prompt: str | None = None, **options: Any
+    ) -> Iterator[Line]:
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON.
+
+        Args:
+            prompt: see `with_prompt`.
+        """
+        for row in self.with_prompt(prompt).embed_stream(rows, **options):
+            # As NumPy writes a float32: the digits that make it the same again.
+            numbers = [float(str(number)) for number in row]
+            yield "\t".join(map(str, numbers)), {"embedding": numbers}
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:

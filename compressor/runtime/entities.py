@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 Span = tuple[int, int]  # of characters, the last one not included
+Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`
 
 OUTSIDE = "O"
-_PREFIXES = "BIES"  # begin, inside, end, single
+_STANDARD = "BIES"  # begin, inside, end, single
+# Last and unit of BILOU, middle and whole of BMEWO.
+_LETTERS = dict(zip("BIESLUMW", "BIESESIS", strict=True))
 _WORD = re.compile("[^ ]+")
 
 
@@ -63,51 +66,69 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
     return found
 
 
-def split_label(label: str) -> tuple[str, str]:
-    """Prefix and type of a label; one without a prefix counts as inside.
+def scheme_of(labels: Sequence[str]) -> Scheme:
+    """Prefix (B, I, E or S) and type of each label of a model but `O`, as written `B-location`.
 
-    >>> split_label("B-location"), split_label("NOUN")
-    (('B', 'location'), ('I', 'NOUN'))
+    So are IOB1, IOB2, IOE1, IOE2 and IOBES (BMES but for its M) written. BILOU and BMEWO have other
+    letters for the same: L and U, M and W. A label without a prefix counts as inside, which makes
+    an entity of words that follow each other with the same label. Where every label is such a
+    letter alone, all entities are of the type `_`.
+
+    >>> scheme_of(["O", "B-location", "U-location"])
+    {'B-location': ('B', 'location'), 'U-location': ('S', 'location')}
+    >>> scheme_of(["U-turn", "NOUN"])
+    {'U-turn': ('I', 'U-turn'), 'NOUN': ('I', 'NOUN')}
     """
-    prefix, dash, kind = label.partition("-")
-    if prefix and prefix in _PREFIXES:
-        return prefix, kind if dash else "_"
-    return "I", label
+    named = [label for label in labels if label != OUTSIDE]
+    bare = all(label in _LETTERS for label in named)
+    begins = any(label.startswith("B-") for label in named)
+    scheme = {}
+    for label in named:
+        letter, dash, kind = label.partition("-")
+        known = letter in _LETTERS and bool(bare or (dash and (begins or letter in _STANDARD)))
+        scheme[label] = (_LETTERS[letter], kind or "_") if known else ("I", label)
+    return scheme
 
 
-def entity_runs(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, int]]:
     """Type, first and last word of each entity.
 
     An entity is a run of one type that is not broken by B or S, nor after E or S. It may start with
-    I: that is the default mode of the package seqeval, and what the CoNLL-2003 script counts.
+    I or E, as the CoNLL-2003 script counts.
+
+    Args:
+        labels: of the words of a text.
+        scheme: how the model's labels are read, by `scheme_of`.
     """
     runs: list[tuple[str, int, int]] = []
     last_prefix, last_kind = "", OUTSIDE
     for number, label in enumerate(labels):
-        if label == OUTSIDE:
-            last_prefix, last_kind = "", OUTSIDE
-            continue
-        prefix, kind = split_label(label)
+        prefix, kind = scheme.get(label, ("", OUTSIDE))
         goes_on = last_prefix and kind == last_kind and prefix not in "BS"
         if goes_on and last_prefix not in "ES":
             runs[-1] = (kind, runs[-1][1], number)
-        else:
+        elif prefix:
             runs.append((kind, number, number))
         last_prefix, last_kind = prefix, kind
     return runs
 
 
 def entities(
-    text: str, words: Sequence[Span], labels: Sequence[str], scores: Sequence[float]
+    text: str,
+    words: Sequence[Span],
+    labels: Sequence[str],
+    scores: Sequence[float],
+    scheme: Scheme,
 ) -> list[Entity]:
     """The entities of a text.
 
     Args:
         words: characters of each word.
         labels, scores: of each word; a score is the label's probability.
+        scheme: how labels are read.
     """
     found = []
-    for kind, first, last in entity_runs(labels):
+    for kind, first, last in entity_runs(labels, scheme):
         start, end = words[first][0], words[last][1]
         mean = sum(scores[first : last + 1]) / (last + 1 - first)
         found.append(Entity(kind, start, end, text[start:end], mean))

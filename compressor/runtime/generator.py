@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -12,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
+from compressor.runtime.cuda_graphs import CAPTURING, Captured
 from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
@@ -24,10 +27,14 @@ from compressor.runtime.decoder import (
     run_bound,
     writes_in_place,
 )
+from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
+from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from compressor.runtime.fused_encoder import REFUSED
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.languages import token_of
-from compressor.runtime.runtime import Runtime
+from compressor.runtime.packing import require_right_padding
+from compressor.runtime.runtime import Line, Runtime
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
 from compressor.runtime.vocabulary import AllTokens, OutputTokens, open_output_tokens
@@ -47,6 +54,8 @@ class Generator(Runtime[TranslationArtifact]):
     """
 
     task = "summarization"
+    line_options = ("num_beams", "max_new_tokens")
+    answer_name: ClassVar[str] = "summary"
     kind = "encoder-decoder"
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
@@ -63,6 +72,18 @@ class Generator(Runtime[TranslationArtifact]):
         if source_language is not None or target_language is not None:
             # The copy for other languages takes this object's place.
             vars(self).update(vars(self.between(source_language, target_language)))
+        languages, settings = self.artifact.languages, self.artifact.generation
+        if languages is None or target_language is not None or languages.target is not None:
+            return
+        # An artifact of an earlier version, which may yet begin with a language.
+        first = {settings.forced_bos_token_id, settings.decoder_start_token_id}
+        if first.isdisjoint(languages.codes.values()):
+            raise UsageError(
+                f"{directory} does not say which language it translates into; give target_language "
+                "(--target-language), one of "
+                f"{', '.join(sorted(languages.codes)[:12])}, …",
+                id="target-language-missing",
+            )
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """The same opened model, translating from and into these languages; None: unchanged.
@@ -107,20 +128,60 @@ class Generator(Runtime[TranslationArtifact]):
     def _open_graphs(self) -> None:
         """Open the graphs that the search of this package runs."""
         artifact = self.artifact
-        self._encoder, decoder = self._session("encoder"), self._session("decoder")
+        on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
+        captures = []
+        if on_device:
+            made = {role: self._capturing_session(role) for role in ("encoder", "decoder")}
+            (self._encoder, _), (decoder, _) = made.values()
+            captures = [session for session, captured in made.values() if captured]
+        else:
+            self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
-        # Caches in buffers of our own are moved by NumPy, without a graph.
-        copied = not writes_in_place(decoder)
+        # Caches in NumPy's buffers are moved by NumPy, without a graph.
+        copied = on_device or not writes_in_place(decoder)
         roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
+        roles |= {LENGTHEN: on_device, TOP: on_device}
         select = {role: self._session(role) for role, needed in roles.items() if needed}
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
-        self._decoder = DecoderGraph(decoder, self._device, select)
+        if on_device:
+            self._decoder: DecoderGraph = DeviceGraph(
+                decoder, self._device, select, self._encoder, captures
+            )
+        else:
+            self._decoder = DecoderGraph(decoder, self._device, select)
+
+    def _capturing_session(self, role: str) -> tuple[InferenceSession, bool]:
+        """A session whose runs are captured as CUDA graphs, if they can be; and whether."""
+        assert isinstance(self._engine, OnnxRuntime)
+        if not self._engine.captures:
+            return self._session(role), False
+        try:
+            return self._engine.session(role, captures=True), True
+        except InputError as error:
+            if REFUSED not in str(error.__cause__):
+                raise
+            warnings.warn(
+                f"onnxruntime cannot capture the {role} in {self._directory}, so it takes longer "
+                "than it could",
+                stacklevel=2,
+            )
+            return self._session(role), False
 
     def _session(self, role: str) -> InferenceSession:
         assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
         return self._engine.session(role)
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether the decoder chooses tokens on the device and reads them there."""
+        return self._generator is None and isinstance(self._decoder, DeviceGraph)
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        graph = None if self._generator is not None else self._decoder
+        return graph.captured if isinstance(graph, DeviceGraph) else ()
 
     @property
     def end_ids(self) -> list[int]:
@@ -183,6 +244,11 @@ class Generator(Runtime[TranslationArtifact]):
         answer = partial(self._texts, settings=settings)
         return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
 
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The text that is generated from each line; in JSON by its name, `answer_name`."""
+        for text in self.generate_stream(rows, **options):
+            yield text, {self.answer_name: text}
+
     def generate(
         self,
         batch: Batch,
@@ -208,6 +274,13 @@ class Generator(Runtime[TranslationArtifact]):
         settings = self._settings(num_beams, max_new_tokens, forced_length)
         return self._search(batch, settings)
 
+    def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
+        """`generate` with every token chosen on the host, for comparing the device's choice."""
+        settings = self._settings(None, None, forced_length)
+        rows = len(batch["input_ids"])
+        with self._alone():
+            return self.tokens.rows(greedy(self.start(batch), rows, settings))
+
     def compute(self, batch: Batch, **options: Any) -> object:
         """Generate, with the options of `generate`."""
         return self.generate(batch, **options)
@@ -225,12 +298,13 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             InputError: the decoder does not score one of the tokens.
         """
-        decoder = self.start(batch)
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
         found = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
-        for step, column in enumerate(columns):
-            found[:, step] = decoder.step(column).scores()
+        with self._alone():
+            decoder = self.start(batch)
+            for step, column in enumerate(columns):
+                found[:, step] = decoder.step(column).scores()
         return found
 
     def start(self, batch: Batch) -> Decoder:
@@ -247,12 +321,23 @@ class Generator(Runtime[TranslationArtifact]):
             )
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
+        if self.artifact.only_device(self.precision) or isinstance(graph, DeviceGraph):
+            require_right_padding(mask)
+        if isinstance(graph, DeviceGraph):
+            most = self.artifact.max_source_tokens
+            return DeviceDecoder(graph, batch, self.artifact.pad_token_id, most)
         cross = {}
         if graph.cross:  # without cross-attention heads the decoder does not read the source
             feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
             cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
         form = InPlaceDecoder if graph.in_place else CachedDecoder
         return form(graph, len(ids), cross, mask)
+
+    def _alone(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside this context no other thread uses the GPU, if steps may be captured."""
+        graph = None if self._generator is not None else self._decoder
+        captures = isinstance(graph, DeviceGraph) and graph.captures
+        return CAPTURING if captures else contextlib.nullcontext()
 
     def _texts(self, batch: Batch, settings: Generation) -> list[str]:
         return self.decode(self._search(batch, settings))
@@ -263,9 +348,15 @@ class Generator(Runtime[TranslationArtifact]):
             return []
         if self._generator is not None:
             return self._generator.generate(batch, settings)
-        search = greedy if settings.num_beams == 1 else beam_search
-        with run_errors(self._directory):
-            return self.tokens.rows(search(self.start(batch), rows, settings))
+        with self._alone(), run_errors(self._directory):
+            decoder = self.start(batch)
+            if settings.num_beams > 1:
+                found = beam_search(decoder, rows, settings)
+            elif isinstance(decoder, DeviceDecoder) and feeds_back(settings):
+                found = greedy_on_device(decoder, settings)
+            else:
+                found = greedy(decoder, rows, settings)
+            return self.tokens.rows(found)
 
     def _settings(
         self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None = None

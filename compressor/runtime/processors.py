@@ -79,6 +79,21 @@ def changes_best(settings: Generation, step: int, best: Sequence[int]) -> bool:
     )
 
 
+def excluded(settings: Generation, step: int) -> list[int] | None:
+    """Tokens that may not be chosen in a step; None where the rules change other scores, too, or
+    look at the rows' tokens. Numbers of steps are those of `changes_best`.
+    """
+    if (
+        settings.no_repeat_ngram_size > 0
+        or settings.renormalize_logits
+        or (step == 1 and settings.forced_bos_token_id is not None)
+        or (step == settings.limit and settings.forced_eos_token_id is not None)
+    ):
+        return None
+    ends = settings.eos_token_id if step < settings.min_length else []
+    return [*settings.suppress_tokens, *ends]
+
+
 def _no_repeat(size: int) -> Rule:
     """No n-gram of `size` tokens occurs twice in a row."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from compressor.errors import UsageError
 from compressor.runtime.artifact import QuestionAnsweringArtifact
 from compressor.runtime.batching import CHUNK_ROWS, check_limits, require_several
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.runtime import Line
 from compressor.runtime.text import Encoded, TextsCut
 from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
 
@@ -43,6 +45,8 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
     """
 
     task = "question-answering"
+    line_options = ("null_answers", "stride")
+    pair_lines = "each line is a question and a text"
     cuts_texts = False
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
@@ -112,6 +116,12 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
 
         blank = Answer("", 0.0, 0, 0)
         return self._chunks(rows, answers, blank, chunk_rows, batch_size, batch_tokens)
+
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The answer to each line; `answer` with its score and place in JSON."""
+        for found in self.answer_stream(rows, **options):
+            place = {"start": found.start, "end": found.end}
+            yield found.text, {"answer": found.text, "score": round(found.score, 6), **place}
 
     def _windows(
         self, questions: Sequence[str], contexts: Sequence[str], stride: int

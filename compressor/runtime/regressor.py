@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,14 @@ from compressor.runtime.artifact import RegressionArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import activated
+from compressor.runtime.runtime import Line
 
 
 class Regressor(EncoderRuntime[RegressionArtifact]):
     """An exported model with one output; arguments and errors are those of `Runtime`."""
 
     task = "regression"
+    line_options = ("pairs",)
 
     def predict(
         self,
@@ -43,6 +46,14 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
     ) -> Iterator[float | None]:
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
         return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
+
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The number of each line; `score` in JSON."""
+        for number in self.predict_stream(rows, **options):
+            if number is None:
+                yield "", {"score": None}
+            else:
+                yield f"{number:.6f}", {"score": round(number, 6)}
 
     def _numbers(self, batch: Batch) -> Iterable[float | None]:
         found = activated(self.run(batch)[:, 0], self.artifact.activation)

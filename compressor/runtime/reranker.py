@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.errors import UsageError
 from compressor.runtime.artifact import RerankingArtifact
-from compressor.runtime.batching import check_limits
+from compressor.runtime.batching import CHUNK_ROWS, check_limits, in_chunks
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import activated, sigmoid
+from compressor.runtime.runtime import Line
+from compressor.runtime.text import one_warning_of_cut
 
 
 class Ranked(NamedTuple):
@@ -25,6 +28,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     """An exported model that reads query and text as a pair; arguments are those of `Runtime`."""
 
     task = "reranking"
+    line_options = ("query", "top_k")
 
     def scores(
         self,
@@ -70,6 +74,36 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         # Of negated scores: reversing the order would also reverse that of equal ones.
         order = np.argsort(-found, kind="stable")[:top_k]
         return [Ranked(int(number), float(found[number])) for number in order]
+
+    def answer_lines(
+        self,
+        rows: Iterable[Any],
+        query: str = "",
+        top_k: int | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+        **options: Any,
+    ) -> Iterator[Line]:
+        """Score and text of each line that is not blank, the most relevant one first.
+
+        In JSON `line` is its number among the lines that were read.
+
+        Raises:
+            UsageError: no query.
+        """
+        if not query:
+            raise UsageError(
+                "--query is missing: what are the lines to be relevant to?", id="query-missing"
+            )
+        found: list[tuple[int, str, float]] = []
+        filled = ((number, text) for number, text in enumerate(rows, 1) if text.strip())
+        with one_warning_of_cut():
+            for chunk in in_chunks(filled, chunk_rows):
+                texts = [text for _, text in chunk]
+                scores = self.scores([query] * len(texts), texts, **options).tolist()
+                found += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
+        for number, text, score in sorted(found, key=lambda line: -line[2])[:top_k]:
+            data = {"line": number, "score": round(score, 6), "text": text}
+            yield f"{score:.6f}\t{text}", data
 
 
 def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:

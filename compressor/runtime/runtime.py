@@ -19,12 +19,14 @@ from compressor.runtime.batching import (
     require_several,
 )
 from compressor.runtime.consistency import read_description, require_files
+from compressor.runtime.cuda_graphs import Captured
 from compressor.runtime.engines import DEFAULT, choose_engine
 from compressor.runtime.engines.engine import Engine, Setup
 from compressor.runtime.text import Encoded, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
+Line = tuple[str, dict[str, Any]]
 
 
 class Runtime(ABC, Generic[Described]):
@@ -34,7 +36,9 @@ class Runtime(ABC, Generic[Described]):
 
     A subclass names its `task`, the `kind` of model that engines know it as, and the padded tokens
     of a batch by device where nothing else is asked for (`batch_tokens`). One that reads long texts
-    in parts does not let the tokenizer cut them (`cuts_texts`).
+    in parts does not let the tokenizer cut them (`cuts_texts`). For `compress predict` it names the
+    options of `answer_lines` (`line_options`), and what a line is where that is two texts
+    (`pair_lines`).
 
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
@@ -52,6 +56,8 @@ class Runtime(ABC, Generic[Described]):
             when the artifact was made, where that was measured, and onnxruntime elsewhere.
         cache: directory where an engine that compiles models keeps them, outside of the artifact;
             None: they are compiled whenever they are opened.
+        cuda_graphs: on CUDA, run small batches as captured CUDA graphs, where the graphs are made
+            for that (docs/serving.md, "On a GPU"); answers are the same without.
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.
@@ -64,6 +70,8 @@ class Runtime(ABC, Generic[Described]):
     kind: ClassVar[str]
     batch_tokens: ClassVar[Mapping[str, int]]
     cuts_texts: ClassVar[bool] = True
+    line_options: ClassVar[tuple[str, ...]] = ()
+    pair_lines: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -76,6 +84,7 @@ class Runtime(ABC, Generic[Described]):
         engine: str = DEFAULT,
         cache: str | Path | None = None,
         workers: int = 1,
+        cuda_graphs: bool = True,
     ) -> None:
         self._directory = Path(directory)
         artifact = read_description(self._directory, verify)
@@ -84,10 +93,9 @@ class Runtime(ABC, Generic[Described]):
         if verify:
             require_files(self._directory, artifact, library, [precision] if precision else None)
         if artifact.task != self.task:
-            shell = f", or `compress {artifact.command}`" if artifact.command else ""
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
-                f"{artifact.opened_with}{shell}",
+                f"{artifact.opened_with}, or use `compress predict`",
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)
@@ -100,16 +108,32 @@ class Runtime(ABC, Generic[Described]):
         self._graphs = self._directory / GRAPH_DIRECTORY
         tokenizer = self._graphs / artifact.tokenizer
         most = artifact.max_source_tokens if self.cuts_texts else None
-        self._tokenizer = TextTokenizer(tokenizer, most)
+        self._tokenizer = TextTokenizer(tokenizer, most, artifact.truncation_side)
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)
         self._engine = library(
-            Setup(self._directory, artifact, self.precision, device, threads, workers, compiled)
-        )
+            Setup(
+                self._directory, artifact, self.precision, device, threads, workers, compiled,
+                cuda_graphs,
+            )
+        )  # fmt: skip
         self._open()
         self._batch_tokens = self.batch_tokens[device]
         self.provider = self._engine.provider
+
+    @property
+    def ran_by(self) -> str:
+        """What has computed so far: the provider, and how many CUDA graphs it replayed."""
+        if not self.captured:
+            return self.provider
+        size = sum(shape.bytes for shape in self.captured) / 2**20
+        return f"{self.provider}, {len(self.captured)} CUDA graphs with {size:,.0f} MiB"
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        """The shapes of batches that have run as captured CUDA graphs, with their memory."""
+        return self._engine.captured
 
     @abstractmethod
     def _open(self) -> None:
@@ -121,6 +145,15 @@ class Runtime(ABC, Generic[Described]):
 
         Args:
             options: what tasks that generate need to know.
+        """
+
+    @abstractmethod
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The answer to each line of a stream: as text, and as the fields of a JSON object.
+
+        Args:
+            rows: texts, or (text, pair) tuples.
+            options: `chunk_rows`, `batch_size` and `batch_tokens`, and those of `line_options`.
         """
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:

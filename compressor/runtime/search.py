@@ -13,13 +13,20 @@ onnxruntime takes 93 % of the time of a greedy translation at batch 1 and 98 % a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation
-from compressor.runtime.processors import Scores, Tokens, changes_best, log_softmax, rules
+from compressor.runtime.processors import (
+    Scores,
+    Tokens,
+    changes_best,
+    excluded,
+    log_softmax,
+    rules,
+)
 
 # transformers adds this to the score of a hypothesis that must not be chosen. It is so large that
 # in float32 the sum is this number itself.
@@ -39,6 +46,14 @@ class Step(Protocol):
 
     def scores(self) -> Scores:
         """Logits [rows, vocabulary]; the caller may overwrite them."""
+
+
+@runtime_checkable
+class RankedStep(Step, Protocol):
+    """One that finds the best tokens of each row where its logits are."""
+
+    def top(self, count: int) -> tuple[Scores, Tokens]:
+        """The largest log-probabilities of each row [rows, count], best first, and their tokens."""
 
 
 class Decoder(Protocol):
@@ -155,15 +170,15 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
     live = np.arange(rows)  # output row of each sentence still in the batch
     for step in range(1, settings.limit + 1):
         if step == 1:  # the beams of a sentence are still equal
-            scores = np.repeat(decoder.step(state.tokens[:, 0, 0]).scores(), beams, axis=0)
+            output = decoder.step(state.tokens[:, 0, 0])
+            found = _log_probabilities(output, settings, step).repeated(beams)
             decoder.keep(np.repeat(np.arange(rows), beams))
         else:
-            scores = decoder.step(state.tokens[:, :, -1].ravel()).scores()
-        # [sentences x beams, vocabulary]; log-probabilities before the rules, as in transformers.
-        log_softmax(scores)
-        for rule in apply:
-            rule(scores, state.tokens.reshape(-1, step))
-        candidates = _continue(scores, state, settings, step)
+            output = decoder.step(state.tokens[:, :, -1].ravel())
+            found = _log_probabilities(output, settings, step)
+        for rule in apply if found.tokens is None else ():
+            rule(found.scores, state.tokens.reshape(-1, step))
+        candidates = _continue(found, state, settings, step)
         _finish(state, candidates, settings, step)
         # From the beams of a sentence to rows of the decoder, [sentences, beams].
         parents = _advance(state, candidates) + beams * np.arange(len(live))[:, None]
@@ -186,19 +201,57 @@ def _collect(outputs: list[list[int]], rows: Tokens, state: _Beams) -> None:
         outputs[row] = tokens
 
 
-def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) -> _Candidates:
+@dataclass(frozen=True)
+class _Found:
+    """Log-probabilities of the next tokens of each row.
+
+    Args:
+        scores: [rows, found]; may be overwritten.
+        tokens: that they are of, [rows, found]; None: all, in the vocabulary's order.
+    """
+
+    scores: Scores
+    tokens: Tokens | None
+
+    def repeated(self, times: int) -> _Found:
+        """Each row several times."""
+        tokens = None if self.tokens is None else np.repeat(self.tokens, times, axis=0)
+        return _Found(np.repeat(self.scores, times, axis=0), tokens)
+
+
+def _log_probabilities(output: Step, settings: Generation, step: int) -> _Found:
+    """Of the best tokens alone where the decoder finds them and no rule changes others."""
+    left_out = excluded(settings, step)
+    if left_out is not None and isinstance(output, RankedStep):
+        # The best of each row are the only ones that can be among the best of their sentence.
+        scores, tokens = output.top(_wanted(settings) + len(left_out))
+        scores[np.isin(tokens, left_out)] = -np.inf
+        return _Found(scores, tokens)
+    scores = output.scores()
+    log_softmax(scores)  # before the rules, as in transformers
+    return _Found(scores, None)
+
+
+def _wanted(settings: Generation) -> int:
+    """Continuations of a sentence that are enough."""
+    # Even if every beam's best continuations are all end tokens, one more of each does not end.
+    return max(2, 1 + len(settings.eos_token_id)) * settings.num_beams
+
+
+def _continue(found: _Found, state: _Beams, settings: Generation, step: int) -> _Candidates:
     """The best continuations of all beams, enough that at least `num_beams` of them do not end.
 
     Args:
-        scores: log-probabilities [sentences * beams, vocabulary]; overwritten.
+        found: of the rows [sentences * beams].
     """
     sentences, beams = state.scores.shape
-    totals = scores.reshape(sentences, beams, -1)  # [sentences, beams, vocabulary]
+    totals = found.scores.reshape(sentences, beams, -1)  # [sentences, beams, found]
     totals += state.scores[:, :, None]
-    # Even if every beam's best continuations are all end tokens, one more of each does not end.
-    wanted = max(2, 1 + len(settings.eos_token_id)) * beams
-    values, columns = top_k(totals.reshape(sentences, -1), wanted)  # [sentences, wanted]
-    parents, chosen = np.divmod(columns, scores.shape[1])
+    # [sentences, wanted]
+    values, columns = top_k(totals.reshape(sentences, -1), _wanted(settings))
+    parents, chosen = np.divmod(columns, totals.shape[2])
+    if found.tokens is not None:
+        chosen = np.take_along_axis(found.tokens.reshape(sentences, -1), columns, axis=1)
     # [sentences, wanted, length]
     past = np.take_along_axis(state.tokens, parents[:, :, None], axis=1)
     return _Candidates(

@@ -35,7 +35,12 @@ def slower_optimizations(device: str, precision: str) -> tuple[str, ...]:
 
 
 def open_session(
-    graph: Path, device: str = "cpu", threads: int | None = None, *, without: Sequence[str] = ()
+    graph: Path,
+    device: str = "cpu",
+    threads: int | None = None,
+    *,
+    without: Sequence[str] = (),
+    captures: bool = False,
 ) -> InferenceSession:
     """Open a graph on `device` with all graph optimizations but those named.
 
@@ -44,6 +49,7 @@ def open_session(
         device: `cpu` or `cuda`.
         threads: threads within an operation; None leaves the choice to onnxruntime.
         without: onnxruntime's names of the optimizations to leave out.
+        captures: whether runs on CUDA may be captured (`compressor.runtime.cuda_graphs`).
 
     Raises:
         UsageError: an unknown device, or less than one thread.
@@ -62,7 +68,7 @@ def open_session(
     check_limits(threads=threads)
     if threads is not None:
         options.intra_op_num_threads = threads
-    session = _create(ort, graph, options, device, without)
+    session = _create(ort, graph, options, device, without, captures)
     # The package for GPUs may use the CPU without an error.
     if session.get_providers()[0] != provider:
         raise _not_started(ort, f"and chose {session.get_providers()[0]}")
@@ -200,15 +206,20 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
     )
 
 
-def _create(ort: Any, graph: Path, options: Any, device: str, without: Sequence[str]) -> Any:
+def _create(
+    ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], captures: bool
+) -> Any:
     if not graph.is_file():
         raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
     # The classes of its exceptions are in no public module.
     state = ort.capi.onnxruntime_pybind11_state
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
     if device == "cuda":
-        # Without TF32, which would round the factors of float32 products to 10 bits.
-        providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": "0"}))
+        # Without TF32, which would round the factors of float32 products to 10 bits, and with
+        # float32 sums in the normalizations of fused graphs, which are in float16 otherwise.
+        settings = {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"}
+        settings |= {"enable_cuda_graph": "1"} if captures else {}
+        providers.insert(0, (PROVIDERS["cuda"], settings))
     try:
         return ort.InferenceSession(
             str(graph), options, providers=providers, disabled_optimizers=list(without),
@@ -243,6 +254,12 @@ def _reason(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+def run_failures() -> tuple[type[Exception], ...]:
+    """What a session may raise while it runs."""
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
+    return *_graph_errors(state), state.RuntimeException, state.EPFail
+
+
 @contextlib.contextmanager
 def run_errors(directory: Path) -> Iterator[None]:
     """Turn what a graph refuses while it runs into an error of the artifact's.
@@ -250,10 +267,9 @@ def run_errors(directory: Path) -> Iterator[None]:
     Raises:
         InputError: the graph does not take what the tokenizer and `graphs.json` make.
     """
-    state = import_onnxruntime().capi.onnxruntime_pybind11_state
     try:
         yield
-    except (*_graph_errors(state), state.RuntimeException) as error:
+    except run_failures() as error:
         reason = _reason(error)
         if "llocat" in reason:  # "Failed to allocate", "bad_alloc…": memory, not the graph
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ _MOST_BYTES = 512 * MIB  # the largest tokenizers have some 20
 
 # A noncharacter: it occurs in no text, so a vocabulary entry that starts with it never matches.
 MARK = "\ufdd0"
+UNKNOWN_CHARACTER = "\ufdd1"  # another one: in no vocabulary
+# Stands inside of what normalizing has made and what looks like an added token.
+NO_TOKEN = "\ufdd2"
 # The entry after the model's last id; after it come the pieces without an id.
 FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
 
@@ -85,13 +89,14 @@ class TextTokenizer:
 
     Args:
         max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
+        side: that they are cut on.
 
     Raises:
         InputError: no such file, or not a tokenizer.
         EnvironmentProblem: the `tokenizers` package is not installed.
     """
 
-    def __init__(self, path: Path, max_tokens: int | None = None) -> None:
+    def __init__(self, path: Path, max_tokens: int | None = None, side: str = "right") -> None:
         try:
             text = read_text(path, _MOST_BYTES)
         except OSError as error:
@@ -103,22 +108,39 @@ class TextTokenizer:
             raise _invalid(path, error) from error
         self._path = path
         self._tokenizer, self._normalizer = _load(text, path)
+        if self._normalizer is not None:
+            added = [x.content for x in self._tokenizer.get_added_tokens_decoder().values()]
+            longest_first = sorted(map(re.escape, added), key=len, reverse=True)
+            self._added = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
+        self._max_tokens: int | None = None
         if max_tokens is not None:
-            added = self._tokenizer.num_special_tokens_to_add(False)
-            if max_tokens <= added:
-                raise InputError(
-                    f"{path} adds {added} special tokens to a row of at most {max_tokens}; export "
-                    "the model again",
-                    id="tokenizer-invalid",
-                )
-            self._tokenizer.enable_truncation(max_tokens)
+            self.cut_to(max_tokens, side)
         self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
         if self._first_without_id is not None:
             # No entry is `MARK` alone, so it becomes the unknown token.
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
-        self._max_tokens = max_tokens
         self.prefix = ""  # what every text begins with
         self._language: tuple[int, int] | None = None
+
+    def cut_to(self, max_tokens: int, side: str) -> None:
+        """Cut rows from now on.
+
+        Args:
+            max_tokens: of a row, special tokens included and kept.
+            side: `left` or `right`, that tokens are left out on.
+
+        Raises:
+            InputError: the special tokens leave no room.
+        """
+        added = self._tokenizer.num_special_tokens_to_add(False)
+        if max_tokens <= added:
+            raise InputError(
+                f"{self._path} adds {added} special tokens to a row of at most {max_tokens}; "
+                "export the model again",
+                id="tokenizer-invalid",
+            )
+        self._tokenizer.enable_truncation(max_tokens, direction=side)
+        self._max_tokens = max_tokens
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
         """A copy whose rows have the token `new` where this one's have the language token `old`.
@@ -228,7 +250,17 @@ class TextTokenizer:
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         # The prefix is text as the user's is: it is normalized and cut into tokens with it.
         begun = [f"{self.prefix}{text}" for text in texts] if self.prefix else list(texts)
-        return begun if self._normalizer is None else list(map(self._normalizer, begun))
+        return begun if self._normalizer is None else list(map(self._normalize, begun))
+
+    def _normalize(self, text: str) -> str:
+        """A text by SentencePiece's rules, but for added tokens, which are matched before."""
+        assert self._normalizer is not None
+        # What is around added tokens is at the even places.
+        parts = self._added.split(text.replace(NO_TOKEN, UNKNOWN_CHARACTER))
+        for i in range(0, len(parts), 2):
+            plain = self._normalizer(parts[i])
+            parts[i] = self._added.sub(lambda x: f"{x[0][0]}{NO_TOKEN}{x[0][1:]}", plain)
+        return "".join(parts)
 
     def _known(self, ids: list[int]) -> list[int]:
         limit = self._first_without_id
@@ -250,8 +282,6 @@ def _load(text: str, path: Path) -> tuple[Tokenizer, SentencePieceNormalizer | N
     try:
         with panics_raised():
             tokenizer = Tokenizer.from_str(text)
-            if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
-                return tokenizer, None
             return tokenizer, _take_normalizer(tokenizer)
     except Exception as error:  # the library raises nothing more specific
         raise _invalid(path, error) from error
@@ -266,9 +296,20 @@ def _invalid(path: Path, error: Exception) -> InputError:
 
 
 def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
-    """Take SentencePiece's rules out of the tokenizer, which would apply them inexactly."""
+    """Take SentencePiece's rules out of the tokenizer, which would apply them inexactly.
+
+    Only where SentencePiece itself reads the checkpoint's texts: other checkpoints' tokenizers are
+    the library's, and as inexact.
+    """
+    if tokenizer.normalizer is None:
+        return None
     # The library shows and takes the parts of a normalizer only as pickles do, which is JSON.
     state = json.loads(tokenizer.normalizer.__getstate__())
+    removes = {"type": "Replace", "pattern": {"String": NO_TOKEN}, "content": ""}
+    # Files of earlier versions, for Marian.
+    is_older = tokenizer.token_to_id(FIRST_WITHOUT_ID) is not None
+    if not is_older and removes not in state.get("normalizers", ()):
+        return None
     steps = [step for step in state["normalizers"] if step["type"] == "Precompiled"]
     state["normalizers"] = [step for step in state["normalizers"] if step not in steps]
     normalizer = tokenizer.normalizer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,15 @@ from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.entities import (
     OUTSIDE,
     Entity,
+    Scheme,
     Span,
     entities,
     first_tokens,
+    scheme_of,
     spans_when_joined,
 )
 from compressor.runtime.processors import log_softmax
+from compressor.runtime.runtime import Line
 
 LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
 
@@ -37,6 +42,10 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
     def labels(self) -> list[str]:
         """Names of the labels in the order of the logits."""
         return self.artifact.labels
+
+    @cached_property
+    def _scheme(self) -> Scheme:
+        return scheme_of(self.labels)
 
     def tag(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
@@ -97,6 +106,13 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
 
         return self._chunks(rows, tag, [], chunk_rows, batch_size, batch_tokens)
 
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
+        for found in self.tag_stream(rows, **options):
+            rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in found]
+            parts = [part for entity in found for part in (entity.label, entity.text)]
+            yield "\t".join(part.replace("\t", " ") for part in parts), {"entities": rounded}
+
     def _tag(
         self, texts: Sequence[str], batch_size: int | None, batch_tokens: int | None
     ) -> tuple[list[list[Entity]], int]:
@@ -108,7 +124,8 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         for text, encoding, (best, scores) in zip(texts, encodings, found, strict=True):
             tokens, words = self._words(text, encoding)
             labels = [self.labels[best[token]] for token in tokens]
-            tagged.append(entities(text, words, labels, [float(scores[x]) for x in tokens]))
+            likely = [float(scores[x]) for x in tokens]
+            tagged.append(entities(text, words, labels, likely, self._scheme))
         return tagged, sum(row.cut for row in rows)
 
     def _words(self, text: str, encoding: Any) -> tuple[list[int], list[Span]]:

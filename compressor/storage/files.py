@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,16 @@ def _link(staged: Path, path: Path) -> bool:
             raise FileExistsError(errno.EEXIST, "File exists", str(path)) from None
         return False
     return True
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, which must be free, or copy it where that cannot be."""
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_at_once(path: Path, text: str) -> str:

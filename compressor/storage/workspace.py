@@ -72,12 +72,9 @@ class Workspace:
 
     Args:
         root, progress, output: see `open_workspace`.
-        shared: it is open in the process that started this one, which has the lock.
     """
 
-    def __init__(
-        self, root: Path, progress: Progress, output: Path | None = None, shared: bool = False
-    ) -> None:
+    def __init__(self, root: Path, progress: Progress, output: Path | None = None) -> None:
         self.root = root
         self.state = root / STATE
         self.progress = progress
@@ -85,8 +82,8 @@ class Workspace:
         self.doing = "reading inputs"  # the stage that was begun last, in words
         self._announced: set[str] = set()
         self._made: dict[str, str] = {}
-        locks = parallel.is_main() and not shared
-        self._lock = lock_output(self.state / _LOCK, output or root) if locks else None
+        main = parallel.is_main()
+        self._lock = lock_output(self.state / _LOCK, output or root) if main else None
 
     def __enter__(self) -> Self:
         return self
@@ -173,10 +170,6 @@ class Workspace:
             self._announced.add(name)
             self.progress.message(f"{title}: done before")
         return result
-
-    def mute_finished(self) -> None:
-        """Do not announce stages that are finished by now, when they are read."""
-        self._announced |= {path.stem for path in self.state.glob("*.json")}
 
     def begin(self, name: str, title: str) -> float:
         """Announce a stage; returns when it began."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import compare_rows, main_metric
+from compressor.evaluation import compare_rows, main_metric, metrics_of, with_tokenizers
 from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
@@ -29,7 +29,7 @@ from compressor.pipeline.inputs import (
 )
 from compressor.pipeline.score import Scorer
 from compressor.progress import Progress
-from compressor.request.sections import CalibrationData, Columns, ModelSection
+from compressor.request.sections import CalibrationData, ModelSection
 from compressor.request.validate import check_options, require_rows
 from compressor.storage.files import require_directory
 from compressor.storage.hashes import fingerprint
@@ -69,8 +69,8 @@ class Job(Generic[Request]):
 
     @property
     def metric(self) -> str:
-        """The main metric of the task, for example `bleu`."""
-        return self.task.main_metric
+        """The main metric of the test rows, for example `bleu`."""
+        return metrics_of(self.rows["test"])[0]
 
     def facts(self) -> dict[str, Any]:
         """What was studied, for the JSON file."""
@@ -113,7 +113,7 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     check_options([request.data], task, checkpoint.name)
     if isinstance(request.data, CalibrationData):
         require_rows(request.scoring, [], request.data)
-    rows = _read(request.data, checkpoint, task, progress)
+    rows = _read(request, checkpoint, task, progress)
     calibration, test = rows.get("calibration"), rows.get("test")
     shared_rows = count_shared(test, calibration) if calibration and test else 0
     warn_of_shared_rows(DataRows(calibration, test, shared_rows), progress)
@@ -132,6 +132,7 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
         "version": __version__,
         "weights": [fingerprint(checkpoint_files(directory)) for directory in directories],
         "data_sha256": {name: given.sha256 for name, given in rows.items()},
+        "tokenizers": {name: dict(given.tokenizers) for name, given in rows.items()},
         "conllu_sha256": None if conllu is None else fingerprint([Path(conllu)]),
     }
     root = output / STATE / f"{PREFIX}{request.name}"
@@ -168,11 +169,15 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
 
 
 def _read(
-    columns: Columns, checkpoint: Checkpoint, task: Task, progress: Progress
+    request: StudyRequest, checkpoint: Checkpoint, task: Task, progress: Progress
 ) -> dict[str, Rows]:
-    """The rows of a request's files, as far as it names them."""
+    """The rows of a request's files, as far as it names them.
+
+    Those to measure on settle how metrics split texts.
+    """
+    columns = request.data
     specs = {name: getattr(columns, name, None) for name in ("calibration", "other", "test")}
-    return {
+    rows = {
         name: task.read_rows(
             spec,
             labels=task.label_names(checkpoint.model.config),
@@ -184,6 +189,11 @@ def _read(
         for name, spec in specs.items()
         if spec is not None
     }
+    if not isinstance(request, MeasuringStudy):
+        return {name: with_tokenizers(given) for name, given in rows.items()}
+    check_options([request.evaluation], task, checkpoint.name)
+    test = with_tokenizers(rows["test"], request.evaluation.tokenizers, progress.message)
+    return {name: replace(given, tokenizers=test.tokenizers) for name, given in rows.items()}
 
 
 def make_batches(job: Job[StudyRequest], checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
@@ -233,6 +243,7 @@ def _cache_key(checkpoint: Checkpoint, job: Job[StudyRequest], rows: Rows | None
         "task": checkpoint.task,
         "rows": rows and rows.sha256,
         "labels": rows and rows.labels,
+        "tokenizers": rows and dict(rows.tokenizers),
         "device": job.device,
     }
 

@@ -22,6 +22,7 @@ from compressor.request.sections import (
     Columns,
     Data,
     Device,
+    MetricSettings,
     ModelSection,
 )
 
@@ -31,7 +32,7 @@ _METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Defa
 _TEST = option(help="Rows to measure quality on.")
 
 
-class Testing(Section):
+class Testing(MetricSettings):
     """How a study measures quality."""
 
     num_beams: int | None = option(

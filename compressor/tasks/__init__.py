@@ -55,4 +55,5 @@ def require_task(checkpoint: Checkpoint) -> Task:
             id="task-of-another-model",
         )
     task.require(checkpoint.model.config, checkpoint.directory)
+    task.require_tokenizer(checkpoint.tokenizer, checkpoint.directory)
     return task

@@ -117,6 +117,16 @@ class Task(ABC):
             InputError: it cannot.
         """
 
+    def require_tokenizer(self, tokenizer: Any, where: Path) -> None:  # noqa: B027 # most need nothing
+        """Check that the task can be done with a checkpoint's tokenizer.
+
+        Args:
+            tokenizer: from the directory `where`.
+
+        Raises:
+            InputError: it cannot.
+        """
+
     def label_names(self, config: Any) -> list[str] | None:
         """Names of the classes in the order of the logits; None where there are no classes."""
         return None
@@ -248,8 +258,9 @@ class Task(ABC):
         *,
         batch_tokens: int | None = BATCH_TOKENS,
         batch_size: int | None = None,
+        device: str = "cpu",
     ) -> list[Batch]:
-        """Batches of rows of similar length, longest first: tensors on the CPU.
+        """Batches of rows of similar length, longest first: tensors in the host's memory.
 
         Each has `input_ids` and `attention_mask` [batch, source], and what `tensors` makes.
 
@@ -257,13 +268,15 @@ class Task(ABC):
             model: tells the padding and which inputs it takes; it is not run.
             batch_tokens, batch_size: see `compressor.tasks.batching.group`. Any limit of tokens is
                 `most_tokens` of the model at most.
+            device: where the model will run them; on a GPU `batch_tokens` is as large as that.
 
         Raises:
             InputError: the model's configuration lacks the padding id.
         """
         lengths = [(len(example.source), self.target_tokens(example)) for example in examples]
         if batch_tokens is not None:
-            batch_tokens = min(batch_tokens, most_tokens(model))
+            most = most_tokens(model, device)
+            batch_tokens = most if device.startswith("cuda") else min(batch_tokens, most)
         batches = []
         for members in group(lengths, batch_tokens, batch_size):
             chosen = [examples[index] for index in members]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
 from compressor.errors import InputError
+from compressor.model.architecture import decoder_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 # gigabyte in float32, and a gradient doubles that; larger batches gain little on a CPU.
 BATCH_TOKENS = 2048
 _MOST_LOGITS = BATCH_TOKENS * 60_000
+# On a GPU; more no longer gain anything, as a kernel takes some microseconds to start, and one over
+# so many tokens a hundred.
+GPU_BATCH_TOKENS = 32_768
 IGNORED = -100  # the label of padding, as in transformers
 # What tokenizers make of a row takes far more memory than its ids, so no more rows are encoded at
 # once.
@@ -51,13 +56,26 @@ class Batch(dict[str, "Tensor"]):
         tensors: name -> [batch, …].
         rows: index in `Rows` of every line of the tensors, in order.
         spare: what a model makes of it does not count, see `compressor.parallel.sharding`.
+        host: the same batch in the host's memory, where the tensors are elsewhere.
     """
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], rows: Iterable[int], spare: bool = False
+        self,
+        tensors: Mapping[str, Tensor],
+        rows: Iterable[int],
+        spare: bool = False,
+        host: Batch | None = None,
     ) -> None:
         super().__init__(tensors)
-        self.rows, self.spare = tuple(rows), spare
+        self.rows, self.spare, self._host = tuple(rows), spare, host
+
+    @property
+    def host(self) -> Batch:
+        """The same batch in the host's memory, to count and look for things in.
+
+        Asked of a GPU's tensors, the host would wait until all is computed that it has started.
+        """
+        return self if self._host is None else self._host
 
     def inputs(self) -> dict[str, Tensor]:
         """The tensors that the model's forward takes."""
@@ -65,14 +83,32 @@ class Batch(dict[str, "Tensor"]):
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        moved = {name: value.to(device) for name, value in self.items()}
-        return Batch(moved, self.rows, self.spare)
+        moved = {name: moved_to(device, value) for name, value in self.items()}
+        return Batch(moved, self.rows, self.spare, self.host)
 
     def lines(self, lines: slice | list[int], spare: bool = False) -> Batch:
         """A batch of some of its lines."""
         chosen = {name: tensor[lines] for name, tensor in self.items()}
         numbers = range(len(self.rows))[lines] if isinstance(lines, slice) else lines
         return Batch(chosen, (self.rows[number] for number in numbers), spare)
+
+
+def moved_to(device: torch.device | str, tensor: Tensor) -> Tensor:
+    """A tensor of the host on a device; the host does not wait until it is on a GPU."""
+    if str(device).startswith("cuda") and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def chosen(values: Tensor, mask: Tensor) -> Tensor:
+    """`values[mask]`: [true values of the mask, …].
+
+    Args:
+        values: [*dimensions of the mask, …], on any device.
+        mask: bool, in the host's memory: how many are true decides about shapes.
+    """
+    places = moved_to(values.device, mask.flatten().nonzero()[:, 0])
+    return values.flatten(0, mask.dim() - 1).index_select(0, places)
 
 
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -98,7 +134,8 @@ def encode_texts(
     Rows are encoded `ENCODED_ROWS` at a time.
 
     Args:
-        types: also token type ids, whether or not the tokenizer gives them unasked.
+        types: also token type ids; 0 where the tokenizer gives none unasked, since the model then
+            takes 0 for all.
         offsets: also the characters of each token.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
@@ -162,18 +199,39 @@ def _encode_chunk(
         for name, values in lists.items():
             for position, row in enumerate(long):
                 values[row] = shorter[name][position]
+    if types and "token_type_ids" not in tokenizer.model_input_names:
+        lists["token_type_ids"] = [[0] * len(ids) for ids in lists["input_ids"]]
     return lists, cut
 
 
-def most_tokens(model: nn.Module) -> int:
-    """The most padded tokens of a batch with which a model is scored or trained.
+def most_tokens(model: nn.Module, device: str = "cpu") -> int:
+    """The most padded tokens of a batch with which a model is scored or trained on a device.
 
     `BATCH_TOKENS`, but fewer where a translator's large vocabulary would make the logits too large.
+    On a GPU as many as a quarter of its memory holds, at most `GPU_BATCH_TOKENS`.
     """
     config: Any = model.config
-    if not config.is_encoder_decoder:
-        return BATCH_TOKENS
-    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
+    vocabulary = decoder_tokens(config) if config.is_encoder_decoder else 0
+    if device.startswith("cuda"):
+        return _most_tokens_within(gpu_bytes(device) // 4, config, vocabulary)
+    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // max(1, vocabulary)))
+
+
+def _most_tokens_within(memory: int, config: Any, vocabulary: int) -> int:
+    """Counted generously, in float32: what a layer keeps for its backward pass is some 40 times
+    the width, and of the logits there are six copies: both models', their log-probabilities and
+    gradients."""
+    decoder = getattr(config, "decoder_layers", getattr(config, "num_decoder_layers", 0))
+    layers = config.num_hidden_layers + (decoder or 0)
+    bytes_of_a_token = 4 * (40 * config.hidden_size * layers + 6 * vocabulary)
+    return max(1, min(GPU_BATCH_TOKENS, memory // bytes_of_a_token))
+
+
+def gpu_bytes(device: str) -> int:
+    """The memory of a GPU, all of it: what depends on it is the same in every run on a card."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def lines_of_rank(batch: Batch, rank: int | None = None) -> Batch:
@@ -237,12 +295,14 @@ def group(
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     """Ids padded on the right with `value`: [rows, longest] int64."""
+    import numpy as np
     import torch
 
-    padded = torch.full((len(rows), max(map(len, rows))), value, dtype=torch.long)
-    for line, ids in zip(padded, rows, strict=True):
-        line[: len(ids)] = torch.tensor(ids, dtype=torch.long)
-    return padded
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    real = np.arange(lengths.max()) < lengths[:, None]
+    padded = np.full(real.shape, value, np.int64)
+    padded[real] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return torch.from_numpy(padded)
 
 
 def source_tensors(examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
-from compressor.model.languages import source_prefix
+from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task
@@ -179,13 +179,9 @@ class EncoderDecoderTask(Task):
         Searched by transformers' `generate` with the model's own generation settings, but greedy
         unless there is a beam width, and never sampled.
         """
-        generate: Any = model.generate
-        tokens = generate(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            num_beams=1 if num_beams is None else num_beams,
-            do_sample=False,
-        )
+        from compressor.model.generation import generate  # imports transformers
+
+        tokens = generate(model, batch, num_beams=1 if num_beams is None else num_beams)
         return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def answer(
@@ -234,8 +230,4 @@ def require_target_language(tokenizer: Any) -> None:
         InputError: it does not.
     """
     if getattr(tokenizer, "tgt_lang", "") is None:
-        raise InputError(
-            "the checkpoint's tokenizer has no target language; name it with --target-language, "
-            "and the other with --source-language",
-            id="target-language-missing",
-        )
+        raise target_missing("the checkpoint", sorted(languages(tokenizer)))

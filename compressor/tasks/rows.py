@@ -7,7 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
@@ -50,6 +50,8 @@ class Rows:
             has no classes.
         ranked: whether the rows are queries (`sources`) with texts (`pairs`) that answers rank, and
             how relevant these are (`targets`): 0 for not at all.
+        tokenizers: metric -> how it splits texts, settled once for all rows of a run by
+            `compressor.evaluation.with_tokenizers`; empty before.
     """
 
     task: str
@@ -60,6 +62,7 @@ class Rows:
     sha256: str
     labels: list[str] | None = None
     ranked: bool = False
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:

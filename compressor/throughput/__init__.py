@@ -1,16 +1,15 @@
-"""How fast artifacts are, compared side by side, and how fast they could be in theory.
+"""How fast artifacts are, compared side by side, and how much they multiply.
 
-- `benchmark`: times several artifacts, with limits and memory
+- `benchmark`: times several artifacts, with memory
 - `measure`, `summarize`: interleaved timing of any callables, and its statistics
-- `limit_of`, `shape_of`: the theoretical limit of a speed-up
+- `ratio_of_multiply_adds`, `shape_of`: how much less a pruned model multiplies
 - `measure_memory`: the memory of running an artifact, in a fresh process
 """
 
 from compressor.throughput.bench import benchmark
-from compressor.throughput.limits import WorkSize, limit_of
-from compressor.throughput.machine import measure_machine
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
+from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds
 from compressor.throughput.plan import Subject
 from compressor.throughput.shapes import shape_of
 from compressor.throughput.statistics import summarize
@@ -19,10 +18,9 @@ __all__ = [
     "Subject",
     "WorkSize",
     "benchmark",
-    "limit_of",
     "measure",
-    "measure_machine",
     "measure_memory",
+    "ratio_of_multiply_adds",
     "shape_of",
     "summarize",
 ]

@@ -1,4 +1,4 @@
-"""The whole measurement: artifacts in, timings with limits and peak memory out."""
+"""The whole measurement: artifacts in, timings and peak memory out."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compressor.export.engine_names import ONNXRUNTIME
 from compressor.results import Throughput, Timing
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS, Task
 from compressor.throughput.hardware import cores
-from compressor.throughput.limits import Limit, WorkSize, limit_of
-from compressor.throughput.machine import Machine, measure_machine
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
+from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds
 from compressor.throughput.plan import (
     Subject,
     check_request,
@@ -46,6 +44,7 @@ def benchmark(
     target_length: int | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    cuda_graphs: bool = True,
     precision: str | None = None,
     seconds: float = 3.0,
     memory: bool = True,
@@ -61,13 +60,13 @@ def benchmark(
     Args:
         subjects: artifacts, the dense one first.
         rows: the data that sentences and lengths are taken from.
-        config: the checkpoint's configuration; without it there are no theoretical limits.
+        config: the checkpoint's configuration; without it multiply-adds are not counted.
         batch_sizes: rows per batch; distinct.
         lengths: `data`, or the number of source tokens every row is cut or filled to.
         target_length: generated tokens per row, of tasks that generate; None takes the mean length
             of the reference's own answers to the timed rows, rounded up.
-        device, threads, precision: as for the runtime; None means all cores this process may
-            use, and the artifact's default precision.
+        device, threads, cuda_graphs, precision: as for the runtime; None means all cores this
+            process may use, and the artifact's default precision.
         seconds: least time per model and batch size.
         memory: whether to measure peak memory, in a process per model and batch size.
         seed: of the choice of rows and of the bootstrap.
@@ -80,7 +79,9 @@ def benchmark(
     """
     task = TASKS[rows.task]
     check_request(subjects, task, target_length)
-    options: dict[str, Any] = {"device": device, "threads": threads or cores()}
+    options: dict[str, Any] = {
+        "device": device, "threads": threads or cores(), "cuda_graphs": cuda_graphs,
+    }  # fmt: skip
 
     def opened(subject: Subject) -> Runtime:
         named = subject.precision or precision
@@ -98,8 +99,7 @@ def benchmark(
     )  # fmt: skip
     unnamed = [subject for subject in subjects if (subject.precision or precision) is None]
     precisions = precisions_of(runtimes, unnamed)
-    machine = partial(measure_machine, device, options["threads"])
-    limits = _limits(task, subjects, config, workloads, precisions, machine)
+    ratios = {} if config is None else _ratios(task, subjects, config, workloads)
     peaks: dict[Key, float | None] = {}
     if memory:
         if progress:
@@ -109,7 +109,7 @@ def benchmark(
     samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     reference = subjects[0].name
     timings = summarize(
-        samples, workloads, limits, peak_memory_mib=peaks, reference=reference, seed=seed
+        samples, workloads, ratios, peak_memory_mib=peaks, reference=reference, seed=seed
     )
     engines = {name: runtime.engine for name, runtime in runtimes.items()}
     if len(set(engines.values())) > 1:
@@ -170,49 +170,28 @@ def _runs(
 
 
 def _say_what_ran(row: Timing, runtime: Runtime) -> Timing:
-    found = {name: getattr(runtime, name) for name in ("provider", "precision", "engine")}
-    return row.model_copy(update=found)
+    found = {name: getattr(runtime, name) for name in ("precision", "engine")}
+    return row.model_copy(update=found | {"provider": runtime.ran_by})
 
 
 def _describe(lengths: Lengths) -> str:
     return "source lengths from the data" if lengths == "data" else f"{lengths} source tokens"
 
 
-def _limits(
+def _ratios(
     task: Task,
     subjects: Sequence[Subject],
-    config: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
     workloads: Sequence[Workload],
-    precisions: Mapping[str, str],
-    machine: Callable[[str], Machine],
-) -> dict[Key, Limit]:
-    """Theoretical limits of the models that run in the reference's precision, in onnxruntime.
-
-    The machine is measured with that alone.
-
-    Between precisions there is none: their kernels reach different shares of their peak rates, so
-    the ratio of the peaks is no bound. Nor is there one in int8, where quantizing activations is
-    work that pruning removes too, but that is not counted.
-
-    Args:
-        config: the checkpoint's configuration; without it there are none.
-        machine: measures the machine for a precision.
-    """
-    dense, *others = subjects
-    precision = precisions[dense.name]
-    alike = [x for x in others if precisions[x.name] == precision and x.engine == ONNXRUNTIME]
-    if config is None or dense.engine != ONNXRUNTIME or not alike or precision == "int8":
-        return {}
-    rates = machine(precision)
-    shapes = {
-        subject.name: shape_of(task, config, subject.counts, count_output_tokens(subject.directory))
-        for subject in (dense, *alike)
-    }
+) -> dict[Key, float]:
+    """Multiply-adds of the first model over each other's, of each workload."""
+    dense, *others = (
+        shape_of(task, config, subject.counts, count_output_tokens(subject.directory))
+        for subject in subjects
+    )
     return {
-        (subject.name, load.batch_size): limit_of(
-            shapes[dense.name], shapes[subject.name], rates, _work_sizes(load)
-        )
-        for subject in alike
+        (subject.name, load.batch_size): ratio_of_multiply_adds(dense, shape, _work_sizes(load))
+        for subject, shape in zip(subjects[1:], others, strict=True)
         for load in workloads
     }
 

@@ -48,6 +48,7 @@ def measure_memory(
     device: str = "cpu",
     precision: str | None = None,
     threads: int | None = None,
+    cuda_graphs: bool = True,
     engine: str = "onnxruntime",
 ) -> MemoryUse:
     """Load an artifact in a fresh process, run each batch once, and report what that took.
@@ -57,7 +58,7 @@ def measure_memory(
         runtime: what runs it, as `Task.runtime`.
         batches: padded batches as the runtime takes them.
         options: of `Runtime.compute`.
-        device, precision, threads, engine: as for the runtime.
+        device, precision, threads, cuda_graphs, engine: as for the runtime.
 
     Raises:
         EnvironmentProblem: the process failed; the message ends with the process's own.
@@ -74,6 +75,7 @@ def measure_memory(
                 "device": device,
                 "precision": precision,
                 "threads": threads,
+                "cuda_graphs": cuda_graphs,
                 "engine": engine,
             },
         }

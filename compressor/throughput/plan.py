@@ -22,7 +22,7 @@ class Subject:
     """One artifact to time.
 
     Args:
-        counts: sublayer name -> units it has; its theoretical limit follows from them.
+        counts: sublayer name -> units it has; its multiply-adds follow from them.
         precision: of its graphs; None means that of the whole measurement.
         engine: that computes.
         dense: whether it is the dense model, in any engine and precision.

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.results import Timing
-from compressor.throughput.limits import Limit
 from compressor.throughput.measure import Samples
 from compressor.throughput.workloads import Workload
 
@@ -40,7 +39,7 @@ _DRAWS_PER_CHUNK = 2_000_000  # bounds the memory that very long runs take
 def summarize(
     samples: Samples,
     workloads: Sequence[Workload],
-    limits: Mapping[tuple[str, int], Limit] | None = None,
+    macs_ratios: Mapping[tuple[str, int], float] | None = None,
     *,
     peak_memory_mib: Mapping[tuple[str, int], float | None] | None = None,
     reference: str = "dense",
@@ -51,7 +50,7 @@ def summarize(
     Args:
         samples: what `measure` returned for `workloads`.
         workloads: those that were measured.
-        limits: (model, batch size) -> theoretical limit.
+        macs_ratios: (model, batch size) -> multiply-adds of the reference over the model's.
         peak_memory_mib: (model, batch size) -> peak memory, None where it is unknown.
         reference: the model that speed-ups are relative to. It has none itself; without it, no
             model has one.
@@ -74,10 +73,7 @@ def summarize(
             more: dict[str, Any] = {"peak_memory_mib": (peak_memory_mib or {}).get(key)}
             if reference in names and name != reference:
                 more |= {"speedup": speedup, "speedup_interval": interval}
-                limit = (limits or {}).get(key)
-                if limit is not None:
-                    more |= {"limit": limit.time, "limit_macs": limit.macs}
-                    more["limit_bytes"] = limit.bytes
+                more["macs_ratio"] = (macs_ratios or {}).get(key)
             rows.append(_timing(name, workload, seconds, pass_seconds, more))
     return rows
 

@@ -14,7 +14,9 @@ from compressor.tasks import Batch, Example, Task
 from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least
-# Rows that are read together, shuffled, and grouped by length: some megabytes of token ids.
+# Rows that are read together, shuffled, and grouped by length: some megabytes of token ids. That
+# many for steps of up to 64 rows; for larger steps more, so that the share of steps that are short,
+# at a window's end, stays the same.
 WINDOW_ROWS = 4096
 
 
@@ -59,12 +61,14 @@ def hold_out(
     return [examples[i] for i in rows if i not in held], [examples[i] for i in sorted(held)]
 
 
-def batches_of_rank(task: Task, rows: Sequence[Example], model: nn.Module) -> list[Batch]:
-    """The batches of its share of some rows that this rank runs a model over.
+def batches_of_rank(
+    task: Task, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
+) -> list[Batch]:
+    """The batches of its share of some rows that this rank runs a model over, on a device.
 
     As many as any other rank's if models are sharded: the last ones may be spare.
     """
-    batches = task.batches(parallel.shard(rows), model)
+    batches = task.batches(parallel.shard(rows), model, device=device)
     if not parallel.shards():
         return batches
     missing = max(parallel.gather(len(batches))) - len(batches)
@@ -75,9 +79,9 @@ def batches_of_rank(task: Task, rows: Sequence[Example], model: nn.Module) -> li
 class Batches:
     """The batches of every epoch; each epoch has as many as any other.
 
-    An epoch goes through all rows once, in windows of `WINDOW_ROWS` stored rows. A window holds
-    blocks drawn from the whole file, and its share of the rows in memory. Those are batched by
-    themselves, since what is kept of them (see `compressor.recovery.teacher`) helps only a batch
+    An epoch goes through all rows once, in windows of `WINDOW_ROWS` stored rows or more. A window
+    holds blocks drawn from the whole file, and its share of the rows in memory. Those are batched
+    by themselves, since what is kept of them (see `compressor.recovery.teacher`) helps only a batch
     whose rows are all known.
     """
 
@@ -85,7 +89,8 @@ class Batches:
         self.data, self.batch_size, self.seed = data, batch_size, seed
         stored = data.stored
         self._blocks = 0 if stored is None else -(-stored.rows // BLOCK_ROWS)
-        self._per_window = 1 if stored is None else max(1, WINDOW_ROWS // BLOCK_ROWS)
+        window = WINDOW_ROWS * max(1, batch_size // 64)
+        self._per_window = 1 if stored is None else max(1, window // BLOCK_ROWS)
         self.windows = max(1, -(-self._blocks // self._per_window))
 
     def __len__(self) -> int:

@@ -34,6 +34,8 @@ from compressor.training.state import SavedState, Trained, UnusableState, shapes
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
 _LARGEST_GRADIENT = 1.0  # norm that gradients are clipped to
+# Between two looks at the losses on a GPU, for each of which the host waits until it is done.
+UNREAD_STEPS = 32
 
 
 class Problem(ABC):
@@ -134,13 +136,13 @@ def train(
     with torch.random.fork_rng(devices=cuda):
         while run.done < 1 and not run.trained.stopped_early:
             epoch, done = divmod(run.trained.steps, run.per_epoch)
-            began, loss = run.trained.steps, 0.0
+            began = run.trained.steps
             for batch in islice(run.batches.of_epoch(epoch, skip=done), run.total - began):
-                loss += run.step(batch)
+                run.step(batch)
                 progress(int(run.done * run.total), run.total)
                 if run.done >= 1:
                     break
-            run.end_epoch(loss / (run.trained.steps - began))
+            run.end_epoch(run.trained.steps - began)
             report(_line(run.trained, -(-run.total // run.per_epoch)))
     run.restore_best()
     return run.trained
@@ -159,7 +161,7 @@ class _Run:
     ) -> None:
         self.problem, self.data, self.schedule, self.seed = problem, data, schedule, seed
         self.state, self.trained = state, Trained()
-        self.most_tokens = most_tokens(data.model)
+        self.most_tokens = most_tokens(data.model, data.device)
         self.optimizer = MuonAdamW(
             [{"decay": True, **g} for g in problem.groups()],
             problem.tables(),
@@ -173,6 +175,9 @@ class _Run:
         self.total = self.per_epoch * schedule.epochs
         if schedule.steps is not None:
             self.total = min(self.total, schedule.steps)
+        self._unread: list[Tensor] = []  # the losses of the last steps, float64, on the device
+        self.most_unread = _most_unread(data.device)
+        self._loss = 0.0  # sum of those of this epoch that were read, of this rank's rows
         self._saved, self._saving = time.monotonic(), 0.0
 
     @property
@@ -182,37 +187,52 @@ class _Run:
         spent = 0.0 if limit is None else min(1.0, self.trained.seconds / limit)
         return max(self.trained.steps / self.total, spent)
 
-    def step(self, batch: Batch) -> float:
-        """Change the parameters once; the mean loss of the batch."""
+    def step(self, batch: Batch) -> None:
+        """Change the parameters once; on a GPU nothing here waits for what is computed there."""
         start, steps, done = time.monotonic(), self.trained.steps, self.done
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self._factor(done, group["decay"])
         self.optimizer.zero_grad()
-        loss = 0.0
+        loss = torch.zeros((), dtype=torch.float64, device=self.data.device)
         for part in parts_of_rank(batch, self.most_tokens):
             torch.manual_seed((self.seed << 32) + steps)  # the same gates are drawn for each part
             partial = self.problem.loss(part.to(self.data.device), done, batch)
             if part.spare:
                 partial = 0.0 * partial
-            loss += float(partial.detach())
-            if not math.isfinite(loss):
-                raise InputError(
-                    f"the training loss is {loss} at step {steps}; check the checkpoint with "
-                    "`compress evaluate`, or lower --learning-rate",
-                    id="loss-not-finite",
-                )
+            loss += partial.detach()
             partial.backward()
         parallel.add_up_gradients(p for g in self.optimizer.param_groups for p in g["params"])
-        loss = parallel.total(loss)
         self.problem.take_step()
         for group in self.optimizer.param_groups:
             clip_gradients(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
+        self._unread.append(loss)
         self._count(start, steps=steps + 1)
+        if len(self._unread) >= self.most_unread:
+            self.read_losses()
         # At the end of an epoch it is saved after the validation.
         if self.trained.steps % self.per_epoch != 0 and self.done < 1:
             self.save_if_due(SAVE_SECONDS)
-        return loss
+
+    def read_losses(self) -> None:
+        """Add up the losses of the steps since the last time.
+
+        Raises:
+            InputError: one is not finite.
+        """
+        if not self._unread:
+            return
+        losses = torch.stack(self._unread).tolist()
+        first = self.trained.steps - len(losses)
+        self._unread = []
+        for step, loss in enumerate(losses, first):
+            if not math.isfinite(loss):
+                raise InputError(
+                    f"the training loss is {loss} at step {step}; check the checkpoint with "
+                    "`compress evaluate`, or lower --learning-rate",
+                    id="loss-not-finite",
+                )
+            self._loss += loss
 
     def _count(self, start: float, **changes: Any) -> None:
         """Note the time since `start`, and what else has changed."""
@@ -228,8 +248,14 @@ class _Run:
             return (done + 1 / self.total) / (warmup + 1 / self.total)
         return (1 - done) / (1 - warmup) if decay else 1.0
 
-    def end_epoch(self, loss: float) -> None:
-        """Validate, keep the parameters if they are the best so far, and save."""
+    def end_epoch(self, steps: int) -> None:
+        """Validate, keep the parameters if they are the best so far, and save.
+
+        Args:
+            steps: since the epoch began, or since it went on.
+        """
+        self.read_losses()
+        loss, self._loss = parallel.total(self._loss) / steps, 0.0
         start, last = time.monotonic(), self.done >= 1
         parallel.equalize(self.problem.tensors().values())  # processors may round differently
         value = parallel.agree(self.problem.validate(self.done))
@@ -274,6 +300,7 @@ class _Run:
         """
         if self.state is None or not (parallel.is_main() or parallel.shards()):
             return
+        self.read_losses()  # weights behind a loss that is not finite are not saved
         start = time.monotonic()
         moments = self.optimizer.state_dict()["state"]
         tensors = {f"now.{n}": t.detach() for n, t in self.problem.tensors().items()}
@@ -328,6 +355,10 @@ class _Run:
         held = {number: found for number, found in enumerate(moments) if found}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": held})
         self.trained, self.best = saved.trained, best
+
+
+def _most_unread(device: str) -> int:
+    return 1 if device == "cpu" else UNREAD_STEPS
 
 
 def _line(trained: Trained, epochs: int) -> str:

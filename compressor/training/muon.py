@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.parallel import sharding
 from compressor.training.optimizer import RowAdamW
 from compressor.training.precision import Precision, has_bf16
@@ -48,17 +49,21 @@ class MuonAdamW(RowAdamW):
         for matrix, gradient in gradients.items():
             matrix.grad = gradient
         for group in groups:
-            for matrix in group["params"]:
-                if matrix in gradients:
-                    self._change(group, matrix)
+            for matrices in _stacks([m for m in group["params"] if m in gradients]):
+                self._change(group, matrices)
 
-    def _change(self, group: dict[str, Any], matrix: nn.Parameter) -> None:
-        moved = sharding.whole(self._momentum(matrix))
-        in_bf16 = group["muon"] == "bf16" and has_bf16(moved.device.type)
-        step = orthogonalize(moved.bfloat16() if in_bf16 else moved).to(moved.dtype)
-        rate = group["lr"]
-        matrix.mul_(1 - rate * group["weight_decay"])
-        matrix.add_(sharding.part_of(step, matrix), alpha=-0.2 * math.sqrt(max(step.shape)) * rate)
+    def _change(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
+        """Change matrices of one shape, up to which of both sides is the longer one."""
+        moved = [sharding.whole(self._momentum(matrix)) for matrix in matrices]
+        dtype, in_bf16 = moved[0].dtype, group["muon"] == "bf16" and has_bf16(moved[0].device.type)
+        wide = [_wide(x.bfloat16() if in_bf16 else x) for x in moved]
+        steps = orthogonalize(wide[0] if len(wide) == 1 else torch.stack(wide)).to(dtype)
+        rate, longest = group["lr"], max(moved[0].shape)
+        for matrix, step in zip(matrices, [steps] if len(wide) == 1 else steps, strict=True):
+            oriented = step if matrix.shape == step.shape else step.T
+            matrix.mul_(1 - rate * group["weight_decay"])
+            own = sharding.part_of(oriented, matrix)
+            matrix.add_(own, alpha=-0.2 * math.sqrt(longest) * rate)
 
     def _momentum(self, matrix: nn.Parameter) -> Tensor:
         """Nesterov's: the gradient on the way to the mean of all so far."""
@@ -73,21 +78,42 @@ class MuonAdamW(RowAdamW):
         return gradient.lerp(mean, MOMENTUM)
 
 
+def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Matrices of equal shapes together on a GPU, where starting a product of small ones takes
+    longer than computing it; on CPUs, and of shards, which are gathered, one by one."""
+    if not matrices or not _stacks_pay(matrices[0]):
+        return [[matrix] for matrix in matrices]
+    found: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    for matrix in matrices:
+        found.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
+    return list(found.values())
+
+
+def _stacks_pay(matrix: Tensor) -> bool:
+    return matrix.device.type != "cpu" and not parallel.is_shard(matrix)
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    """With no more rows than columns: the shorter side is the one that is squared."""
+    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+
+
 def orthogonalize(matrix: Tensor) -> Tensor:
     """Nearly U V^T of a matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
 
     Args:
-        matrix: [rows, columns], of any two sizes.
+        matrix: [rows, columns] of any two sizes, or several such.
 
     Returns:
         The same shape and dtype: steps of Jordan's quintic Newton-Schulz iteration.
     """
-    if matrix.shape[0] > matrix.shape[1]:  # the shorter side is the one that is squared
-        return orthogonalize(matrix.T).T
-    x = matrix / (torch.linalg.matrix_norm(matrix) + 1e-7)
+    if matrix.shape[-2] > matrix.shape[-1]:
+        return orthogonalize(matrix.mT).mT
+    x = matrix / (torch.linalg.matrix_norm(matrix, keepdim=True) + 1e-7)
+    multiply = torch.addmm if matrix.dim() == 2 else torch.baddbmm
     for _ in range(_ITERATIONS):
-        square = x @ x.T
-        x = 3.4445 * x + torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315) @ x
+        square = x @ x.mT
+        x = 3.4445 * x + multiply(square, square, square, beta=-4.7750, alpha=2.0315) @ x
     return x
 
 

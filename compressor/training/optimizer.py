@@ -33,11 +33,12 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 
 @contextmanager
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
-    """Within the context a table's gradient has the rows of the batch alone.
+    """Within the context a table's gradient has the rows of the batch alone, in the host's memory.
 
-    Shards (`compressor.parallel.sharding`) have whole gradients.
+    On a GPU it has all rows: for how many a batch has, the host would wait, which takes longer
+    than a pass over a table there. Shards (`compressor.parallel.sharding`) have whole gradients.
     """
-    changed = [table for table in tables if not parallel.is_shard(table.weight)]
+    changed = [t for t in tables if not parallel.is_shard(t.weight) and _counts_rows(t.weight)]
     for table in changed:
         table.sparse = True
     try:
@@ -97,22 +98,34 @@ class RowAdamW(torch.optim.AdamW):
         """Kingma & Ba 2015, algorithm 1, with decoupled weight decay, on rows with a gradient."""
         state = self.state[table]
         if not state:
-            state["step"] = torch.zeros((), device=table.device)
+            state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
-        state["step"] += 1
+        state["step"] = state["step"].cpu() + 1  # AdamW reads it from a file to the device
         weight, first, second, gradient = map(
             _held, (table, state["exp_avg"], state["exp_avg_sq"], gradient)
         )
         # A dense gradient is zero in the other rows.
-        found = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
-        rows, values = found.indices()[0], found.values()
+        rows: Any
+        if gradient.is_sparse or _counts_rows(weight):
+            found = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
+            rows, values = found.indices()[0], found.values()
+        else:
+            rows, values = slice(None), gradient
         rate, (beta1, beta2), steps = group["lr"], group["betas"], float(state["step"])
-        mean = first[rows].lerp_(values, 1 - beta1)
-        square = second[rows].mul_(beta2).addcmul_(values, values, value=1 - beta2)
-        first[rows], second[rows] = mean, square
-        scale = square.div_(1 - beta2**steps).sqrt_().add_(group["eps"])
-        changed = weight[rows].mul_(1 - rate * group["weight_decay"])
-        weight[rows] = changed.addcdiv_(mean, scale, value=-rate / (1 - beta1**steps))
+        mean = first[rows].lerp(values, 1 - beta1)
+        square = (second[rows] * beta2).addcmul_(values, values, value=1 - beta2)
+        scale = (square / (1 - beta2**steps)).sqrt_().add_(group["eps"])
+        changed = weight[rows] * (1 - rate * group["weight_decay"])
+        changed = changed.addcdiv_(mean, scale, value=-rate / (1 - beta1**steps))
+        for tensor, new in ((first, mean), (second, square), (weight, changed)):
+            if isinstance(rows, slice):
+                new = new.where(gradient.any(1, keepdim=True), tensor)
+            tensor[rows] = new
+
+
+def _counts_rows(table: Tensor) -> bool:
+    """Whether the host may ask how many rows have a gradient: of a GPU it would have to wait."""
+    return table.device.type == "cpu"
 
 
 def _held(tensor: Tensor) -> Tensor:

@@ -4,17 +4,19 @@ A classifier learns from the dense model's predictions for it. A translator lear
 model's own translations (sequence-level knowledge distillation, Kim & Rush 2016), which are made
 once and kept in a file (`compressor.recovery.translations`).
 
-In memory is an offset for every 256 lines (a byte for 32 lines), and the rows of one window
-(`compressor.training.data`). A packed file is unpacked to disk first, since nothing can be read
-from its middle.
+In memory is an offset for every 256 lines (a byte for 32 lines), the rows of one window
+(`compressor.training.data`), and of a text of some hundred thousand lines their token ids, since
+encoding them takes as long as a GPU needs to learn from them. A packed file is unpacked to disk
+first, since nothing can be read from its middle.
 """
 
 from __future__ import annotations
 
 import copy
+import pickle
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from compressor.tasks import Example, Rows, Task
 from compressor.tasks.texts import DISTILL, TextColumn, open_texts
 
 BLOCK_ROWS = 32
+# Of a text with up to so many lines token ids are kept, in up to so many bytes.
+KEPT_LINES, KEPT_BYTES = 2**19, 2**26
 _BLOCKS = 8  # between two offsets that are kept; reading a block goes over three and a half others
 
 
@@ -137,6 +141,7 @@ class Text:
     max_tokens: int
     labels: list[str] | None = None
     translations: TextLines | None = None
+    _encoded: dict[int, bytes] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -153,6 +158,20 @@ class Text:
 
     def read(self, blocks: Sequence[int]) -> list[Example]:
         """The rows of some blocks; their numbers are below 0, where no calibration row's is."""
+        missing = [block for block in blocks if block not in self._encoded]
+        found = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
+        if self.rows <= KEPT_LINES:
+            room = KEPT_BYTES - sum(map(len, self._encoded.values()))
+            for block, rows in found.items():
+                packed = pickle.dumps(rows)  # two or three bytes an id, a tuple has 36
+                if (room := room - len(packed)) < 0:
+                    break
+                self._encoded[block] = packed
+        rows_of = found | {b: pickle.loads(self._encoded[b]) for b in blocks if b not in found}
+        return [row for block in blocks for row in rows_of[block]]
+
+    def _encode(self, blocks: Sequence[int]) -> list[list[Example]]:
+        """The rows of some blocks, block by block."""
         texts = [texts for block in blocks for texts in self.lines.block(block)]
         if self.translations is not None:
             targets = [row[0] for block in blocks for row in self.translations.block(block)]
@@ -163,9 +182,11 @@ class Text:
         sources, path = [row[0] for row in texts], str(self.lines.path)
         rows = Rows(self.task.name, sources, seconds, targets, [path], "", self.labels)
         examples = self.task.encode(rows, self.tokenizer, self.max_tokens)
-        numbers = [
-            block * BLOCK_ROWS + line
+        encoded = iter(examples)
+        return [
+            [
+                replace(next(encoded), row=-1 - (block * BLOCK_ROWS + line))
+                for line in range(min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
+            ]
             for block in blocks
-            for line in range(min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
         ]
-        return [replace(x, row=-1 - n) for x, n in zip(examples, numbers, strict=True)]

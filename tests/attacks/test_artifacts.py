@@ -232,6 +232,7 @@ def test_graphs_of_other_types_are_refused(translator, classifier):
 
 CLASSIFIER_EDITS: dict[str, dict[str, Any]] = {
     "a label less": {"labels": ["a", "b", "c", "d"]},
+    "a label twice": {"labels": ["a", "b", "c", "d", "a"]},
     "labels that are numbers": {"labels": [1, 2, 3, 4, 5]},
     "an input less": {"inputs": ["input_ids"]},
     "an absurd padding": {"pad_token_id": 10**20},

@@ -137,7 +137,7 @@ IMPOSSIBLE = {
     "a negative share": ((*MODEL, "macs_share"), -0.5),
     "a share of more than all": ((*MODEL, "macs_share"), 1.5),
     "a negative speed-up": (SPEED, -2.0),
-    "a negative limit": (("throughput", "rows", 4, "limit"), -2.0),
+    "a negative ratio": (("throughput", "rows", 4, "macs_ratio"), -2.0),
     "a reversed interval": ((*BLEU, "interval"), [0.2, -0.2]),
     "a reversed interval of a speed-up": (("throughput", "rows", 4, "speedup_interval"), [2, 1]),
     "a reversed interval of an outcome": (("gate", 0, "interval"), [2, 1]),

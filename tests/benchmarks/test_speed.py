@@ -63,7 +63,7 @@ def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     # Two references, five peers, two batch sizes, two lengths.
     assert len(result["timings"]) == 2 * 5 * 2 * 2
     assert {row["source_tokens"] for row in result["timings"]} == {6, 9}
-    limited = [row for row in result["timings"] if row["limit"] is not None]
+    limited = [row for row in result["timings"] if row["macs_ratio"] is not None]
     assert {(r["variant"], r["reference"]) for r in limited} == {
         ("compress, pruned, fp32", "compress, dense, fp32")
     }
@@ -146,12 +146,13 @@ def test_a_translator_of_opus_size_has_all_its_pieces(tmp_path: Path):
 def point(variant: str, x: float, speed: float, **more: object) -> dict:
     return {
         "variant": variant, "x": x, "sentences_per_second": speed, "latency_ms": {"p50": 8.0},
-        "peak_memory_mib": None, "speedup": None, "speedup_interval": None, "limit": None, **more,
+        "peak_memory_mib": None, "speedup": None, "speedup_interval": None, "macs_ratio": None,
+        **more,
     }  # fmt: skip
 
 
 def test_the_scale_table_and_plots_show_every_point(tmp_path: Path):
-    gain = {"speedup": 1.2, "speedup_interval": (1.1, 1.3), "limit": 1.25}
+    gain = {"speedup": 1.2, "speedup_interval": (1.1, 1.3), "macs_ratio": 1.25}
     result = {
         "encoder: rows per batch": [
             point("dense", 1, 100.0), point("dense", 2, 150.0),

@@ -99,15 +99,40 @@ def test_errors_end_the_job_where_they_happen(runner, inputs, environment, step,
 
 
 def test_a_run_in_the_cache_is_not_repeated(runner, tmp_path):
-    job = runner()
-    out = job.temporary / "compress" / "0123abcd" / "out"
-    out.mkdir(parents=True)
-    (tmp_path / "finished.json").rename(out / "report.json")
-    job.cache_hit = "true"
+    job = runner(cache_files="data/*")
+    (job.workspace / "data").mkdir()
+    rows = job.workspace / "data" / "rows.tsv"
+    rows.write_text("one")
     assert job.run() == 0, job.log
-    assert "Compress" not in job.ran
-    assert "actions/cache/save@v4" not in job.ran
-    assert not (job.temporary / "run.txt").exists()
+    key = job.outputs["key"]["key"]
+    assert job.ran.count("actions/cache/save@v4") == 1
+
+    again = runner(cache_files="data/*", max_metric_drop="bleu=4")
+    again.cache_hit = "true"
+    (again.temporary / "run.txt").unlink()
+    assert again.run() == 0, again.log
+    assert again.outputs["key"]["key"] == key
+    assert "Compress" not in again.ran
+    assert "actions/cache/save@v4" not in again.ran
+    assert not (again.temporary / "run.txt").exists()
+
+    for change in ({"model": "other"}, {"test": "data/other.tsv"}):
+        other = runner(cache_files="data/*", **change)
+        assert other.run() == 0, other.log
+        assert other.outputs["key"]["key"] != key
+    rows.write_text("two")
+    other = runner(cache_files="data/*")
+    assert other.run() == 0, other.log
+    assert other.outputs["key"]["key"] != key
+
+
+def test_nothing_is_cached_unless_the_files_are_named(runner):
+    job = runner()
+    assert job.run() == 0, job.log
+    assert not [step for step in job.ran if step.startswith("actions/cache")]
+    job = runner(cache_files="nothing/*")
+    assert job.run() == 4
+    assert "cache-files matches no file" in job.log
 
 
 def test_an_earlier_run_is_compared_with(runner, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
-from compressor.evaluation import LowerBound, compare, lower_bound
+from compressor.evaluation import METRICS, LowerBound, compare, lower_bound
 from compressor.evaluation.bounds import score_bound, score_rows
 from tests.helpers.toy import sentence
 
@@ -46,7 +46,9 @@ def bound(
     limit: float,
     alpha: float = ALPHA,
 ) -> LowerBound:
-    return lower_bound(metric, *answers, limit=limit, alpha=alpha, resamples=1000, seed=0)
+    return lower_bound(
+        METRICS[metric](), *answers, limit=limit, alpha=alpha, resamples=1000, seed=0
+    )
 
 
 def score_statistic(lost: int, won: int, rows: int, loss: float) -> float:

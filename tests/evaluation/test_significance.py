@@ -12,8 +12,9 @@ from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import DEFAULT_SEED, compare
-from compressor.evaluation.significance import DRAWS_PER_CHUNK, Pair, resampled_counts
+from compressor.evaluation import DEFAULT_SEED, METRICS, compare
+from compressor.evaluation.draws import DRAWS_PER_CHUNK, resampled_counts
+from compressor.evaluation.significance import Pair
 from compressor.report import facts
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
@@ -55,7 +56,7 @@ def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) ->
         test_type="bs",
     )()
 
-    pair = Pair.of(TASKS["translation"].metrics, dense, pruned, references)
+    pair = Pair.of([METRICS[x]() for x in TASKS["translation"].metrics], dense, pruned, references)
     scores = pair.bootstrap(1000, DEFAULT_SEED)
     assert scores.keys() == {"bleu", "chrf"}
     for name, theirs in (("bleu", reference["BLEU"][1]), ("chrf", reference["chrF2"][1])):
@@ -128,7 +129,7 @@ def test_classification_draws_equal_scikit_learn_on_the_drawn_rows() -> None:
     rng = np.random.default_rng(8)
     drawn = rng.integers(len(gold), size=(30, len(gold)))
 
-    pair = Pair.of(TASKS["classification"].metrics, dense, pruned, gold)
+    pair = Pair.of([METRICS[x]() for x in TASKS["classification"].metrics], dense, pruned, gold)
     scores = pair.bootstrap(30, 8)
 
     for system, outputs in enumerate((dense, pruned)):
@@ -155,7 +156,7 @@ def test_model_compared_with_itself_does_not_differ(task: str) -> None:
 
 
 def test_chunks_do_not_change_the_result() -> None:
-    pair = Pair.of(TASKS["translation"].metrics, *translations(40))
+    pair = Pair.of([METRICS[x]() for x in TASKS["translation"].metrics], *translations(40))
 
     whole, chunked = pair.bootstrap(50, 1), pair.bootstrap(50, 1, chunk=7 * 40)
 

@@ -16,7 +16,6 @@ from torch.export import ExportedProgram
 
 from compressor.errors import InputError, VerificationError
 from compressor.export import export_model
-from compressor.export.generation import generation_settings
 from compressor.export.graphs import OPSET
 from compressor.export.precisions import add_precision
 from compressor.export.task_graphs import Network
@@ -37,7 +36,6 @@ from tests.helpers.tiny import (
     empty_first_mask,
     nothing_left_mask,
     ragged_batch,
-    tiny_model,
     uneven_mask,
 )
 
@@ -233,17 +231,6 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
     assert written == ["manifest.json", "model.onnx", "onnx"]
     with raises(InputError, "output-not-empty"):
         export_checkpoint(wanted, out)
-
-
-def test_generation_settings_that_cannot_be_followed_are_refused():
-    model = tiny_model("marian")
-    model.generation_config.repetition_penalty = 1.3
-    with raises(InputError, "generation-setting-unsupported"):
-        generation_settings(model)
-    model.generation_config.repetition_penalty = None
-    model.generation_config.bad_words_ids = [[3, 4]]
-    with raises(InputError, "bad-words-unsupported"):
-        generation_settings(model)
 
 
 def test_a_real_marian_directory_with_pieces(tmp_path):

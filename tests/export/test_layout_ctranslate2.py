@@ -10,6 +10,7 @@ from pathlib import Path
 import ctranslate2
 import pytest
 import torch
+from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from compressor.commands import invoke
 from compressor.errors import VerificationError
@@ -138,6 +139,40 @@ def test_options_that_it_has_no_use_for_are_refused(
     assert invoke([*command, "--layout", "ctranslate2", *options]) == status
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("target", [60, 72, 55])
+def test_both_vocabularies_of_a_marian_model_are_written(tmp_path: Path, capsys, target: int):
+    """Texts through CTranslate2, by the names of its pieces, are transformers' translations."""
+    dense = toy.marian_with_two_vocabularies(tmp_path / "dense", target=target)
+    out = tmp_path / "out"
+    command = ["export", "-m", str(dense), "--layout", "ctranslate2", "-o", str(out)]
+    assert invoke(command) == 0
+    tokenizer = MarianTokenizer.from_pretrained(dense)
+    model = MarianMTModel.from_pretrained(dense)
+    texts = toy.sentences(20)
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    rows = model.generate(**batch, num_beams=1, do_sample=False, max_length=20)
+    wanted = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    translator = ctranslate2.Translator(str(out), compute_type="float32")
+    opened = AutoTokenizer.from_pretrained(out)
+    pieces = [[*opened.tokenize(text), "</s>"] for text in texts]
+    found = translator.translate_batch(pieces, beam_size=1, max_decoding_length=19)
+    assert [opened.convert_tokens_to_string(x.hypotheses[0]) for x in found] == wanted
+    assert len(set(wanted)) > 1
+    assert invoke(["export", "-m", str(dense), "-o", str(tmp_path / "own")]) == 4
+    assert "separate_vocabs" in capsys.readouterr().err
+
+
+def test_pieces_of_the_wrong_side_are_seen(tmp_path: Path):
+    checkpoint = open_checkpoint(str(toy.marian_with_two_vocabularies(tmp_path / "dense")))
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+    write_translator(network, tmp_path / "out", "fp32")
+    source = (tmp_path / "out" / "source_vocabulary.json").read_bytes()
+    (tmp_path / "out" / "target_vocabulary.json").write_bytes(source)
+    with raises(VerificationError, "ctranslate2-vocabulary-differs"):
+        verify_translator(network, tmp_path / "out", [])
 
 
 def test_classifiers_are_refused(tmp_path: Path, capsys):

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
 from compressor.errors import InputError, VerificationError
-from compressor.export.tokenizer import check_tokenizer, write_tokenizer
+from compressor.export.tokenizer import write_tokenizer
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.runtime.text import FIRST_WITHOUT_ID, TextTokenizer
 from tests.helpers.errors import raises
 
@@ -266,18 +267,18 @@ def test_bpe_tokenizers_are_not_cleaned_up(tmp_path: Path) -> None:
     assert written.decode([[0, 1, 2]]) == ["a ."]
 
 
-def test_a_difference_is_reported_by_index(tokenizer: MarianTokenizer, tmp_path: Path) -> None:
+def test_a_difference_is_reported_with_the_text(tokenizer: MarianTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     write_tokenizer(tokenizer, path)
-    check_tokenizer(tokenizer, path, TEXTS)
+    TokenizerProbe(tokenizer, TEXTS).check_file(path)
     damaged = json.loads(path.read_text(encoding="utf-8"))
     vocabulary = damaged["model"]["vocab"]
     dot = tokenizer.encoder["."]
     vocabulary[dot][0], vocabulary[dot + 1][0] = vocabulary[dot + 1][0], "."
     path.write_text(json.dumps(damaged), encoding="utf-8")
     with raises(VerificationError, "tokenizer-encodes-differently") as caught:
-        check_tokenizer(tokenizer, path, ["us", "secret."])
-    assert "secret" not in str(caught.value)
+        TokenizerProbe(tokenizer, ["us", "secret."]).check_file(path)
+    assert "does not encode 'secret.' as MarianTokenizer" in str(caught.value)
 
 
 def test_a_difference_in_decoding_is_reported(tokenizer: MarianTokenizer, tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_a_difference_in_decoding_is_reported(tokenizer: MarianTokenizer, tmp_pa
     damaged["decoder"] = {"type": "Fuse"}
     path.write_text(json.dumps(damaged), encoding="utf-8")
     with raises(VerificationError, "tokenizer-decodes-differently"):
-        check_tokenizer(tokenizer, path, ["the cat"])
+        TokenizerProbe(tokenizer, ["the cat"]).check_file(path)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         write_tokenizer(bpe, tmp_path / "x.json")
 
     class SlowTokenizer:
-        is_fast = False
+        is_fast = split_special_tokens = False
 
     with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(SlowTokenizer(), tmp_path / "x.json")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 
 from compressor.model.architecture import READER, TOKEN_CLASSIFIER
+from compressor.model.architectures import architecture
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, word_tokenizer
 
 ENCODERS = tuple(name for name in BUILDERS if name not in TRANSLATORS)
@@ -43,7 +44,7 @@ def tiny_head(name: str, task: str, seed: int = 0, **config: Any) -> Any:
 def save_head(directory: Path, name: str, task: str, **config: Any) -> Path:
     """A checkpoint of such a model, whose tokens are the words w3 … w59."""
     tiny_head(name, task, **config).save_pretrained(directory)
-    word_tokenizer().save_pretrained(directory)
+    word_tokenizer("token_type_ids" in architecture(name).inputs).save_pretrained(directory)
     return directory
 
 
@@ -65,6 +66,7 @@ def piece_tokenizer() -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
         sep_token="[SEP]", model_max_length=32,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )  # fmt: skip
 
 

@@ -65,7 +65,6 @@ def _timing(name: str, batch: int, speedup: float | None) -> Timing:
     base = {1: 9.05, 8: 54.21, 32: 100.34, 64: 121.37}[batch]
     rate = base * (speedup or 1.0)
     gain = {"dense": 0.0, "heads-75": 0.13, "heads-50": 0.28, "heads-25": 0.47}[name]
-    limit = None if speedup is None else 1 + gain * (1 - 3 / (batch + 4))
     return Timing(
         variant=name,
         batch_size=batch,
@@ -82,9 +81,7 @@ def _timing(name: str, batch: int, speedup: float | None) -> Timing:
         peak_memory_mib=412.75 + batch,
         speedup=speedup,
         speedup_interval=None if speedup is None else (speedup - 0.02, speedup + 0.0194),
-        limit=limit,
-        limit_macs=None if limit is None else limit + 0.11 * gain,
-        limit_bytes=limit,
+        macs_ratio=None if speedup is None else 1 + gain + 0.001 * batch,
     )
 
 
@@ -344,8 +341,7 @@ def int8_report(p_value: float) -> Report:
     made = lossy("heads-50-int8", base, p_value)
     rows = [
         row.model_copy(
-            update={"variant": made.name, "sentences_per_second": 2 * row.sentences_per_second,
-                    "limit": None}
+            update={"variant": made.name, "sentences_per_second": 2 * row.sentences_per_second}
         )
         for row in facts.timings(report, base.name)
     ]  # fmt: skip

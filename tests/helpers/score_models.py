@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from compressor.model.architectures import architecture
 from tests.helpers import toy
 from tests.helpers.tiny import tiny_model, word_tokenizer
 
@@ -23,7 +24,7 @@ def save_scorer(directory: Path, outputs: int = 1, name: str = "bert") -> Path:
     with torch.no_grad():
         model.classifier.weight.normal_(0, 0.5)
     model.save_pretrained(directory)
-    word_tokenizer().save_pretrained(directory)
+    word_tokenizer("token_type_ids" in architecture(name).inputs).save_pretrained(directory)
     return directory
 
 

@@ -213,7 +213,8 @@ def nothing_left_mask(layers: list[Sublayer]) -> Mask:
     return Mask.full(layers).without((x.name, h) for x in layers for h in range(x.units))
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
+def word_tokenizer(types: bool = False) -> PreTrainedTokenizerFast:
+    """One token a word; as BERT's, with token types that transformers hands to the model."""
     vocab = {"<pad>": 0, "<unk>": 1, "</s>": 2}
     vocab |= {f"w{i}": i for i in range(3, 60)}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
@@ -221,11 +222,15 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
-        model_max_length=32,
+        model_max_length=32, model_input_names=_inputs(types),
     )  # fmt: skip
 
 
-def piece_tokenizer() -> PreTrainedTokenizerFast:
+def _inputs(types: bool) -> list[str]:
+    return ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
+
+
+def piece_tokenizer(types: bool = False) -> PreTrainedTokenizerFast:
     """One as XLM-RoBERTa's: pieces with scores, the pad token second, a token before a text."""
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     pieces = ["▁", "w", "▁w", *map(str, range(10)), *(f"▁w{i}" for i in range(3, 45))]
@@ -239,6 +244,7 @@ def piece_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token="<s>", pad_token="<pad>", eos_token="</s>",
         unk_token="<unk>", cls_token="<s>", sep_token="</s>", model_max_length=32,
+        model_input_names=_inputs(types),
     )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import sentencepiece
 import torch
-from transformers import MarianTokenizer
+from transformers import MarianMTModel, MarianTokenizer
 
+from compressor.model.architectures import architecture
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
@@ -35,7 +36,7 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 def checkpoint(directory: Path, name: str) -> Path:
     """A model of the architecture, whose tokens are the words w3 … w59."""
     tiny_model(name).save_pretrained(directory)
-    word_tokenizer().save_pretrained(directory)
+    word_tokenizer("token_type_ids" in architecture(name).inputs).save_pretrained(directory)
     return directory
 
 
@@ -113,6 +114,49 @@ def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
     model.generation_config.bad_words_ids = [[pad]]
     model.save_pretrained(directory)
     MarianTokenizer.from_pretrained(directory, model_max_length=32).save_pretrained(directory)
+    return directory
+
+
+@torch.no_grad()
+def marian_with_two_vocabularies(directory: Path, source: int = 60, target: int = 60) -> Path:
+    """A Marian checkpoint with other pieces, and other embeddings, on each side.
+
+    Args:
+        source, target: how many tokens each side has.
+    """
+    directory.mkdir(parents=True)
+    rng = random.Random(3)
+    corpus = [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
+    sides = {
+        "source.spm": (corpus, "vocab.json", source),
+        "target.spm": ([x.replace("w", "v") for x in corpus], "target_vocab.json", target),
+    }
+    for name, (lines, file, size) in sides.items():
+        vocab = {"</s>": 0, "<unk>": 1, "<pad>": 2}
+        for piece in _train_pieces(directory / name, lines, 50):
+            vocab.setdefault(piece, len(vocab))
+        vocab |= {f"unused{i}": i for i in range(len(vocab), size)}
+        (directory / file).write_text(json.dumps(vocab), encoding="utf-8")
+    tokens = {"pad_token_id": 2, "decoder_start_token_id": 2, "eos_token_id": 0}
+    config = tiny_model("marian").config
+    sizes = {"vocab_size": source, "decoder_vocab_size": target}
+    config.update({**sizes, **tokens, "share_encoder_decoder_embeddings": False})
+    torch.manual_seed(0)
+    model: Any = MarianMTModel(config)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.add_(0.2 * torch.randn_like(weight))
+        else:
+            scale = 1.0 if "embed" in name else 1.5
+            weight.normal_(0, 0.3 if weight.dim() == 1 else scale * weight.shape[1] ** -0.5)
+    model.final_logits_bias.normal_(0, 0.3)
+    model.generation_config.update(max_length=24, bad_words_ids=[[2]], **tokens)
+    model.save_pretrained(directory)
+    MarianTokenizer(
+        str(directory / "source.spm"), str(directory / "target.spm"), str(directory / "vocab.json"),
+        target_vocab_file=str(directory / "target_vocab.json"), separate_vocabs=True,
+        model_max_length=32,
+    ).save_pretrained(directory)  # fmt: skip
     return directory
 
 

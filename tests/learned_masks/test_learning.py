@@ -43,7 +43,7 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
     """Long rows are trained on in parts, for memory; multipliers and gates must not notice."""
     found = []
     for most in (10**6, 20):
-        monkeypatch.setattr(loop, "most_tokens", lambda model, most=most: most)
+        monkeypatch.setattr(loop, "most_tokens", lambda *_, most=most: most)
         lines: list[str] = []
         job = learning("bert", examples=examples("bert", 48), batch_size=8)
         learned = learned_by(

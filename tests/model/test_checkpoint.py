@@ -187,6 +187,39 @@ def test_a_model_that_does_not_choose_one_of_several_labels_is_an_error(change, 
         require_task(checkpoint)
 
 
+NAMES = {str(number): name for number, name in enumerate("abcde")}
+
+
+@pytest.mark.parametrize(
+    ("change", "id"),
+    [
+        ({"id2label": NAMES | {"3": "a"}, "label2id": {}}, "label-name-repeated"),
+        ({"id2label": NAMES | {"3": " a"}, "label2id": {}}, "label-name-repeated"),
+        ({"id2label": NAMES | {"3": " "}, "label2id": {}}, "config-malformed"),
+        ({"id2label": NAMES | {"3": "a\tb"}, "label2id": {}}, "config-malformed"),
+        ({"id2label": NAMES | {"03": "f"}, "label2id": {}}, "config-malformed"),
+        ({"id2label": NAMES, "label2id": {"a": 1, "b": 0}}, "config-malformed"),
+        ({"id2label": NAMES, "label2id": {}, "num_labels": 3}, "config-malformed"),
+        # transformers would name these classes LABEL_0 and so on.
+        ({"id2label": None, "label2id": {"a": 0, "b": 1}}, "config-malformed"),
+    ],
+)
+@pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForTokenClassification"])
+def test_classes_with_names_that_contradict_each_other_are_refused(change, id, head, tmp_path):
+    save_dense("bert", tmp_path)
+    _configure(tmp_path, architectures=[head], **change)
+    with raises(InputError, id) as caught:
+        open_checkpoint(str(tmp_path))
+    assert str(tmp_path / "config.json") in str(caught.value)
+
+
+def test_classes_that_one_entry_alone_names_have_these_names(tmp_path):
+    save_dense("bert", tmp_path)
+    _configure(tmp_path, id2label=NAMES)  # label2id has LABEL_0 and so on
+    model = open_checkpoint(str(tmp_path)).model
+    assert list(model.config.id2label.values()) == list("abcde")
+
+
 def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):
     save_dense("bert", tmp_path)
     before = checkpoint_files(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from compressor.pipeline.repair import Repair
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.recovery.earlier_weights import with_earlier_weights
-from compressor.request.cache_key import cache_key
 from compressor.request.recipe import Recipe
 from compressor.tasks import TASKS
 from tests.helpers import toy
@@ -105,15 +103,3 @@ def test_what_is_no_artifact_is_refused_before_anything_is_computed(translator, 
     assert done.returncode == 4
     assert "units.json" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_the_cache_key_depends_on_the_weights_and_not_on_their_place(translator, earlier, tmp_path):
-    moved = shutil.copytree(earlier, tmp_path / "moved")
-
-    def key(start: Path | None) -> str:
-        return cache_key(recipe_of(translator, tmp_path, distill_start=start and str(start)))
-
-    assert key(moved) == key(earlier) != key(None)
-    with (moved / "config.json").open("a") as file:
-        file.write("\n")
-    assert key(moved) != key(earlier)

@@ -126,7 +126,7 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
     invoke("inspect", made / "out", "--json")
     facts = json.loads(capsys.readouterr().out)
     assert facts["task"] == "embedding"
-    assert all(gain["without_both"] > gain["without_heads"] > 1 for gain in facts["gains"])
+    assert all(0 < shape["fixed_share"] < 1 for shape in facts["shapes"])
 
 
 @pytest.mark.slow
@@ -148,18 +148,30 @@ def test_files_of_the_modules_are_verified(made, tmp_path):
 def test_embed_writes_an_array(made, tmp_path, capsys):
     (tmp_path / "lines.txt").write_text("w3\n\nw4 w5\n", encoding="utf-8")
     out = tmp_path / "vectors" / "a.npy"
-    invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out, "--precision", "fp32", "-v")
+    invoke("predict", made / "out", tmp_path / "lines.txt", "-o", out, "--precision", "fp32", "-v")
     assert "lines 3/3" in capsys.readouterr().err
     found = np.load(out)
     wanted = Embedder(made / "out", precision="fp32").embed(["w3", "w4 w5"])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, [wanted[0], np.zeros(12), wanted[1]], atol=1e-6)
     with raises(InputError, "output-not-empty"):
-        invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out)
-    with raises(UsageError, "output-not-array"):
-        invoke("embed", made / "out", tmp_path / "lines.txt", "-o", tmp_path / "a.txt")
+        invoke("predict", made / "out", tmp_path / "lines.txt", "-o", out)
+    invoke(
+        "predict",
+        made / "out",
+        tmp_path / "lines.txt",
+        "-o",
+        tmp_path / "a.txt",
+        "--precision",
+        "fp32",
+    )
+    np.testing.assert_array_equal(np.loadtxt(tmp_path / "a.txt", dtype=np.float32), found)
+    as_json = ("-o", tmp_path / "a.jsonl", "--jsonl", "--precision", "fp32")
+    invoke("predict", made / "out", tmp_path / "lines.txt", *as_json)
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
+    np.testing.assert_array_equal(np.float32([row["embedding"] for row in rows]), found)
     with raises(InputError, "file-missing"):
-        invoke("embed", made / "out", tmp_path / "none.txt", "-o", out.with_name("c.npy"))
+        invoke("predict", made / "out", tmp_path / "none.txt", "-o", out.with_name("c.npy"))
     with raises(InputError, "artifact-of-another-task"):
         invoke("translate", made / "out", tmp_path / "lines.txt")
 

@@ -31,11 +31,9 @@ def test_a_classifiers_parts(tmp_path):
         neurons = LAYERS * 2 * rows * WIDTH * NEURONS
         rest = batch * (WIDTH * WIDTH + WIDTH * LABELS)
         total = heads + neurons + rest
-        gain = found.gains[position]
-        assert (gain.batch_size, gain.source_tokens, gain.target_tokens) == (batch, tokens, 0)
-        assert gain.without_heads == pytest.approx(total / (neurons + rest))
-        assert gain.without_neurons == pytest.approx(total / (heads + rest))
-        assert gain.without_both == pytest.approx(total / rest)
+        shape = found.shapes[position]
+        assert (shape.batch_size, shape.source_tokens, shape.target_tokens) == (batch, tokens, 0)
+        assert shape.fixed_share == pytest.approx(rest / total)
         assert parts["encoder_self"].macs_share[position] == pytest.approx(heads / total)
         assert parts["encoder_ffn"].macs_share[position] == pytest.approx(neurons / total)
         assert parts["other"].macs_share[position] == pytest.approx(rest / total)
@@ -50,9 +48,7 @@ def test_a_translators_vocabulary_projection(tmp_path):
     assert parts["decoder_ffn"].units == [40] * LAYERS
     batch, tokens = SHAPES[0]
     work = batch * tokens * WIDTH * TOKENS
-    gain = found.gains[0]
-    # Nothing else is left without units: the encoder multiplies no weights then.
-    assert parts["vocabulary"].macs_share[0] == pytest.approx(1 / gain.without_both)
+    assert parts["vocabulary"].macs_share[0] == pytest.approx(found.shapes[0].fixed_share)
     share = parts["vocabulary"].macs_share[0] / parts["decoder_ffn"].macs_share[0]
     assert share == pytest.approx(work / (LAYERS * 2 * batch * tokens * WIDTH * 40))
 

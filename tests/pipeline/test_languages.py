@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,8 +15,10 @@ import transformers
 
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
-from compressor.export.tokenizer import check_tokenizer, write_tokenizer
+from compressor.export.tokenizer import write_tokenizer
+from compressor.export.tokenizer_check import TokenizerProbe, difficult_texts
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.languages import source_prefix
 from compressor.pipeline.inputs import encode, load
 from compressor.request.sections import ModelSection
 from compressor.runtime import Translator, collate
@@ -141,6 +144,100 @@ def test_languages_are_recorded_and_changed(name: str, tmp_path: Path, capsys):
         assert f"did you mean {target!r}" in capsys.readouterr().err
 
 
+LAYOUTS = ("compress", "optimum", "ctranslate2")
+
+
+@pytest.mark.parametrize("name", ["mbart", "nllb"])
+def test_nothing_is_made_for_no_language(name: str, tmp_path: Path, capsys):
+    """But for `inspect`, which makes nothing."""
+    dense, pair = dense_model(name, tmp_path), CASES[name][2]
+    out, rows = str(tmp_path / "out"), toy.pairs_file(tmp_path / "rows.tsv")
+    commands = [["export", "-m", str(dense), "-o", out, "--layout", name] for name in LAYOUTS]
+    commands += [
+        ["score", "-m", str(dense), "--calibration", str(rows), "-o", f"{out}.json"],
+        ["run", "-m", str(dense), "--calibration", str(rows), "--keep", "0.5", "-o", out],
+    ]
+    for command in commands:
+        assert invoke(command) == 4
+        assert "--target-language" in capsys.readouterr().err
+    assert invoke(["inspect", str(dense)]) == 0
+    said = load(ModelSection(path=str(dense), target_language=pair[1]))
+    # As in checkpoints with one target: generation settings alone say it.
+    said.model.generation_config.save_pretrained(dense)  # type: ignore[operator,union-attr]
+    again = load(ModelSection(path=str(dense)))
+    assert again.tokenizer.tgt_lang == pair[1]
+    settings = json.loads((dense / "tokenizer_config.json").read_text(encoding="utf-8"))
+    for code, words in ((CASES[name][3][1], "say which with"), ("xx_Xxxx", "no such language")):
+        write_json(dense / "tokenizer_config.json", settings | {"tgt_lang": code})
+        assert invoke(commands[0]) == 4
+        assert words in capsys.readouterr().err
+
+
+def test_the_tokenizers_language_is_forced(tmp_path: Path):
+    """Where the files of the tokenizer alone say it, answers are those of naming it."""
+    dense = dense_model("nllb", tmp_path)
+    path = dense / "tokenizer_config.json"
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"tgt_lang": "deu_Latn"})
+    opened = load(ModelSection(path=str(dense)))
+    token = opened.tokenizer.convert_tokens_to_ids("deu_Latn")
+    assert opened.model.generation_config.forced_bos_token_id == token  # type: ignore[union-attr]
+
+
+def test_artifacts_that_say_no_language_need_one(tmp_path: Path):
+    """Those of earlier versions, which were made without."""
+    dense, out = dense_model("nllb", tmp_path), tmp_path / "out"
+    command = ["export", "-m", str(dense), "-o", str(out), "--target-language", "deu_Latn"]
+    assert invoke(command) == 0
+    expected = Translator(out, threads=1).translate(TEXTS)
+    path = out / "onnx" / "graphs.json"
+    description = json.loads(path.read_text(encoding="utf-8"))
+    description["languages"]["target"] = None
+    description["generation"]["forced_bos_token_id"] = None
+    write_json(path, description)
+    with raises(UsageError, "target-language-missing"):
+        Translator(out, threads=1, verify=False)
+    given = Translator(out, threads=1, verify=False, target_language="deu_Latn")
+    assert given.translate(TEXTS) == expected
+
+
+def test_a_prefix_that_the_checkpoint_names_must_be_given(tmp_path: Path, capsys):
+    dense = toy.translator(tmp_path / "marian")
+    path = dense / "config.json"
+    tasks = {"summarization": {"prefix": "w3: ", "num_beams": 4}, "translation": {"prefix": "w4: "}}
+    config = json.loads(path.read_text(encoding="utf-8"))
+    write_json(path, config | {"task_specific_params": tasks})
+    out = str(tmp_path / "out")
+    for name in LAYOUTS:
+        assert invoke(["export", "-m", str(dense), "-o", out, "--layout", name]) == 4
+        assert "'w3: ', 'w4: '" in capsys.readouterr().err
+    for prefix in ("w4: ", ""):
+        opened = load(ModelSection(path=str(dense), prefix=prefix))
+        # Recorded, also where there is none: what is made of it needs no option again.
+        opened.tokenizer.save_pretrained(dense)
+        assert source_prefix(load(ModelSection(path=str(dense))).tokenizer) == prefix
+
+
+def test_a_language_that_a_marian_model_is_told_by_the_text(tmp_path: Path, capsys):
+    """`>>fra<< The cat`, as transformers' tokenizer reads it."""
+    dense = toy.first_layers(toy.marian_with_pieces(tmp_path / "whole"), tmp_path / "dense")
+    path = dense / "vocab.json"
+    ids = json.loads(path.read_text(encoding="utf-8"))
+    numbers = {number: piece for piece, number in ids.items()}
+    numbers |= {57: ">>fra<<", 58: ">>deu<<"}
+    write_json(path, {piece: number for number, piece in numbers.items()})
+    command = ["export", "-m", str(dense), "-o", str(tmp_path / "out")]
+    assert invoke(command) == 4
+    assert "(>>deu<<, >>fra<<)" in capsys.readouterr().err
+    assert invoke([*command, "--target-language", "frx"]) == 2
+    assert "did you mean 'fra'" in capsys.readouterr().err
+    assert invoke([*command, "--target-language", "fra"]) == 0
+    plain = transformers.MarianTokenizer.from_pretrained(dense)
+    wanted = plain([f">>fra<< {text}" for text in TEXTS])["input_ids"]
+    assert [list(row) for row in Translator(tmp_path / "out", threads=1).encode(TEXTS)] == wanted
+    assert {row[0] for row in wanted} == {57}
+    load(ModelSection(path=str(dense), prefix=""))  # texts with codes of their own
+
+
 def test_models_without_languages_refuse_them(tmp_path: Path, capsys):
     dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
     for option in (["--source-language", "en"], ["--target-language", "de"]):
@@ -190,8 +287,9 @@ def m2m100(directory: Path) -> Path:
     """With the tokenizer of the hub's checkpoints: SentencePiece, and `vocab.json`."""
     directory.mkdir()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(toy.sentences(300)), model_prefix=str(directory / "pieces"),
-        vocab_size=40, model_type="bpe", minloglevel=2, hard_vocab_limit=False,
+        sentence_iterator=iter([*toy.sentences(300), string.ascii_lowercase + "_<>/"]),
+        model_prefix=str(directory / "pieces"), vocab_size=70, model_type="bpe", minloglevel=2,
+        hard_vocab_limit=False, character_coverage=1.0,
     )  # fmt: skip
     model = (directory / "pieces.model").rename(directory / "sentencepiece.bpe.model")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -251,7 +349,8 @@ def test_m2m100_texts_are_cut_as_by_sentencepiece(tmp_path: Path):
     ]
     texts += ["".join(random.choices("w0123456789  \u2581\u00e9z", k=k % 20)) for k in range(400)]
     write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
-    check_tokenizer(tokenizer, tmp_path / "tokenizer.json", texts)
+    texts += difficult_texts(tokenizer)
+    TokenizerProbe(tokenizer, texts).check_file(tmp_path / "tokenizer.json")
     del tokenizer.encoder["▁w"]
     with raises(InputError, "vocabulary-lacks-pieces"):
         write_tokenizer(tokenizer, tmp_path / "tokenizer.json")

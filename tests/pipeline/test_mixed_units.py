@@ -14,7 +14,7 @@ from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.runtime import Classifier, Translator
 from compressor.tasks import TASKS
-from compressor.throughput.limits import WorkSize, operations, total_macs
+from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
 from compressor.throughput.shapes import shape_of
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -54,7 +54,7 @@ def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
         target = len(texts[1].split()) + 1 if name == "marian" else 0
         for model, units in (("dense", record["units"]), ("pruned", counts)):
             size = WorkSize(1, source, target)
-            macs[model] += total_macs(operations(shape_of(task, config, units), size))
+            macs[model] += total_multiply_adds(shape_of(task, config, units), size)
     assert 0.6 < macs["pruned"] / macs["dense"] <= 0.7
     assert report.variants[0].kept_neurons == {n: c for n, c in counts.items() if "ffn" in n}
     assert {check.name for check in report.variants[0].checks} >= {

@@ -101,8 +101,11 @@ def test_all_are_timed_together_and_say_what_ran(finished):
     for (name, _), row in rows.items():
         assert row.provider == "CPUExecutionProvider"
         assert row.precision == ("int8" if "int8" in name else "fp32")
-        # A limit between precisions would be wrong.
-        assert (row.limit is None) == (name != "keep-0.5")
+        # Multiply-adds are those of the model, in whatever precision.
+        same = rows[name.replace("-int8", ""), row.batch_size]
+        assert row.macs_ratio == same.macs_ratio or name == "dense-int8"
+    assert {rows["dense-int8", size].macs_ratio for size in (2, 4)} == {1}
+    assert rows["keep-0.5", 4].macs_ratio > 1
 
 
 def test_the_default_is_what_the_rule_says(finished):

@@ -155,9 +155,9 @@ def test_answer_writes_a_line_for_each_line(made, tmp_path, capsys):
     lines.write_text(f"{ASKED[0]}\t{CONTEXTS[0]}\n\n{ASKED[1]}\t{CONTEXTS[1]}\n", encoding="utf-8")
     first, second = QuestionAnswerer(made / "out").answers(ASKED[:2], CONTEXTS[:2], stride=2)
     capsys.readouterr()
-    invoke("answer", made / "out", lines, "--stride", "2")
+    invoke("predict", made / "out", lines, "--stride", "2")
     assert capsys.readouterr().out.split("\n") == [first.text, "", second.text, ""]
-    invoke("answer", made / "out", lines, "--jsonl", "--stride", "2")
+    invoke("predict", made / "out", lines, "--jsonl", "--stride", "2")
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(x["line"], x["answer"]) for x in found] == [
         (1, first.text), (2, ""), (3, second.text)
@@ -165,7 +165,7 @@ def test_answer_writes_a_line_for_each_line(made, tmp_path, capsys):
     assert (found[2]["start"], found[2]["end"]) == (second.start, second.end)
     lines.write_text("no tab\n", encoding="utf-8")
     with raises(InputError, "cell-count-differs") as caught:
-        invoke("answer", made / "out", lines)
+        invoke("predict", made / "out", lines)
     assert str(caught.value).endswith("with one tab between them, and the line has none")
 
 

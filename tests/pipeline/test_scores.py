@@ -146,7 +146,7 @@ def test_a_reranker_through_run_verify_and_rerank(ranks, tmp_path, capsys):
 
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(["", *TEXTS]) + "\n", encoding="utf-8")
-    given = ("rerank", out, lines, "--precision", "fp32", "--query", QUERY, "--chunk-lines", "4")
+    given = ("predict", out, lines, "--precision", "fp32", "--query", QUERY, "--chunk-lines", "4")
     invoke(*given, "-o", tmp_path / "ranked")
     written = [x.split("\t") for x in (tmp_path / "ranked").read_text("utf-8").splitlines()]
     assert [text for _, text in written] == [TEXTS[x.number] for x in ranked]
@@ -155,6 +155,8 @@ def test_a_reranker_through_run_verify_and_rerank(ranks, tmp_path, capsys):
     best = [json.loads(x) for x in (tmp_path / "best").read_text("utf-8").splitlines()]
     assert [x["line"] for x in best] == [x.number + 2 for x in ranked[:2]]
     assert [x["text"] for x in best] == [TEXTS[x.number] for x in ranked[:2]]
+    with raises(UsageError, "query-missing"):
+        invoke("predict", out, lines, "-o", tmp_path / "none")
     lines.write_text(f"{'w5 ' * 60}\n" * 6, encoding="utf-8")
     capsys.readouterr()
     invoke(*given, "-o", tmp_path / "cut")

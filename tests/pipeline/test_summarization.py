@@ -101,13 +101,13 @@ def test_summarize_writes_a_line_for_each_line(made, tmp_path, monkeypatch):
     path = tmp_path / "texts"
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     options = ["--num-beams", "2", "--max-new-tokens", "6", "--device", "cpu"]
-    invoke("summarize", made / "out", path, *options, "-o", tmp_path / "plain")
+    invoke("predict", made / "out", path, *options, "-o", tmp_path / "plain")
     wanted = Generator(made / "out").generate_texts(texts, num_beams=2, max_new_tokens=6)
     assert (tmp_path / "plain").read_text(encoding="utf-8").split("\n") == [*wanted, ""]
     # A summary of several lines stays one line, but is whole in JSON.
     monkeypatch.setattr(Generator, "decode", lambda self, ids: ["one\r\ntwo"] * len(ids))
-    invoke("summarize", made / "out", path, *options, "-o", tmp_path / "lines")
+    invoke("predict", made / "out", path, *options, "-o", tmp_path / "lines")
     assert (tmp_path / "lines").read_bytes() == b"one  two\n" * 3 + b"\n"
-    invoke("summarize", made / "out", path, *options, "--jsonl", "-o", tmp_path / "json")
+    invoke("predict", made / "out", path, *options, "--jsonl", "-o", tmp_path / "json")
     first, *_ = (tmp_path / "json").read_text(encoding="utf-8").splitlines()
     assert json.loads(first) == {"line": 1, "summary": "one\r\ntwo"}

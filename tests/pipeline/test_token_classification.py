@@ -159,13 +159,13 @@ def test_tag_writes_a_line_for_each_line(made, tmp_path, capsys):
     (tmp_path / "lines.txt").write_text(f"{TEXTS[0]}\n\n{TEXTS[1]}\n", encoding="utf-8")
     first, second = TokenClassifier(made / "out").tag(TEXTS[:2])
     capsys.readouterr()
-    invoke("tag", made / "out", tmp_path / "lines.txt")
+    invoke("predict", made / "out", tmp_path / "lines.txt")
     shown = capsys.readouterr().out.split("\n")
     assert shown == [
         *("\t".join(f"{x.label}\t{x.text}" for x in found) for found in (first, [], second)),
         "",
     ]
-    invoke("tag", made / "out", tmp_path / "lines.txt", "--jsonl")
+    invoke("predict", made / "out", tmp_path / "lines.txt", "--jsonl")
     objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [x["line"] for x in objects] == [1, 2, 3]
     assert [(x["label"], x["start"], x["end"]) for x in objects[2]["entities"]] == [

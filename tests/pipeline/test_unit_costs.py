@@ -8,7 +8,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.tasks import TASKS, Example
-from compressor.throughput.limits import WorkSize, operations, total_macs
+from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
 from compressor.throughput.shapes import shape_of
 from tests.helpers import toy
 from tests.helpers.tiny import TRANSLATORS, uneven_mask
@@ -29,7 +29,7 @@ def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, n
     def counted(mask: Mask, tokens: int | None = None) -> float:
         shape = shape_of(task, checkpoint.model.config.to_dict(), mask.counts(), tokens)
         return sum(
-            total_macs(operations(shape, WorkSize(1, source, target * translates)))
+            total_multiply_adds(shape, WorkSize(1, source, target * translates))
             for source, target in LENGTHS
         )
 

@@ -47,6 +47,16 @@ def test_the_pruned_model_comes_closer_to_the_dense_one(name: str):
     )
 
 
+def test_the_rate_grows_with_the_root_of_the_rows_of_a_step():
+    """Of 40 rows; the usual steps have 32, at a rate of 0.0001."""
+    found = [repair(job("marian"), distill=x).text for x in (
+        {"epochs": 1}, {"epochs": 1, "batch": 8}, {"epochs": 1, "batch": 8, "learning_rate": 0.1},
+    )]  # fmt: skip
+    assert "at learning rate 0.0001, best after 1 of 1 epochs (2 steps)" in found[0]
+    assert "at learning rate 5e-05, best after 1 of 1 epochs (5 steps)" in found[1]
+    assert "0.1" in found[2] or "nothing gained" in found[2]
+
+
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_products_in_bfloat16_bring_it_as_close(name: str):
     """Linear layers compute in bfloat16, attention in float32; weights and judging are as ever."""

@@ -243,6 +243,28 @@ def test_what_is_skipped_is_not_read(tmp_path: Path, monkeypatch):
     assert len(read) == 1  # of five
 
 
+def test_lines_are_encoded_once_as_long_as_there_is_room(tmp_path: Path, monkeypatch):
+    text = classified(write(tmp_path / "text.txt", some_lines(100)))
+    encoded: list[int] = []
+    task_encode = type(text.task).encode
+
+    def encode(task, rows, *args):
+        encoded.append(len(rows.sources))
+        return task_encode(task, rows, *args)
+
+    monkeypatch.setattr(type(text.task), "encode", encode)
+    expected = text.read([0, 3])
+    assert text.read([3, 1, 0]) == expected[32:] + text.read([1]) + expected[:32]
+    assert encoded == [36, 32]
+    monkeypatch.setattr(text_module, "KEPT_BYTES", 0)
+    assert text.read([2]) == text.read([2])
+    assert encoded == [36, 32, 32, 32]
+    monkeypatch.setattr(text_module, "KEPT_BYTES", 10**6)
+    monkeypatch.setattr(text_module, "KEPT_LINES", 99)
+    assert text.read([2]) == text.read([2])
+    assert encoded == [36, 32, 32, 32, 32, 32]
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
     """An epoch over 6,000 lines takes as much as one over 1,000; all their rows take 4 MB."""
     monkeypatch.setattr(data_module, "WINDOW_ROWS", 512)

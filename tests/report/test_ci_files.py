@@ -129,7 +129,7 @@ def test_the_badge_is_what_shields_asks_for():
     badge = json.loads(render(judged("bleu=9", inconclusive="pass"), "badge"))
     assert badge.keys() == {"schemaVersion", "label", "message", "color"}
     assert (badge["schemaVersion"], badge["color"]) == (1, "orange")
-    assert badge["message"] == "inconclusive, 1.04x, BLEU -0.31"
+    assert badge["message"] == "inconclusive, 1.04x, BLEU -0.31 [-0.62, +0.01]"
     assert json.loads(render(classifier_report(), "badge"))["message"] == "no rules"
 
 

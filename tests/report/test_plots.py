@@ -78,13 +78,13 @@ def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():
     assert len({line.get_marker() for line in axes.lines}) == 4
 
 
-def test_speedup_plot_shows_ratio_interval_and_limit():
+def test_speedup_plot_shows_ratio_interval_and_multiply_adds():
     report = translator_report()
     heights = [ys for _, ys in lines(drawn("speedup", report))]
     for variant in report.variants:
         rows = facts.timings(report, variant.name)
         assert [row.speedup for row in rows] in heights
-        assert [row.limit for row in rows] in heights
+        assert [row.macs_ratio for row in rows] in heights
         assert all(list(row.speedup_interval) in heights for row in rows)
 
 
@@ -96,7 +96,7 @@ def test_plots_bear_names_and_numbers_of_every_kind():
             row["variant"] = "_$hidden$"
             row["speedup"] = row["sentences_per_second"] = math.nan
             row["speedup_interval"] = (math.nan, math.nan)
-            row["limit"] = None
+            row["macs_ratio"] = None
     report = Report.model_validate(data)
     for name, image in page.images(report).items():
         texts = [element.text for element in svg_of(image.light).iter(f"{SVG}text")]

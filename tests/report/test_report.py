@@ -35,7 +35,7 @@ def test_report_survives_the_way_to_a_file_and_back_exactly(make, tmp_path):
 
 
 def test_not_a_number_survives_the_way_to_a_file_and_back(tmp_path):
-    report = with_timing(translator_report(), "heads-50", 8, speedup=math.nan, limit=math.inf)
+    report = with_timing(translator_report(), "heads-50", 8, speedup=math.nan, macs_ratio=math.inf)
     report.save(tmp_path / "report.json")
     json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     (row,) = [
@@ -44,7 +44,7 @@ def test_not_a_number_survives_the_way_to_a_file_and_back(tmp_path):
         if row.batch_size == 8
     ]
     assert math.isnan(row.speedup)
-    assert row.limit == math.inf
+    assert row.macs_ratio == math.inf
 
 
 @pytest.mark.parametrize(

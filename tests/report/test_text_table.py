@@ -57,7 +57,7 @@ def test_cells_without_titles(rows, text):
     assert shown((), *rows) == text
 
 
-def test_timings_are_shown_with_speed_up_interval_and_limit():
+def test_timings_are_shown_with_speed_up_interval_and_multiply_adds():
     def timing(variant: str, **more) -> Timing:
         return Timing(
             variant=variant, batch_size=4, source_tokens=3, padded_source_tokens=3,
@@ -67,7 +67,7 @@ def test_timings_are_shown_with_speed_up_interval_and_limit():
 
     pruned = timing(
         "some/long/directory/of-the-pruned-model", peak_memory_mib=41.6, speedup=1.256,
-        speedup_interval=(1.2, 1.3), limit=1.5,
+        speedup_interval=(1.2, 1.3), macs_ratio=1.5,
     )  # fmt: skip
     throughput = Throughput(
         provider="CPUExecutionProvider", device="cpu", precision="fp32", threads=2,

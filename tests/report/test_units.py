@@ -161,17 +161,3 @@ def test_neurons_have_a_bar_for_each_part_that_says_how_many():
             assert widths == [[100, pytest.approx(100 * kept / 64, abs=0.1)] for kept in counts]
             empty = drawn.find("td", class_="count empty")
             assert [text.text for text in empty] == ["0/64"] * counts.count(0)
-
-
-def test_the_verdict_ends_with_how_much_faster_and_smaller_at_what_loss():
-    report = mixed_report().model_copy(update={"gate": []})
-    variant = facts.headline(report)
-    speeds = [row.speedup for row in facts.timings(report, variant.name)]
-    smaller = report.dense.onnx_bytes / variant.onnx_bytes
-    last = sentences.verdict(report).rpartition("In short: ")[2]
-    assert last.startswith(f"{min(speeds):.1f} to {max(speeds):.1f} times as fast")
-    assert f"{smaller:.1f} times smaller" in last
-    judged = facts.judge(facts.comparison(variant, "bleu"))
-    assert ("without significant loss in BLEU" in last) == (judged == "same")
-    untimed = report.model_copy(update={"throughput": None, "gate": []})
-    assert "In short" not in sentences.verdict(untimed)

@@ -135,7 +135,6 @@ def test_an_unknown_label_is_answered_with_known_ones_and_a_suggestion(tmp_path:
         ("a.tsv", "text\tlabel\nx\t01\n", LABELS, "label-unknown"),
         ("a.jsonl", '{"text": "x", "label": true}\n', LABELS, "cell-not-text"),
         ("a.tsv", "text\tlabel\nx\ta\n", ["only"], "too-few-labels"),
-        ("a.tsv", "text\tlabel\nx\ta\n", ["a", "b", "a"], "label-name-repeated"),
     ],
 )
 def test_labels_that_are_no_class_are_errors(

@@ -149,6 +149,8 @@ def test_rows_are_encoded_in_parts(monkeypatch):
     tokenizer, sizes = word_tokenizer(), []
 
     class Watched:
+        model_input_names = tokenizer.model_input_names
+
         def __call__(self, **texts):
             sizes.append(len(texts["text"]))
             return tokenizer(**texts)

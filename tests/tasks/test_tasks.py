@@ -20,7 +20,7 @@ from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig, PreT
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.request import example
-from compressor.tasks import TASKS, Batch, Example, Rows, count_truncated
+from compressor.tasks import TASKS, Batch, Example, Rows, batching, count_truncated
 from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers.errors import raises
 from tests.helpers.tiny import TRANSLATORS, tiny_model
@@ -49,6 +49,7 @@ def word_tokenizer(single: str, pair: str | None = None) -> PreTrainedTokenizerF
         eos_token="</s>",
         pad_token="<pad>",
         unk_token="<unk>",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
 
 
@@ -257,10 +258,21 @@ def test_a_large_vocabulary_makes_batches_smaller() -> None:
     examples = [Example(row, (5,) * 50, (5,) * 50) for row in range(100)]
     for vocabulary, rows in ((8_000, 40), (58_101, 40), (250_054, 9), (10**9, 1)):
         model = tiny_model("marian")
-        model.config.vocab_size = vocabulary
+        model.config.decoder_vocab_size = vocabulary
         assert len(translation.batches(examples, model)[0].rows) == rows
         (whole,) = translation.batches(examples, model, batch_tokens=None)
         assert len(within_tokens(whole, most_tokens(model))[0].rows) == rows
+
+
+def test_a_gpu_takes_as_many_tokens_as_a_quarter_of_its_memory_holds(monkeypatch) -> None:
+    """By hand for BERT's configuration here: 4 bytes of 40 times the width of each layer."""
+    model = tiny_model("bert")
+    config = model.config
+    for memory in (0, 10**6, 10**8, 10**12):
+        monkeypatch.setattr(batching, "gpu_bytes", lambda device, memory=memory: memory)
+        held = memory // 4 // (4 * 40 * config.hidden_size * config.num_hidden_layers)
+        assert most_tokens(model, "cuda") == max(1, min(held, batching.GPU_BATCH_TOKENS))
+    assert most_tokens(model) == batching.BATCH_TOKENS
 
 
 def test_sorting_by_length_leaves_little_padding() -> None:

@@ -78,6 +78,12 @@ def test_run_gate_verify_bench_and_report(tmp_path, capsys):
     capsys.readouterr()
     invoke("gate", out / "report.json", "--max-metric-drop", "rank_correlation=2")
     invoke("verify", out)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(texts), encoding="utf-8")
+    capsys.readouterr()
+    invoke("predict", out, lines, "--precision", "fp32")
+    printed = [float(line) for line in capsys.readouterr().out.split()]
+    assert printed == pytest.approx(answers, abs=6e-4)
     invoke("report", out / "report.json", "-o", tmp_path / "reports")
     assert "Rank correlation" in (tmp_path / "reports" / "report.md").read_text(encoding="utf-8")
     capsys.readouterr()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from compressor.errors import InputError, UsageError
+from compressor.evaluation import metrics_of
 from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
@@ -139,3 +140,26 @@ def test_labels_of_several_words_are_refused(tmp_path):
     opened = open_checkpoint(str(save_head(tmp_path, "bert", "token-classification", **names)))
     with raises(InputError, "label-not-a-word"):
         require_task(opened)
+
+
+@pytest.mark.parametrize("names", ["O per-B per-I", "o b-per i-per", "O B_per"])
+def test_prefixes_in_another_form_are_refused(names: str, tmp_path):
+    names = names.split()
+    config = {"id2label": dict(enumerate(names)), "label2id": {x: i for i, x in enumerate(names)}}
+    opened = open_checkpoint(str(save_head(tmp_path, "bert", "token-classification", **config)))
+    with raises(InputError, "label-prefix-unknown"):
+        require_task(opened)
+
+
+@pytest.mark.parametrize(
+    ("labels", "main"),
+    [
+        (TAGS, "entity_f1"),
+        (("O", "B-per", "L-per", "U-per", "[CLS]"), "entity_f1"),
+        (("NOUN", "SYM", "PUNCT"), "token_accuracy"),
+        (("O", "PER", "ORG"), "token_accuracy"),  # seqeval sees no ORG
+    ],
+)
+def test_entities_are_counted_where_labels_have_prefixes(labels, main: str, tmp_path):
+    path = write(tmp_path / "a.conll", f"EU {labels[1]}\n")
+    assert metrics_of(task.read_rows(path, labels=labels))[0] == main

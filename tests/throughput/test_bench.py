@@ -16,10 +16,6 @@ from compressor.errors import EnvironmentProblem, UsageError
 from compressor.tasks import TASKS
 from compressor.tasks.rows import Rows
 from compressor.throughput import Subject, benchmark, measure_memory
-from compressor.throughput import bench as bench_module
-from compressor.throughput.limits import WorkSize, limit_of
-from compressor.throughput.machine import Machine
-from compressor.throughput.shapes import shape_of
 from tests.helpers.errors import raises
 
 pytestmark = pytest.mark.slow
@@ -31,7 +27,6 @@ PAD, START, END = 0, 1, 7
 WORDS = [f"w{number}" for number in range(VOCABULARY)]
 SENTENCES = ["w2 w3 w4", "w5", "w2 w2 w6 w3 w5", "w4 w4"]  # 3, 1, 5 and 2 tokens
 
-MACHINE = Machine(stored_rate=1e9, value_rate=1e9, bandwidth=1e9, launch=1e-7)
 BERT = {
     "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     "intermediate_size": 16,
@@ -133,15 +128,8 @@ def rows(task: str) -> Rows:
     return Rows(task, SENTENCES, None, ["yes"] * 4, ["made up"], "0")  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "measure_machine", lambda *_: MACHINE)
-
-
 @pytest.mark.usefixtures("fresh_exports")
-def test_classifiers_are_measured_with_limits_memory_and_raw_times(
-    tmp_path: Path, known_machine: None
-) -> None:
+def test_classifiers_are_measured_with_multiply_adds_and_memory(tmp_path: Path) -> None:
     subjects = [
         Subject("dense", classifier(tmp_path / "a"), {"encoder_self.0": 2}),
         Subject("half", classifier(tmp_path / "b"), {"encoder_self.0": 1}),
@@ -163,14 +151,16 @@ def test_classifiers_are_measured_with_limits_memory_and_raw_times(
     # 3, 1, 5 and 2 tokens: singly as they are, in fours padded to 5.
     assert (one.source_tokens, one.padded_source_tokens) == (2.75, 2.75)
     assert (four.source_tokens, four.padded_source_tokens) == (2.75, 5.0)
-    shapes = [shape_of(TASKS["classification"], BERT, subject.counts) for subject in subjects]
-    expected = limit_of(shapes[0], shapes[1], MACHINE, [WorkSize(4, 5)])
-    assert (four.limit, four.limit_macs, four.limit_bytes) == pytest.approx(
-        dataclasses.astuple(expected)
-    )
-    expected = limit_of(shapes[0], shapes[1], MACHINE, [WorkSize(1, n) for n in (3, 1, 5, 2)])
-    assert one.limit == pytest.approx(expected.time)
-    assert all(row.speedup is None and row.limit is None for row in result.rows[:2])
+
+    def macs(heads: int, rows: int, tokens: int) -> int:
+        """One layer of width 8 with heads of 4 and 16 neurons; two labels from the first token."""
+        attention = 4 * rows * tokens * 8 * 4 * heads + 2 * rows * tokens * tokens * 4 * heads
+        return attention + 2 * rows * tokens * 8 * 16 + rows * (8 * 8 + 8 * 2)
+
+    assert four.macs_ratio == pytest.approx(macs(2, 4, 5) / macs(1, 4, 5))
+    single = (sum(macs(heads, 1, tokens) for tokens in (3, 1, 5, 2)) for heads in (2, 1))
+    assert one.macs_ratio == pytest.approx(next(single) / next(single))
+    assert all(row.speedup is None and row.macs_ratio is None for row in result.rows[:2])
     assert all(row.peak_memory_mib and row.peak_memory_mib > 10 for row in result.rows)
     assert [line.split(":")[0] for line in told] == [
         "measuring peak memory in fresh processes", "batch size 1", "batch size 4",
@@ -185,7 +175,7 @@ def two_translators(folder: Path) -> list[Subject]:
     ]
 
 
-def test_translators_do_equal_work_by_default(tmp_path: Path, known_machine: None) -> None:
+def test_translators_do_equal_work_by_default(tmp_path: Path) -> None:
     result = benchmark(
         two_translators(tmp_path), rows=rows("translation"), config=MARIAN, batch_sizes=[2],
         lengths=3, seconds=0.001, memory=False,
@@ -197,7 +187,7 @@ def test_translators_do_equal_work_by_default(tmp_path: Path, known_machine: Non
     )
     assert [row.target_tokens for row in result.rows] == [4.0, 4.0]
     assert [row.source_tokens for row in result.rows] == [3.0, 3.0]
-    assert result.rows[1].limit == 1.0
+    assert result.rows[1].macs_ratio == 1.0
     assert result.rows[1].peak_memory_mib is None
 
 
@@ -209,7 +199,7 @@ def test_target_length_can_be_given(tmp_path: Path) -> None:
 
     assert result.lengths == "source lengths from the data; 9 generated tokens for every row"
     assert [row.target_tokens for row in result.rows] == [9.0, 9.0]
-    assert result.rows[1].limit is None  # without a configuration
+    assert result.rows[1].macs_ratio is None  # without a configuration
 
 
 def test_settings_that_contradict_each_other_are_errors(tmp_path: Path) -> None:

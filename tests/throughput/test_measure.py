@@ -13,7 +13,6 @@ import pytest
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime.text import Encoded
-from compressor.throughput.limits import Limit
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import speedup_of, summarize
 from compressor.throughput.workloads import Batch, Workload, make_workloads
@@ -144,21 +143,21 @@ def test_timings_by_hand() -> None:
     dense = np.array([[2.0, 4.0]] * 3)
     pruned = np.array([[1.0, 4.0]] * 3)
     load = workload(2, source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
-    limits = {("half", 2): Limit(time=1.5, macs=1.6, bytes=1.4)}
+    ratios = {("half", 2): 1.6}
 
     first, second = summarize(
-        samples_of(dense, pruned), [load], limits, peak_memory_mib={("half", 2): 100.0}
+        samples_of(dense, pruned), [load], ratios, peak_memory_mib={("half", 2): 100.0}
     )
 
     assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
     assert first.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
     assert first.tokens_per_second == pytest.approx(20 / 6)
-    assert (first.speedup, first.speedup_interval, first.limit) == (None, None, None)
+    assert (first.speedup, first.speedup_interval, first.macs_ratio) == (None, None, None)
     assert second.sentences_per_second == pytest.approx(4 / 5)
     assert second.tokens_per_second == pytest.approx(20 / 5)
     assert second.speedup == pytest.approx(6 / 5)
     assert second.speedup_interval == pytest.approx((6 / 5, 6 / 5))
-    assert (second.limit, second.limit_macs, second.limit_bytes) == (1.5, 1.6, 1.4)
+    assert second.macs_ratio == 1.6
     assert (second.source_tokens, second.padded_source_tokens) == (6.0, 8.0)
     assert (first.peak_memory_mib, second.peak_memory_mib) == (None, 100.0)
 
@@ -227,10 +226,10 @@ def test_speedup_equals_the_quotient_of_sentences_per_second() -> None:
 
 
 def test_without_the_reference_there_is_no_speedup() -> None:
-    (row,) = summarize({("half", 2): [1.0] * 5}, [workload(1)], {("half", 2): Limit(2, 2, 2)})
+    (row,) = summarize({("half", 2): [1.0] * 5}, [workload(1)], {("half", 2): 2.0})
 
     assert row.sentences_per_second == pytest.approx(2.0)
-    assert (row.speedup, row.limit) == (None, None)
+    assert (row.speedup, row.macs_ratio) == (None, None)
 
 
 def test_rows_come_by_model_and_then_by_batch_size() -> None:

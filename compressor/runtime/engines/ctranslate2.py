@@ -18,7 +18,8 @@ from compressor.runtime.engines.engine import BASE, Engine
 from compressor.storage.input_files import read_json
 from compressor.storage.manifest import GRAPHS_FILE
 
-_MODEL, _VOCABULARY = "model.bin", "shared_vocabulary.json"
+_MODEL, _SHARED = "model.bin", "shared_vocabulary.json"
+_SEPARATE = ("source_vocabulary.json", "target_vocabulary.json")
 # Precision -> what it computes in. The directory holds float32, of which it makes int8 itself.
 _COMPUTED = {BASE: "float32", "int8": "int8"}
 
@@ -80,6 +81,8 @@ class OpenedTranslator:
     Raises:
         InputError: the directory is damaged.
         EnvironmentProblem: CTranslate2 is not installed.
+
+    `sources` and `targets` are the tokens of both sides, in the order of their ids.
     """
 
     def __init__(
@@ -87,9 +90,10 @@ class OpenedTranslator:
     ) -> None:
         library = CTranslate2.library()
         try:
-            self._names: list[str] = read_json(directory / _VOCABULARY)
-            if not isinstance(self._names, list) or not all(type(x) is str for x in self._names):
-                raise ValueError(f"{_VOCABULARY} is no list of tokens")
+            shared = (directory / _SHARED).exists()
+            self.sources, self.targets = (
+                _read_names(directory / (_SHARED if shared else name)) for name in _SEPARATE
+            )
             self._model: Any = library.Translator(
                 # With 0 threads it takes a number of its own.
                 str(directory), device="cpu", compute_type=_COMPUTED[precision],
@@ -102,12 +106,12 @@ class OpenedTranslator:
                 "export the model again",
                 id="ctranslate2-model-invalid",
             ) from error
-        self._ids = {name: number for number, name in enumerate(self._names)}
+        self._ids = {name: number for number, name in enumerate(self.targets)}
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
-        return len(self._names)
+        """How many tokens there are on the target's side."""
+        return len(self.targets)
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
         """As in `TokenGenerator`.
@@ -115,7 +119,7 @@ class OpenedTranslator:
         Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams
         are finished, as `early_stopping` does.
         """
-        names, limit = self._names, settings.limit
+        names, limit = self.sources, settings.limit
         # It takes tokens by name, without padding, and makes batches of its own.
         sources = [
             [names[token] for token in row[:length]]
@@ -126,7 +130,7 @@ class OpenedTranslator:
         first, ends = settings.forced_bos_token_id, settings.eos_token_id
         options: dict[str, Any] = {"end_token": ends} if ends else {}
         if first is not None:
-            options["target_prefix"] = [[names[first]]] * len(sources)
+            options["target_prefix"] = [[self.targets[first]]] * len(sources)
         found = self._model.translate_batch(
             sources,
             beam_size=settings.num_beams,
@@ -141,6 +145,13 @@ class OpenedTranslator:
         )
         rows = [[self._ids[name] for name in result.hypotheses[0]] for result in found]
         return [_with_forced_end(row, settings) for row in rows]
+
+
+def _read_names(path: Path) -> list[str]:
+    names = read_json(path)
+    if not isinstance(names, list) or not all(type(name) is str for name in names):
+        raise ValueError(f"{path.name} is no list of tokens")
+    return names
 
 
 def _with_forced_end(row: list[int], settings: Generation) -> list[int]:

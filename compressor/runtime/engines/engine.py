@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import Artifact, Generation
 from compressor.runtime.batching import Batch
+from compressor.runtime.cuda_graphs import Captured
 from compressor.runtime.session import require_device
 
 BASE = "fp32"
@@ -72,6 +73,7 @@ class Setup:
         threads: threads within an operation; None leaves the choice to the engine.
         workers: how many threads will run it at the same time.
         cache: directory for compiled models, of engines that compile; None: they are not kept.
+        cuda_graphs: whether small batches may run as captured CUDA graphs.
     """
 
     directory: Path
@@ -81,6 +83,7 @@ class Setup:
     threads: int | None = None
     workers: int = 1
     cache: Path | None = None
+    cuda_graphs: bool = True
 
 
 class Engine(ABC):
@@ -208,6 +211,11 @@ class Engine(ABC):
     @abstractmethod
     def provider(self) -> str:
         """What computes: the library's part for the device."""
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        """The shapes of batches that have run as captured CUDA graphs."""
+        return ()
 
     def encoder(self) -> LogitsModel:
         """Open the artifact of an encoder with a head.

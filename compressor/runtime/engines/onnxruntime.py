@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import Engine, Setup
+from compressor.runtime.cuda_graphs import Captured
+from compressor.runtime.engines.engine import Engine, LogitsModel, Setup
+from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.session import (
     PROVIDERS,
     choose_device,
@@ -29,6 +31,7 @@ class OnnxRuntime(Engine):
 
     name = package = "onnxruntime"
     kinds = ("encoder", "encoder-decoder")
+    _fused: FusedEncoder | None = None
 
     @classmethod
     def library(cls) -> Any:
@@ -57,17 +60,29 @@ class OnnxRuntime(Engine):
         return artifact.precision(name, device)
 
     @property
+    def captures(self) -> bool:
+        """Whether to capture CUDA graphs: not with several threads, which disturb each other."""
+        return self.setup.device == "cuda" and self.setup.cuda_graphs and self.setup.workers == 1
+
+    @property
+    def captured(self) -> list[Captured]:
+        return [] if self._fused is None else self._fused.captured
+
+    @property
     def provider(self) -> str:
         return PROVIDERS[self.setup.device]  # `open_session` makes sure of it
 
-    def session(self, role: str) -> InferenceSession:
-        """Open the graph with a role."""
+    def session(self, role: str, captures: bool = False) -> InferenceSession:
+        """Open the graph with a role; `captures` as in `open_session`."""
         setup = self.setup
         file = setup.directory / GRAPH_DIRECTORY / setup.artifact.file(role, setup.precision)
         without = slower_optimizations(setup.device, setup.precision)
-        return open_session(file, setup.device, setup.threads, without=without)
+        return open_session(file, setup.device, setup.threads, without=without, captures=captures)
 
-    def encoder(self) -> _LogitsSession:
+    def encoder(self) -> LogitsModel:
+        if self.setup.artifact.only_device(self.setup.precision) == "cuda":
+            self._fused = FusedEncoder(self.session, self.setup)
+            return self._fused
         return _LogitsSession(self.session("model"), self.setup)
 
     def translator(self) -> None:

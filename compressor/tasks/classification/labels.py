@@ -15,7 +15,7 @@ class Labels:
     """The checkpoint's label names, in the order of its class ids.
 
     Raises:
-        InputError: fewer than two labels, or one name for two classes.
+        InputError: fewer than two labels.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -25,12 +25,6 @@ class Labels:
                 f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
                 "needed",
                 id="too-few-labels",
-            )
-        repeated = [name for name in self.names if self.names.count(name) > 1]
-        if repeated:
-            raise InputError(
-                f"the checkpoint's id2label gives {repeated[0]!r} to two classes; rename one",
-                id="label-name-repeated",
             )
         # With names like "1" to "5" a number is always a name: class id 1 would be "2".
         self.allow_ids = not any(_CLASS_ID.fullmatch(name) for name in self.names)

@@ -59,6 +59,21 @@ class QuestionAnswering(EncoderTask):
                 id="config-malformed",
             )
 
+    def require_tokenizer(self, tokenizer: Any, where: Path) -> None:
+        """Check that questions come first, and that windows begin with the context's start.
+
+        transformers (its pipeline, and its scripts that train) puts the context first where padding
+        is on the left, and cuts windows from the end where truncation is.
+        """
+        for name in ("padding_side", "truncation_side"):
+            if getattr(tokenizer, name) != "right":
+                raise InputError(
+                    f"{where / 'tokenizer_config.json'} sets {name} to left, with which questions "
+                    "and contexts are joined otherwise than here; give a model that was trained "
+                    "with right",
+                    id="tokenizer-side-unsupported",
+                )
+
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return ((width, 2),)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from compressor.runtime import TokenClassifier
     from compressor.tasks.encoder import Logits
+
+
+# Labels of entities in other forms than `B-location`.
+_PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:.][BIESLUMW]")
 
 
 class TokenClassification(LabelTask):
@@ -46,8 +51,25 @@ class TokenClassification(LabelTask):
     learning_rate = 5e-5
     hidden_weight = 1.0
 
+    def metrics_of(self, rows: Rows) -> tuple[str, ...]:
+        """Of labels without prefixes, as parts of speech are, the share of right ones alone.
+
+        seqeval takes the first letter of such a label for its prefix: it would see no `ORG` at all,
+        as it sees no `O`.
+        """
+        from compressor.runtime.entities import scheme_of
+
+        named = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
+        prefixed = any(read != ("I", label) for label, read in scheme_of(named).items())
+        unseen = any(label[0] in "O." for label in named if label != "O")
+        return self.metrics if prefixed and not unseen else ("token_accuracy",)
+
     def require(self, config: Any, where: Path) -> None:
-        """Check that words can be told apart in targets, and that there is a choice."""
+        """Check that words can be told apart in targets, that there is a choice, and prefixes.
+
+        Entities are read from labels as `B-location`; one with its prefix at the end, in lower case
+        or before another sign would be an entity of its own type.
+        """
         names = self.label_names(config)
         Labels(names)  # raises
         spaced = [name for name in names if len(name.split()) != 1]
@@ -56,6 +78,13 @@ class TokenClassification(LabelTask):
                 f"{where / 'config.json'}: the label {spaced[0]!r:.40} in id2label is not a single "
                 "word; rename it",
                 id="label-not-a-word",
+            )
+        named = [name for name in names if name not in ("O", "o")]
+        if named and all(_PREFIXED_OTHERWISE.fullmatch(name) for name in named):
+            raise InputError(
+                f"{where / 'config.json'}: the prefix of the label {named[0]!r:.40} in id2label is "
+                "written in another way than that of B-location; rename the labels",
+                id="label-prefix-unknown",
             )
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:

@@ -10,6 +10,7 @@ class Translation(EncoderDecoderTask):
 
     name = "translation"
     metrics = ("bleu", "chrf")
+    options = (*EncoderDecoderTask.options, "--bleu-tokenizer")
     runtime = "compressor.runtime:Translator"
     pipeline_tag = "translation"
     usage = 'print(model.translate(["First sentence.", "Second one."]))'

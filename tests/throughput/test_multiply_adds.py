@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -39,17 +39,12 @@ from compressor.model.architectures import architecture_of, find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units
 from compressor.tasks import TASKS, Task
-from compressor.throughput.limits import (
-    Limit,
-    Operation,
+from compressor.throughput.multiply_adds import (
     WorkSize,
-    limit_of,
-    operations,
-    roofline_seconds,
-    total_bytes,
-    total_macs,
+    multiply_adds,
+    ratio_of_multiply_adds,
+    total_multiply_adds,
 )
-from compressor.throughput.machine import Machine
 from compressor.throughput.shapes import ModelShape, shape_of
 from tests.helpers.errors import raises
 
@@ -80,9 +75,7 @@ BART_SIZES = {
     "attn_implementation": "eager",
 }
 
-# A machine on which each bound matters somewhere.
 CLASSIFICATION = TASKS["classification"]
-MACHINE = Machine(stored_rate=1e9, value_rate=5e8, bandwidth=1e9, launch=1e-6)
 
 
 def classifiers() -> list[tuple[type, object]]:
@@ -163,7 +156,7 @@ def test_classifier_macs_equal_torchs(kind, config, prune: bool) -> None:
     mask = uneven(model) if prune else Mask.full(layers)
 
     shape = shape_of(task_of(model), model.config.to_dict(), mask.counts())
-    ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
+    ours = total_multiply_adds(shape, WorkSize(batch=3, source=7))
 
     assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
 
@@ -178,7 +171,7 @@ def test_products_with_positions_are_counted() -> None:
     model = DebertaV2ForSequenceClassification(config).eval().requires_grad_(False)
     counts = Mask.full(find_sublayers(model)).counts()
     shape = shape_of(CLASSIFICATION, config.to_dict(), counts)
-    ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
+    ours = total_multiply_adds(shape, WorkSize(batch=3, source=7))
     counted = counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
     assert ours == counted - 2 * 2 * 14 * 24 * 24
 
@@ -191,7 +184,7 @@ def test_translator_macs_equal_torchs(kind, config, prune: bool) -> None:
     mask = uneven(model) if prune else Mask.full(layers)
 
     shape = shape_of(task_of(model), model.config.to_dict(), mask.counts())
-    ours = total_macs(operations(shape, WorkSize(batch=3, source=7, target=4)))
+    ours = total_multiply_adds(shape, WorkSize(batch=3, source=7, target=4))
 
     assert ours == counted_macs(lambda: generate(model, 4))
 
@@ -204,13 +197,11 @@ def tiny(heads: int) -> ModelShape:
 
 
 def test_classifier_counts_by_hand() -> None:
-    work = {x.name: x for x in operations(tiny(heads=1), WorkSize(batch=5, source=3))}
+    work = multiply_adds(tiny(heads=1), WorkSize(batch=5, source=3))
 
-    macs = {name: float(x.macs.sum()) for name, x in work.items() if x.macs.any()}
-    moved = {name: float(x.bytes.sum()) / 4 for name, x in work.items()}
     # 15 tokens; one head of size 2; 5 x 3 x 3 = 45 attention scores.
-    assert macs == {
-        "encoder_self.0.qkv": 15 * 4 * 6,
+    assert {name: count for name, count in work.items() if count} == {
+        "encoder_self.0.inputs": 15 * 4 * 6,
         "encoder_self.0.scores": 45 * 2,
         "encoder_self.0.values": 45 * 2,
         "encoder_self.0.output": 15 * 2 * 4,
@@ -218,116 +209,48 @@ def test_classifier_counts_by_hand() -> None:
         "encoder_ffn.0.down": 15 * 6 * 4,
         "classifier.0": 5 * 4 * 3,
     }
-    assert moved == {
-        "embedding": 2 * 15 * 4,
-        "encoder_self.0.qkv": 15 * (4 + 6) + 5 * 6,  # in, out; weights and bias
-        "encoder_self.0.split": 2 * 15 * 6,
-        "encoder_self.0.scores": 15 * 2 + 15 * 2 + 45,  # query, key; scores
-        "encoder_self.0.mask": 2 * 45,
-        "encoder_self.0.softmax": 2 * 45,
-        "encoder_self.0.values": 45 + 15 * 2 + 15 * 2,
-        "encoder_self.0.merge": 2 * 15 * 2,
-        "encoder_self.0.output": 15 * (2 + 4) + 3 * 4,
-        "encoder_self.0.norm": 3 * 15 * 4,
-        "encoder_ffn.0.up": 15 * (4 + 6) + 5 * 6,
-        "encoder_ffn.0.activation": 2 * 15 * 6,
-        "encoder_ffn.0.down": 15 * (6 + 4) + 7 * 4,
-        "encoder_ffn.0.norm": 3 * 15 * 4,
-        "classifier.0": 5 * (4 + 3) + 5 * 3,
-    }
-    assert {name for name, x in work.items() if x.stored} == {
-        "encoder_self.0.qkv", "encoder_self.0.output", "encoder_ffn.0.up", "encoder_ffn.0.down",
-        "classifier.0",
-    }  # fmt: skip
+
+
+TRANSLATOR = ModelShape(
+    width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(0,),
+    decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
+)  # fmt: skip
 
 
 def test_decoder_work_grows_with_the_cache() -> None:
-    shape = ModelShape(
-        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(0,),
-        decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
-    )  # fmt: skip
-
-    work = {x.name: x for x in operations(shape, WorkSize(batch=10, source=3, target=4))}
+    work = multiply_adds(TRANSLATOR, WorkSize(batch=10, source=3, target=4))
 
     # 10 decoder rows, 2 own heads of size 2; step t attends to t + 1 tokens.
-    assert work["decoder_self.0.scores"].macs.tolist() == [40, 80, 120, 160]
-    # Keys and values of 4 numbers per row: t read, t + 1 written.
-    assert work["decoder_self.0.cache"].bytes.tolist() == [4 * 2 * 40 * x for x in (1, 3, 5, 7)]
-    assert work["decoder_self.0.qkv"].bytes.tolist() == [4 * (10 * (4 + 12) + 5 * 12)] * 4
-    assert work["cross.0.scores"].macs.tolist() == [10 * 3 * 2] * 4
-    assert work["cross.keys_values"].macs.tolist() == [10 * 3 * 4 * 4]  # once, not per token
-    assert work["vocabulary"].macs.tolist() == [10 * 4 * 9] * 4
-    assert "encoder_self.0.qkv" not in work
+    assert work["decoder_self.0.scores"] == 40 + 80 + 120 + 160
+    assert work["cross.0.scores"] == 4 * 10 * 3 * 2
+    assert work["cross.keys_values"] == 10 * 3 * 4 * 4  # once, not per token
+    assert work["vocabulary"] == 4 * 10 * 4 * 9
+    assert work["encoder_self.0.inputs"] == 0
 
 
-def test_precision_changes_bytes_alone() -> None:
-    size = WorkSize(batch=5, source=3)
-    full = operations(tiny(2), size)
-    low = operations(tiny(2), size, weight_bytes=1, value_bytes=4)
-    half = operations(tiny(2), size, weight_bytes=2, value_bytes=2)
-
-    weights = (4 + 1) * 12 + (4 + 1) * 4 + (4 + 1) * 6 + (6 + 1) * 4 + (4 + 1) * 3
-    assert total_bytes(full) - total_bytes(low) == 3 * weights
-    assert total_bytes(half) == total_bytes(full) / 2
-    assert total_macs(low) == total_macs(half) == total_macs(full)
-
-
-def test_roofline_takes_the_slowest_bound_of_each_run() -> None:
-    macs, moved = np.array([2e3, 2e3, 1.0]), np.array([1e3, 4e3, 1.0])
-    work = [
-        Operation("model", "stored", macs, moved, stored=True),  # 2, 4 and 0.001 microseconds
-        Operation("model", "values", macs[:1], moved[:1], stored=False, nodes=5),  # 4, half rate
-    ]
-    ahead = dataclasses.replace(MACHINE, runs_ahead=True)
-
-    # On a CPU each of three runs starts one node in a microsecond, and the last five nodes.
-    assert roofline_seconds(work, MACHINE) == pytest.approx(1e-6 * (6.001 + 3 + 4 + 5))
-    assert roofline_seconds(work, ahead) == pytest.approx(1e-6 * (2 + 4 + 1 + 5))
-
-
-def test_limits_are_quotients_of_dense_and_pruned() -> None:
+def test_ratios_are_of_all_batches_together() -> None:
     sizes = [WorkSize(5, 3), WorkSize(5, 8)]
+    sums = [sum(total_multiply_adds(tiny(heads), size) for size in sizes) for heads in (2, 1)]
 
-    limit = limit_of(tiny(2), tiny(1), MACHINE, sizes)
-
-    dense = [x for size in sizes for x in operations(tiny(2), size)]
-    pruned = [x for size in sizes for x in operations(tiny(1), size)]
-    assert limit.macs == pytest.approx(total_macs(dense) / total_macs(pruned))
-    assert limit.bytes == pytest.approx(total_bytes(dense) / total_bytes(pruned))
-    expected = roofline_seconds(dense, MACHINE) / roofline_seconds(pruned, MACHINE)
-    assert limit.time == pytest.approx(expected)
-    assert limit.time > 1
+    assert ratio_of_multiply_adds(tiny(2), tiny(1), sizes) == pytest.approx(sums[0] / sums[1])
+    assert ratio_of_multiply_adds(tiny(2), tiny(2), sizes) == 1
 
 
-def test_nothing_removed_means_nothing_to_gain() -> None:
-    assert limit_of(tiny(2), tiny(2), MACHINE, [WorkSize(1, 9)]) == Limit(1.0, 1.0, 1.0)
-
-
-def test_launches_bound_small_work_so_removing_part_of_a_layer_gains_little() -> None:
-    dense = dataclasses.replace(tiny(2), encoder_heads=(2, 2), encoder_ffn=(6, 6))
-    thinner = dataclasses.replace(dense, encoder_heads=(1, 1))
-    shorter = dataclasses.replace(dense, encoder_heads=(2, 0))
-    slow_start = dataclasses.replace(MACHINE, launch=1.0)
-
-    assert limit_of(dense, thinner, slow_start, [WorkSize(1, 3)]).time == pytest.approx(1)
-    # Nodes of a layer: 2 + 7 + 4 + 2 + 1 of attention, which go, and 1 + 4 + 1 others.
-    expected = (1 + 2 * 22 + 1) / (1 + 2 * 22 + 1 - 16)
-    assert limit_of(dense, shorter, slow_start, [WorkSize(1, 3)]).time == pytest.approx(expected)
+def test_a_model_that_multiplies_nothing_has_an_infinite_ratio() -> None:
+    """An encoder without a head, of which no unit is left."""
+    bare = dataclasses.replace(tiny(2), head=())
+    empty = dataclasses.replace(bare, encoder_heads=(0,), encoder_ffn=(0,))
+    assert ratio_of_multiply_adds(bare, empty, [WorkSize(1, 3)]) == math.inf
+    assert ratio_of_multiply_adds(empty, empty, [WorkSize(1, 3)]) == 1
 
 
 def test_source_is_not_read_without_cross_attention() -> None:
-    shape = ModelShape(
-        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
-        decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
-    )  # fmt: skip
-    blind = dataclasses.replace(shape, cross_heads=(0,))
-    size = WorkSize(2, 5, 3)
-
-    decoder = [x for x in operations(blind, size) if x.macs.size == 3]
-
-    expected = total_macs(operations(shape, size)) / total_macs(decoder)
-    assert limit_of(shape, blind, MACHINE, [size]).macs == pytest.approx(expected)
-    assert total_macs(operations(blind, size)) > total_macs(decoder)
+    blind, size = dataclasses.replace(TRANSLATOR, cross_heads=(0,)), WorkSize(2, 5, 3)
+    work = multiply_adds(blind, size)
+    decoder = sum(n for name, n in work.items() if not name.startswith("encoder"))
+    assert decoder < sum(work.values())
+    expected = total_multiply_adds(TRANSLATOR, size) / decoder
+    assert ratio_of_multiply_adds(TRANSLATOR, blind, [size]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -340,12 +263,12 @@ def test_source_is_not_read_without_cross_attention() -> None:
 )
 def test_work_of_impossible_sizes_cannot_be_counted(vocabulary, size: WorkSize, id: str) -> None:
     with raises(InputError, id):
-        operations(dataclasses.replace(tiny(1), vocabulary=vocabulary), size)
+        multiply_adds(dataclasses.replace(tiny(1), vocabulary=vocabulary), size)
 
 
-def test_a_limit_needs_batches() -> None:
+def test_a_ratio_needs_batches() -> None:
     with raises(InputError, "no-batches"):
-        limit_of(tiny(1), tiny(1), MACHINE, [])
+        ratio_of_multiply_adds(tiny(1), tiny(1), [])
 
 
 @pytest.mark.parametrize(("kind", "config"), classifiers() + translators())

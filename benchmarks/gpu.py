@@ -1,0 +1,321 @@
+"""What `benchmarks/gpu.sh` measured on a GPU: a short table of it, and docs/gpu.md.
+
+    python -m benchmarks.gpu table FOLDER
+    python -m benchmarks.gpu publish FOLDER
+
+`publish` copies the measured files to benchmarks/results/gpu, in place of those there, and writes
+docs/gpu.md from them. The folder may hold any of: `speed-*.json` (benchmarks.speed),
+`*-report.json` (`compress run`), `distill-rate.json` (benchmarks.distill_rate), `*-forms.json`
+(milliseconds of single forms of a graph), `about.json` (the version), `stages.tsv` (what each stage
+of gpu.sh took, and how it ended), and `notes.md`, what a person says about the measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import distill_rate
+from benchmarks.pages import RESULTS, markdown_table
+
+PUBLISHED = RESULTS / "gpu"
+PAGE = RESULTS.parents[1] / "docs" / "gpu.md"
+INTRO = """# On a GPU
+
+`benchmarks/gpu.sh FOLDER` measures on a GPU in eight minutes; `python -m benchmarks.gpu publish
+FOLDER` writes this page from its files, which are kept in
+[benchmarks/results/gpu](../benchmarks/results/gpu). Everything here is one run on one card."""
+ABOUT_RATES = (
+    "Rows a second; in brackets times as fast as the fastest dense build in the table at that "
+    "size, of any program. Builds of a table were timed in turns on the same batches."
+)
+ABOUT_FORMS = {
+    "encoder": "Milliseconds a batch (rows × tokens) of forms of the same encoder in fp16, with "
+    "12 layers of width 768. `dense` and `pruned` (half of heads and neurons) are this program's "
+    "graphs; `torch` is PyTorch with SDPA; `fused` are graphs written by hand of onnxruntime's "
+    "contrib operators, with 12 or 6 heads. `arrays`: rows are copied from and to the host; "
+    "`bound`: they stay on the device. Each form was timed alone: differences under 10 % mean "
+    "nothing.",
+    "decoder": "Milliseconds of forms of the same decoder in fp16, by rows. `product` is this "
+    "program's greedy search, of which `session` is onnxruntime's part. Each form was timed alone: "
+    "differences under 10 % mean nothing.",
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One build at one size.
+
+    Args:
+        build: as tables name it.
+        size: `256 × 128` or `256`: rows, and tokens where rows were cut or padded to a length.
+        rate: rows a second.
+        ms: of a batch, the median.
+        step_ms: of a generated token, the encoder's share included; None for encoders.
+    """
+
+    build: str
+    is_dense: bool
+    size: str
+    rate: float
+    ms: float
+    step_ms: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Builds of one model that were timed in turns.
+
+    Args:
+        name: of the model; the title says more.
+        quality: of builds that it was measured of, with the metric's name.
+    """
+
+    name: str
+    title: str
+    rows: list[Timed]
+    quality: dict[str, str]
+
+    def of_size(self, size: str, dense: bool | None = None) -> list[Timed]:
+        rows = (row for row in self.rows if row.size == size)
+        return [row for row in rows if dense is None or row.is_dense == dense]
+
+    @property
+    def sizes(self) -> list[str]:
+        return list(dict.fromkeys(row.size for row in self.rows))
+
+    @property
+    def builds(self) -> list[str]:
+        return list(dict.fromkeys(row.build for row in self.rows))
+
+
+def comparisons(folder: Path) -> list[Comparison]:
+    """What was timed in turns, model by model."""
+    found = [_of_speed(_read(path)) for path in sorted(folder.glob("speed-*.json"))]
+    return found + [_of_report(_read(path)) for path in sorted(folder.glob("*-report.json"))]
+
+
+def _of_speed(result: dict[str, Any]) -> Comparison:
+    rows = [
+        row for row in result["timings"] if row["reference"] == result["timings"][0]["reference"]
+    ]
+    lengths = {row["source_tokens"] for row in rows}
+    fixed = all(length == int(length) for length in lengths) and result["target_length"] is None
+    quality = {
+        peer["name"]: f"{peer['quality']['value']:.2f} {peer['quality']['metric']}"
+        for peer in result["peers"]
+        if peer["quality"] is not None
+    }
+    options = " ".join(f"--{option} {value}" for option, value in result["budget"].items())
+    title = f"{result['title']}; pruned with `{options}`: {_share(result['macs_share'])}"
+    timed = [_timed(row, ", pruned" not in row["variant"], fixed) for row in rows]
+    return Comparison(result["name"], title, timed, quality)
+
+
+def _of_report(report: dict[str, Any]) -> Comparison:
+    models = [report["dense"], *report["variants"]]
+    dense = {model["name"] for model in models if model["budget"] == report["dense"]["budget"]}
+    quality = {}
+    for model in models:
+        metrics = {c["metric"]: c["pruned"] for c in model["comparisons"]}
+        metrics = metrics or (model["quality"] or {}).get("metrics", {})
+        if metrics:
+            quality[model["name"]] = ", ".join(f"{v:.2f} {name}" for name, v in metrics.items())
+    pruned = next(model for model in models if model["name"] not in dense)
+    name = f"{Path(report['model']).name}, compress run"
+    title = f"`{report['command']}`: {pruned['name']} has {_share(pruned['macs_share'])}"
+    rows = [_timed(r, r["variant"] in dense, False) for r in report["throughput"]["rows"]]
+    return Comparison(name, title, rows, quality)
+
+
+def _share(macs_share: float) -> str:
+    return f"{macs_share:.0%} of the multiply-adds"
+
+
+def _timed(row: dict[str, Any], is_dense: bool, fixed: bool) -> Timed:
+    size = f"{row['batch_size']}" + (f" × {row['source_tokens']:.0f}" if fixed else "")
+    ms, target = row["latency_ms"]["p50"], row["target_tokens"]
+    step = ms / target if target else None
+    return Timed(row["variant"], is_dense, size, row["sentences_per_second"], ms, step)
+
+
+def _best(rows: list[Timed]) -> Timed | None:
+    return max(rows, key=lambda row: row.rate, default=None)
+
+
+def gains(found: list[Comparison]) -> str:
+    """A line for each model and size: the fastest pruned build over the fastest dense one."""
+    lines = []
+    for comparison in found:
+        for size in comparison.sizes:
+            dense, pruned = (_best(comparison.of_size(size, dense)) for dense in (True, False))
+            if dense and pruned:
+                ratio = f"{pruned.rate / dense.rate:.2f}"
+                cells = [f"{row.build} ({_number(row.rate)})" for row in (dense, pruned)]
+                lines.append([comparison.name, size, *cells, ratio])
+    titles = ["model", "rows (× tokens)", "fastest dense build (rows a second)", "fastest pruned"]
+    return markdown_table([*titles, "times as fast"], "llllr", lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def rates(comparison: Comparison) -> str:
+    """A line for each build, a column for each size."""
+
+    def cell(row: Timed | None) -> str:
+        if row is None:
+            return "–"
+        dense = _best(comparison.of_size(row.size, dense=True))
+        return _number(row.rate) + (f" ({row.rate / dense.rate:.2f})" if dense else "")
+
+    return _by_size(comparison, cell, with_quality=True)
+
+
+def latencies(comparison: Comparison) -> str:
+    def cell(row: Timed | None) -> str:
+        if row is None:
+            return "–"
+        return f"{row.ms:.2f}" + ("" if row.step_ms is None else f" / {row.step_ms:.2f}")
+
+    return _by_size(comparison, cell, with_quality=False)
+
+
+def _by_size(
+    comparison: Comparison, cell: Callable[[Timed | None], str], with_quality: bool
+) -> str:
+    found = {(row.build, row.size): row for row in comparison.rows}
+    with_quality = with_quality and bool(comparison.quality)
+    lines = [
+        [
+            build, *(cell(found.get((build, size))) for size in comparison.sizes),
+            *([comparison.quality.get(build, "–")] if with_quality else []),
+        ]
+        for build in comparison.builds
+    ]  # fmt: skip
+    titles = ["build", *comparison.sizes, *(["quality"] if with_quality else [])]
+    return markdown_table(titles, "lr", lines)
+
+
+def forms(found: dict[str, Any]) -> str:
+    """A table of single forms: a line for each, a column for each size."""
+    table: dict[str, dict[str, str]] = {}
+    for key, value in found.items():
+        parts = re.fullmatch(r"(.*?) (b\d+|\d+x\d+)(?: source \d+)?[:,]? (.*)", key)
+        if parts and not isinstance(value, list):  # lists count the nodes of a graph
+            form, size, how = parts.groups()
+            cell = "refused" if isinstance(value, str) else f"{value:.2f}"
+            table.setdefault(f"{form}, {how}", {})[size.removeprefix("b").replace("x", " × ")] = (
+                cell
+            )
+    sizes = list(dict.fromkeys(size for cells in table.values() for size in cells))
+    lines = [[form, *(cells.get(size, "–") for size in sizes)] for form, cells in table.items()]
+    return markdown_table(["form", *sizes], "lr", lines)
+
+
+def page(folder: Path) -> str:
+    """docs/gpu.md from the files of a folder."""
+    return "\n\n".join(part.strip() for part in (INTRO, *_parts(folder))) + "\n"
+
+
+def _parts(folder: Path) -> Iterator[str]:
+    yield f"Measured with {_about(folder)}."
+    if (folder / "notes.md").exists():
+        yield (folder / "notes.md").read_text(encoding="utf-8")
+    found = comparisons(folder)
+    if found:
+        yield f"## What pruning gains\n\n{gains(found)}"
+    for comparison in found:
+        title = comparison.title[0].upper() + comparison.title[1:]
+        yield f"## {comparison.name}\n\n{title}."
+        yield ABOUT_RATES
+        yield rates(comparison)
+        per_token = any(row.step_ms is not None for row in comparison.rows)
+        more = " / for each token that it generates, the encoder included" if per_token else ""
+        yield f"Milliseconds of a batch, the median{more}:\n\n{latencies(comparison)}"
+    for path in sorted(folder.glob("*-forms.json"), reverse=True):  # encoder, decoder
+        kind = path.name.removesuffix("-forms.json")
+        yield f"## Forms of the {kind}\n\n{ABOUT_FORMS[kind]}\n\n{forms(_read(path))}"
+    distillation = folder / "distill-rate.json"
+    if distillation.exists():
+        yield f"## Distillation\n\n{distill_rate.draw(_read(distillation))}"
+    stages = folder / "stages.tsv"
+    if stages.exists():
+        yield f"## Stages\n\n{_stages(stages)}"
+
+
+def _about(folder: Path) -> str:
+    """Version, card and packages, from the files that name them."""
+    about = _read(folder / "about.json") if (folder / "about.json").exists() else {}
+    paths = [*sorted(folder.glob("speed-*.json")), *sorted(folder.glob("*-report.json"))]
+    machine = _read(paths[0]) if paths else {"hardware": {}, "versions": {}}
+    names = ("python", "torch", "transformers", "onnxruntime-gpu", "ctranslate2")
+    hardware, versions = machine["hardware"], machine["versions"]
+    card = hardware.get("gpu", "no GPU")
+    driver = f" (driver {hardware['gpu driver']})" if "gpu driver" in hardware else ""
+    packages = [f"{name} {versions[name]}" for name in names if name in versions]
+    version = f"version {about['version']} on " if "version" in about else ""
+    day = f", {about['date']}" if "date" in about else ""
+    return f"{version}one {card}{driver}, with {', '.join(packages)}{day}"
+
+
+def _stages(path: Path) -> str:
+    lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    return markdown_table(["stage", "seconds", "ended with"], "lr", lines)
+
+
+def table(folder: Path) -> str:
+    """The short table at the end of gpu.sh."""
+    parts = [gains(found)] if (found := comparisons(folder)) else []
+    if (folder / "distill-rate.json").exists():
+        parts.append(distill_rate.draw(_read(folder / "distill-rate.json")))
+    if (folder / "stages.tsv").exists():
+        parts.append(_stages(folder / "stages.tsv"))
+    return "\n\n".join(parts)
+
+
+def publish(folder: Path) -> None:
+    """Copy the measured files, and write the page."""
+    shutil.rmtree(PUBLISHED, ignore_errors=True)
+    PUBLISHED.mkdir(parents=True)
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".json":
+            text = json.dumps(_measured(_read(path)), indent=1, ensure_ascii=False) + "\n"
+            (PUBLISHED / path.name).write_text(text, encoding="utf-8")
+        elif path.name in ("notes.md", "stages.tsv"):
+            shutil.copyfile(path, PUBLISHED / path.name)
+    PAGE.write_text(page(PUBLISHED), encoding="utf-8")
+
+
+def _measured(value: Any) -> Any:
+    """Without predictions: earlier versions printed limits of the speed-up, which were wrong."""
+    if isinstance(value, dict):
+        kept = {key: x for key, x in value.items() if key.partition("_")[0] != "limit"}
+        return {key: _measured(x) for key, x in kept.items()}
+    return [_measured(x) for x in value] if isinstance(value, list) else value
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=["table", "publish"])
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    if args.action == "publish":
+        publish(args.folder)
+    else:
+        print(table(args.folder))
+
+
+if __name__ == "__main__":
+    main()

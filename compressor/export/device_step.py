@@ -1,0 +1,255 @@
+"""A decoder step whose whole state stays on the device, so that steps can follow each other alone.
+
+Its inputs and outputs are the same buffers in every step: the caches, the token, the position. So
+a GPU can replay it as a CUDA graph, and the host looks at what was chosen every few steps. It has
+no node on the CPU and no size that it computes. Written for CUDA in float16; in float32 it runs on
+CPUs too, where it is tested.
+
+An attention is one node: `GroupQueryAttention` for the decoder's own tokens, and
+`MultiHeadAttention` for the source's, whose padding is told by a length per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.helper import (
+    make_graph,
+    make_model,
+    make_node,
+    make_opsetid,
+    make_tensor_value_info,
+)
+from onnx.numpy_helper import from_array
+
+from compressor.export.cache_rows import IR_VERSION, OPSET
+from compressor.export.fp16 import LOGITS
+from compressor.export.shared_caches import CONTRIBUTED, can_share, fuse_self_attention, reader
+from compressor.runtime.decoder import BEST
+from compressor.runtime.device_buffers import (
+    ADDED,
+    COUNT,
+    FILLED,
+    HISTORY,
+    LENGTHEN,
+    NORMALIZER,
+    ROOM,
+    SLOTS,
+    SOURCE_LENGTHS,
+    TOP,
+    TOP_TOKENS,
+    TOP_VALUES,
+    after,
+    lengthened,
+)
+
+
+def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
+    """The form of a decoder step that keeps its state.
+
+    Args:
+        model: in float32, as `compressor.export.translator_graphs` writes it.
+        directory: where its external data lies, which is not read.
+
+    Returns:
+        None for a decoder without heads in its self-attention, with heads whose size is no multiple
+        of 8, or with biases of relative positions.
+    """
+    if not can_share(model):
+        return None
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    fuse_self_attention(made, FILLED, ROOM)
+    for value in [v.name for v in graph.input if v.name.startswith("cross_key.")]:
+        _fuse_cross_attention(graph, value.partition(".")[2])
+    _broadcast_biases(graph)
+    _add_to_logits(graph)
+    inputs: dict[str, tuple[int, list[str | int]]] = {
+        FILLED: (TensorProto.INT32, ["batch"]),
+        ROOM: (TensorProto.INT32, [1]),
+    }
+    inputs[ADDED] = (TensorProto.FLOAT, [_tokens(graph)])
+    if any(v.name == "attention_mask" for v in graph.input):
+        inputs[SOURCE_LENGTHS] = (TensorProto.INT32, ["batch"])
+    for name, (kind, shape) in inputs.items():
+        graph.input.append(make_tensor_value_info(name, kind, shape))
+    _advance(graph)
+    _drop_unread(graph)
+    return made
+
+
+def _fuse_cross_attention(graph: GraphProto, layer: str) -> None:
+    """One node for Reshape, Transpose, MatMul, Add, Softmax, MatMul, Reshape."""
+    nodes, key, value = graph.node, f"cross_key.{layer}", f"cross_value.{layer}"
+    makes = {name: node for node in nodes for name in node.output}
+    transpose = reader(nodes, key)
+    scores = reader(nodes, transpose.output[0])
+    masked = reader(nodes, scores.output[0])
+    softmax = reader(nodes, masked.output[0])
+    mix = next(n for n in nodes if n.op_type == "MatMul" and n.input[1] == value)
+    divide, merge = makes[scores.input[0]], reader(nodes, mix.output[0])
+    chain = [divide, transpose, scores, masked, softmax, mix, merge]
+    kinds = "Reshape Transpose MatMul Add Softmax MatMul Reshape"
+    assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
+    (heads,) = (v.type.tensor_type.shape.dim[1].dim_value for v in graph.input if v.name == key)
+    fused = make_node(
+        "MultiHeadAttention",
+        # Query, key, value, bias (the projections have theirs), and the keys' lengths.
+        [divide.input[0], key, value, "", SOURCE_LENGTHS],
+        [merge.output[0]],
+        domain=CONTRIBUTED,
+        num_heads=heads,
+        scale=1.0,  # the query's weights are scaled already
+    )
+    nodes.insert(list(nodes).index(merge), fused)
+    for node in chain:
+        nodes.remove(node)
+
+
+def _broadcast_biases(graph: GraphProto) -> None:
+    """Add the biases of layers without units as they are: Add makes their shape, too."""
+    stored = {x.name for x in graph.initializer}
+    for node in [x for x in graph.node if x.op_type == "Expand" and x.input[0] in stored]:
+        add = reader(graph.node, node.output[0])
+        assert add.op_type == "Add"
+        add.input[:] = [node.input[0] if x == node.output[0] else x for x in add.input]
+
+
+def _tokens(graph: GraphProto) -> int:
+    (logits,) = (v for v in graph.output if v.name == LOGITS)
+    return int(logits.type.tensor_type.shape.dim[1].dim_value)
+
+
+def _add_to_logits(graph: GraphProto) -> None:
+    """Add an input to the logits, by which the search excludes tokens: as the product's bias."""
+    (product,) = (node for node in graph.node if LOGITS in node.output)
+    assert product.op_type == "Gemm"
+    bias = ADDED
+    if len(product.input) > 2:
+        bias = f"{LOGITS}.bias"
+        add = make_node("Add", [product.input[2], ADDED], [bias])
+        graph.node.insert(list(graph.node).index(product), add)
+    product.input[:] = [*product.input[:2], bias]
+
+
+def _advance(graph: GraphProto) -> None:
+    """Give out the next step's state, and keep the best token in a table of all steps.
+
+    What is written is computed from the best token, and so after all that reads the old state: the
+    buffers of inputs and outputs are the same.
+    """
+    constants = {"state.one": np.array(1), "state.first": np.array([0])}
+    axis = from_array(np.array([1]), "state.axis")
+    graph.initializer.extend([from_array(x, name) for name, x in constants.items()])
+    graph.initializer.append(axis)
+    filled, position, history = after(FILLED), after("position"), after(HISTORY)
+    graph.node.extend([
+        # Ones [batch], but not before the best token is known.
+        make_node("Clip", [BEST, "state.one", "state.one"], ["state.ones"]),
+        make_node("Gather", ["state.ones", "state.first"], ["state.step"], axis=0),
+        make_node("Add", ["position", "state.step"], [position]),
+        make_node("Cast", ["state.ones"], ["state.steps"], to=TensorProto.INT32),
+        make_node("Add", [FILLED, "state.steps"], [filled]),
+        make_node("Cast", [filled], ["state.columns"], to=TensorProto.INT64),
+        make_node("Unsqueeze", ["state.columns", axis.name], ["state.column"]),
+        make_node("Unsqueeze", [BEST, axis.name], ["state.token"]),
+        make_node(
+            "ScatterElements", [HISTORY, "state.column", "state.token"], [history], axis=1
+        ),
+    ])  # fmt: skip
+    table = ["batch", HISTORY]
+    graph.input.append(make_tensor_value_info(HISTORY, TensorProto.INT64, table))
+    graph.output.extend([
+        make_tensor_value_info(position, TensorProto.INT64, [1]),
+        make_tensor_value_info(filled, TensorProto.INT32, ["batch"]),
+        make_tensor_value_info(history, TensorProto.INT64, table),
+    ])  # fmt: skip
+
+
+def _drop_unread(graph: GraphProto) -> None:
+    """Remove nodes, weights and inputs that nothing reads any more."""
+    wanted = {value.name for value in graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    for values in (graph.initializer, graph.input):
+        unread = [value for value in values if value.name not in wanted]
+        for value in unread:
+            values.remove(value)
+    del graph.value_info[:]  # of values that no longer exist, among others
+
+
+def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
+    """Write the small graphs that a search needs beside a step of this form.
+
+    `LENGTHEN` moves the caches into longer ones, and `TOP` finds the largest logits of each row and
+    what normalizes them.
+
+    Args:
+        step: its graph.
+        suffix: of the files' names.
+
+    Returns:
+        Role of each graph -> file name.
+    """
+    model = onnx.load(step, load_external_data=False)
+    types = {
+        v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
+    }
+    past = [name for name in types if name.startswith("past_")]
+    graphs = {LENGTHEN: _lengthen(past, types), TOP: _top(types[LOGITS])}
+    files = {role: f"{role}{suffix}" for role in graphs}
+    for role, graph in graphs.items():
+        opsets = [make_opsetid("", OPSET)]
+        made = make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        step.with_name(files[role]).write_bytes(made.SerializeToString())
+    return files
+
+
+def _lengthen(past: list[str], types: Mapping[str, int]) -> GraphProto:
+    """For every input `x` an output whose position i is position `slots[i]` of `x`."""
+
+    def cache(name: str, kind: int) -> ValueInfoProto:
+        return make_tensor_value_info(name, kind, [None] * 4)
+
+    return make_graph(
+        [make_node("Gather", [name, SLOTS], [lengthened(name)], axis=2) for name in past],
+        LENGTHEN,
+        [
+            make_tensor_value_info(SLOTS, TensorProto.INT64, [None]),
+            *(cache(name, types[name]) for name in past),
+        ],
+        [cache(lengthened(name), types[name]) for name in past],
+    )
+
+
+def _top(kind: int) -> GraphProto:
+    """Logits [rows, tokens] -> the `count` largest of each row and their tokens [rows, count], and
+    the logarithm of the sum of all exponentials [rows, 1]."""
+    whole = "whole"
+    return make_graph(
+        [
+            make_node("Cast", [LOGITS], [whole], to=TensorProto.FLOAT),
+            make_node("TopK", [whole, COUNT], [TOP_VALUES, TOP_TOKENS], axis=-1),
+            make_node("ReduceLogSumExp", [whole], [NORMALIZER], axes=[-1], keepdims=1),
+        ],
+        TOP,
+        [
+            make_tensor_value_info(LOGITS, kind, [None, None]),
+            make_tensor_value_info(COUNT, TensorProto.INT64, [1]),
+        ],
+        [
+            make_tensor_value_info(TOP_VALUES, TensorProto.FLOAT, [None, None]),
+            make_tensor_value_info(TOP_TOKENS, TensorProto.INT64, [None, None]),
+            make_tensor_value_info(NORMALIZER, TensorProto.FLOAT, [None, 1]),
+        ],
+    )

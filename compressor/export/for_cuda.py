@@ -1,0 +1,158 @@
+"""Graphs in float16 that are made for CUDA, and their checks.
+
+What a CPU can check is always checked: it has float32 kernels for the fused form, and answers with
+it as PyTorch does. The float16 graphs themselves are compared on the device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from compressor.export.graphs import WEIGHTS_SUFFIX
+from compressor.export.packed import pack
+from compressor.export.precision_names import BASE
+from compressor.export.verify import Expected, logit_check, relative_difference
+from compressor.results import Check
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.fused_encoder import LEAST_PADDING, LEAST_SHARE, PACKED
+from compressor.storage.files import link_or_copy, write_json
+from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.staging import staging
+from compressor.tasks import TASKS
+
+if TYPE_CHECKING:
+    from compressor.runtime import Runtime
+
+CUDA = "cuda"
+
+
+def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
+    """Write the form without padding of a fused graph, if it has one.
+
+    It reads that graph's weights.
+    """
+    packed = pack(onnx.load(graph, load_external_data=False))
+    if packed is None:
+        return {}
+    onnx.save(packed, graph.with_name(f"{PACKED}{suffix}"))
+    return {PACKED: f"{PACKED}{suffix}"}
+
+
+@contextmanager
+def fused_in_float32(directory: Path) -> Iterator[Path]:
+    """An artifact whose float32 graphs have the form for CUDA, as long as the context lasts."""
+    artifact = read_artifact(directory)
+    files = dict(artifact.precisions[BASE])
+    with staging(directory) as staged:
+        made = link_float32(directory, staged)
+        for role, form in TASKS[artifact.task].graphs.cuda_forms.items():
+            source = directory / GRAPH_DIRECTORY / files[role]
+            fused = form.rewrite(onnx.load(source, load_external_data=False), source.parent)
+            if fused is not None:  # at least one, which the float16 graphs were made from
+                (made / files[role]).unlink()
+                onnx.save(fused, made / files[role])
+                files |= form.write_beside(made / files[role], ".onnx")
+        described = json.loads((made / GRAPHS_FILE).read_text(encoding="utf-8"))
+        write_json(made / GRAPHS_FILE, described | {"precisions": {BASE: files}})
+        yield staged
+
+
+def link_float32(directory: Path, target: Path) -> Path:
+    """Give the float32 graphs of an artifact, and what they need, a second name in `target`.
+
+    Returns:
+        Where they are; `graphs.json` there names no other precisions.
+    """
+    made = target / GRAPH_DIRECTORY
+    made.mkdir(parents=True)
+    artifact = read_artifact(directory)
+    for used in artifact.used_files(BASE):
+        for path in (directory / used, directory / f"{used}{WEIGHTS_SUFFIX}"):
+            if path.exists():
+                link_or_copy(path, made / path.name)
+    text = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).read_text(encoding="utf-8")
+    alone = {"precisions": {BASE: artifact.precisions[BASE]}, "default_precision": BASE}
+    write_json(made / GRAPHS_FILE, json.loads(text) | alone | {"made_for": None})
+    return made
+
+
+def form_check(expected: Sequence[Expected], directory: Path) -> Check:
+    """Compare the form for CUDA with PyTorch, in float32 on the CPU.
+
+    Args:
+        directory: an artifact whose float16 graphs are made for CUDA.
+
+    Raises:
+        VerificationError: an answer differs.
+    """
+    task = TASKS[read_artifact(directory).task]
+    with fused_in_float32(directory) as artifact:
+        compared = task.graphs.compare(expected, task.open(artifact, precision=BASE))
+    check = logit_check(compared.differences, compared.provider)
+    detail = f"{check.detail}; the nodes of the float16 graphs in float32"
+    return check.model_copy(update={"name": "form for CUDA equals PyTorch", "detail": detail})
+
+
+def packed_check(
+    expected: Sequence[Expected], runtime: Runtime[Any], tolerance: float
+) -> list[Check]:
+    """Compare answers to a batch that is large enough to be computed without its padding.
+
+    Args:
+        runtime: on CUDA.
+        tolerance: of a logit, as a share of the largest.
+
+    Returns:
+        Empty where there is no such form, or no row has room for padding.
+    """
+    artifact = runtime.artifact
+    if PACKED not in artifact.precisions[runtime.precision]:
+        return []
+    inputs, wanted = _one_batch(expected, artifact.pad_token_id, artifact.max_source_tokens)
+    real = inputs["attention_mask"].astype(bool)
+    padding = int((~real).sum())
+    if padding < LEAST_SHARE * real.size:
+        return []
+    times = -(-LEAST_PADDING // padding)
+    found: Any = runtime.compute({n: np.tile(value, (times, 1)) for n, value in inputs.items()})
+    if found.ndim == 3:  # a token's logits; those of padding mean nothing
+        found = [logits[row] for logits, row in zip(found, np.tile(real, (times, 1)), strict=True)]
+    return [
+        Check(
+            name=f"{runtime.precision} without padding against PyTorch in float32",
+            largest_difference=relative_difference(found, wanted * times),
+            tolerance=tolerance,
+            detail=f"logits of {len(found)} rows in one batch, relative to the largest logit; "
+            f"{runtime.provider}",
+        )
+    ]
+
+
+def _one_batch(
+    expected: Sequence[Expected], pad_id: int, most_tokens: int
+) -> tuple[dict[str, NDArray[np.int64]], list[NDArray[Any]]]:
+    """All rows in one batch with a third of it padding, if rows may be so long; and their logits.
+
+    Logits are [outputs] of a row, or [its tokens, outputs].
+    """
+    masks = [mask for batch in expected for mask in batch.inputs["attention_mask"]]
+    lengths = [int(mask.sum()) for mask in masks]
+    width = max(max(lengths), min(most_tokens, -(-3 * sum(lengths) // (2 * len(lengths)))))
+    inputs = {}
+    for name in expected[0].inputs:
+        rows = (row for batch in expected for row in batch.inputs[name])
+        inputs[name] = np.full((len(masks), width), pad_id if name == "input_ids" else 0, np.int64)
+        for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            inputs[name][place, :length] = row[:length]
+    wanted = [logits for batch in expected for logits in batch.logits.read()]
+    if wanted[0].ndim == 2:
+        wanted = [logits[:n] for logits, n in zip(wanted, lengths, strict=True)]
+    return inputs, wanted

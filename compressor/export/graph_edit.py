@@ -1,0 +1,143 @@
+"""Looking around in an ONNX graph, and changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto
+from onnx.helper import get_attribute_value, make_node, make_opsetid
+from onnx.numpy_helper import from_array
+
+from compressor.export.stored_arrays import stored_array
+
+CONTRIBUTED = "com.microsoft"  # the domain of onnxruntime's own operators
+
+
+class GraphEdit:
+    """A model whose graph is being rewritten, in place; `finish` writes the nodes back.
+
+    Args:
+        directory: where its external data lies, if it has any.
+    """
+
+    def __init__(self, model: ModelProto, directory: Path = Path()) -> None:
+        self.model, self.directory = model, directory
+        self.nodes = list(model.graph.node)
+        self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+        self._ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
+        self.outputs = [value.name for value in model.graph.output]
+        self._index()
+
+    def _index(self) -> None:
+        self.makes = {name: node for node in self.nodes for name in node.output if name}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+
+    def maker(self, value: str, *kinds: str) -> NodeProto | None:
+        """The node that makes a value, if it is of one of these kinds."""
+        node = self.makes.get(value)
+        return node if node is not None and node.op_type in kinds else None
+
+    def readers(self, value: str) -> list[NodeProto]:
+        return list(self._readers.get(value, []))
+
+    def only_reader(self, value: str, *kinds: str) -> NodeProto | None:
+        """The one node that reads a value, if there is one alone and it is of these kinds."""
+        found = self.readers(value)
+        alone = len(found) == 1 and value not in self.outputs and found[0].op_type in kinds
+        return found[0] if alone else None
+
+    def array(self, name: str) -> NDArray[Any] | None:
+        """The numbers of an initializer; None if the value is none."""
+        tensor = self.constants.get(name)
+        return None if tensor is None else stored_array(tensor, self.directory)
+
+    def rank(self, value: str) -> int:
+        """How many dimensions a value of the graph that was exported has."""
+        return self._ranks[value]
+
+    def constant(self, name: str, values: Sequence[int] | int) -> str:
+        """The name of an int64 initializer, which is made if there is none."""
+        if name not in self.constants:
+            self.constants[name] = from_array(np.array(values, np.int64), name)
+        return name
+
+    def ancestors(self, value: str) -> Iterator[NodeProto]:
+        """The nodes that a value is computed by."""
+        waiting, seen = [value], set[str]()
+        while waiting:
+            node = self.makes.get(waiting.pop())
+            if node is not None and node.output[0] not in seen:
+                seen.add(node.output[0])
+                waiting += node.input
+                yield node
+
+    def node(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Any:
+        """A node of ONNX's operators; `domain` may name another one's."""
+        kept = list(inputs)
+        while kept and not kept[-1]:  # optional inputs at the end
+            kept.pop()
+        return make_node(kind, kept, list(outputs), **more)
+
+    def replace(self, old: Sequence[NodeProto], at: NodeProto, *new: NodeProto) -> None:
+        """Put nodes in the place of one, and take others out."""
+        gone = {id(node) for node in old}
+        nodes = []
+        for node in self.nodes:
+            nodes += new if node is at else []
+            nodes += [] if id(node) in gone else [node]
+        self.nodes = nodes
+        self._index()
+
+    def prepend(self, *nodes: NodeProto) -> None:
+        self.nodes = [*nodes, *self.nodes]
+        self._index()
+
+    def read_instead(self, old: str, new: str) -> None:
+        """Whatever reads one value reads another."""
+        for node in self.readers(old):
+            node.input[:] = [new if name == old else name for name in node.input]
+        self._index()
+
+    def drop_unread(self) -> None:
+        """Take out nodes whose values nothing reads."""
+        read = set(self.outputs)
+        kept = []
+        for node in reversed(self.nodes):
+            if read.intersection(node.output):
+                kept.append(node)
+                read.update(node.input)
+        self.nodes = kept[::-1]
+        self._index()
+
+    def finish(self) -> ModelProto:
+        """The model, with the nodes that are left and the weights that they read."""
+        self.drop_unread()
+        graph = self.model.graph
+        del graph.node[:]
+        graph.node.extend(self.nodes)
+        used = [tensor for name, tensor in self.constants.items() if name in self._readers]
+        del graph.initializer[:]
+        graph.initializer.extend(used)
+        del graph.value_info[:]  # some of the values are gone
+        domains = {opset.domain for opset in self.model.opset_import}
+        if CONTRIBUTED not in domains and any(x.domain == CONTRIBUTED for x in self.nodes):
+            self.model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
+        return self.model
+
+
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    """The value of an attribute of a node."""
+    found = (get_attribute_value(item) for item in node.attribute if item.name == name)
+    return next(found, default)
+
+
+def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
+    return tensor is not None and len(tensor.dims) == dimensions

@@ -1,0 +1,150 @@
+"""Encoders' graphs for CUDA that compute nothing for padding.
+
+The layers of a fused graph (`compressor.export.fused`) see the real tokens of all rows one after
+the other, [tokens, width]. Where each token was comes as inputs of the graph: onnxruntime's own
+operator for that counts on one thread of the device, and waits for the number on the CPU.
+"""
+
+from __future__ import annotations
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.helper import make_tensor_value_info
+
+from compressor.export.fused_attention import LENGTHS
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
+from compressor.runtime.packing import OFFSETS, STARTS, TOKENS
+
+# Operators that compute each token by itself, with weights that all share.
+_TOKENWISE = (
+    "MatMul", "Add", "Mul", "Gelu", "Relu", "Tanh", "Sigmoid", "BiasGelu", "FastGelu",
+    "LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+)  # fmt: skip
+
+
+def pack(fused: ModelProto) -> ModelProto | None:
+    """The packed form of a fused graph; None where it would have no fast kernel.
+
+    onnxruntime has none for packed attention that rotates queries and keys, or that adds a bias to
+    scores.
+
+    Args:
+        fused: in any precision.
+    """
+    model = ModelProto()
+    model.CopyFrom(fused)
+    edit = GraphEdit(model)
+    attentions = [node for node in edit.nodes if node.op_type == "Attention"]
+    rotated = any(node.op_type == "MultiHeadAttention" for node in edit.nodes)
+    if not attentions or rotated or any(len(node.input) > 4 for node in attentions):
+        return None
+    entry = _entry(edit, attentions[0].input[0])
+    if entry is None:
+        return None
+    _Packing(edit, entry).rewrite()
+    edit.finish()
+    read = {name for node in model.graph.node for name in node.input}
+    graph = model.graph
+    given = [value for value in graph.input if value.name in read]
+    del graph.input[:]
+    graph.input.extend([*given, *_inputs()])
+    return model
+
+
+def _inputs() -> list[ValueInfoProto]:
+    shapes = {TOKENS: ["tokens"], OFFSETS: ["batch", "source"], STARTS: ["starts"]}
+    return [make_tensor_value_info(n, TensorProto.INT32, shape) for n, shape in shapes.items()]
+
+
+def _entry(edit: GraphEdit, hidden: str) -> str | None:
+    """The first value that all layers are computed from: the embeddings.
+
+    Args:
+        hidden: what the first attention reads.
+    """
+    within = {id(node) for node in edit.ancestors(hidden)}
+    nodes = [node for node in edit.nodes if id(node) in within]
+    for node in nodes:
+        (value, *_) = node.output
+        before = {id(x) for x in edit.ancestors(value)}
+        behind = [x for x in nodes if id(x) not in before]
+        made = {value, *(name for x in behind for name in x.output)}
+        known = all(n in made or n in edit.constants or not n for x in behind for n in x.input)
+        inner = [x for x in nodes if id(x) in before and x is not node]
+        read = (reader for x in inner for name in x.output for reader in edit.readers(name))
+        if known and all(id(reader) in before for reader in read):
+            return value
+    return None
+
+
+class _Packing:
+    """The rewriting of one graph, from the embeddings on."""
+
+    def __init__(self, edit: GraphEdit, entry: str) -> None:
+        self.edit, self.entry = edit, entry
+        self.packed: dict[str, str] = {entry: f"{entry}.packed"}  # value -> its packed form
+        self.nodes: list[NodeProto] = []
+        self.restored = set[str]()
+
+    def rewrite(self) -> None:
+        edit = self.edit
+        for node in edit.nodes:
+            if self._stays_packed(node):
+                self._pack(node)
+            else:
+                self._restore(node.input)
+                self.nodes.append(node)
+            if self.entry in node.output:
+                flat = f"{self.entry}.flat"
+                self.nodes.append(edit.node("Flatten", [self.entry], [flat], axis=2))
+                rows = [self.packed[self.entry]]
+                self.nodes.append(edit.node("Gather", [flat, TOKENS], rows, axis=0))
+        self._restore(edit.outputs)
+        edit.nodes = self.nodes
+
+    def _stays_packed(self, node: NodeProto) -> bool:
+        if node.op_type == "Attention":
+            return True
+        if node.op_type not in _TOKENWISE or not self.packed.keys() & set(node.input):
+            return False
+        weights = [name for name in node.input if name and name not in self.packed]
+        tensors = [self.edit.constants.get(name) for name in weights]
+        if node.op_type == "MatMul":
+            return is_tensor_of(tensors[0] if tensors else None, 2)
+        return all(tensor is not None and len(tensor.dims) <= 1 for tensor in tensors)
+
+    def _pack(self, node: NodeProto) -> None:
+        for name in filter(None, node.output):
+            self.packed[name] = f"{name}.packed"
+        if node.op_type == "Attention":
+            self._attention(node)
+            return
+        copied = NodeProto()
+        copied.CopyFrom(node)
+        copied.input[:] = [self.packed.get(name, name) for name in node.input]
+        copied.output[:] = [self.packed.get(name, name) for name in node.output]
+        self.nodes.append(copied)
+
+    def _attention(self, node: NodeProto) -> None:
+        hidden, weight, bias, _ = node.input
+        assert node.input[3] == LENGTHS
+        made, edit = self.packed[node.output[0]], self.edit
+        parts = [f"{made}.{part}" for part in ("query", "key", "value")]
+        given = {name: attribute(node, name) for name in ("num_heads", "scale")}
+        self.nodes += [
+            edit.node("MatMul", [self.packed[hidden], weight], [f"{made}.projected"]),
+            edit.node("Split", [f"{made}.projected"], parts, axis=-1, num_outputs=3),
+            edit.node(
+                "PackedMultiHeadAttention", [*parts, bias, OFFSETS, STARTS], [made],
+                domain=CONTRIBUTED, **given,
+            ),
+        ]  # fmt: skip
+
+    def _restore(self, values: object) -> None:
+        """Bring values back to [batch, tokens, width] for what reads them so."""
+        for name in values:  # type: ignore[attr-defined]
+            if name in self.packed and name != self.entry and name not in self.restored:
+                self.restored.add(name)
+                inputs = [self.packed[name], OFFSETS]
+                self.nodes.append(
+                    self.edit.node("RestorePadding", inputs, [name], domain=CONTRIBUTED)
+                )

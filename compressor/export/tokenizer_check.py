@@ -1,0 +1,283 @@
+"""Whether a written tokenizer does what the checkpoint's own does, by texts that would show it.
+
+The checkpoint's own is transformers'. Written are the file of the runtime, and the files beside
+weights, which transformers opens again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from compressor.errors import VerificationError
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.languages import source_prefix
+from compressor.model.quiet import quiet_transformers
+from compressor.model.tokenizer import target_ids
+from compressor.runtime.batching import Item, in_chunks
+from compressor.runtime.text import Encoded, TextTokenizer
+
+# Of rows and of added tokens so many are looked at, evenly spread, and so many texts in pairs and
+# cut: well under a second's work.
+MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 1000, 200, 48, 48, 1024
+_CUT = 24  # tokens; the longer ones of the texts below have more
+_SHOWN = 60  # characters of a text in a message
+# What tokenizers disagree about most easily.
+_TEXTS = (
+    "",
+    " ",
+    "\t\r\n ",
+    "The kettle is still warm.",
+    "At 7:45, 3.5 litres cost 1,000 euros - or do they? ( x ) . , ! ?",
+    "don't I'm it's n't we've \u201cquoted\u201d \u2018single\u2019 \u2026 \u2013 \u2014 ` \u00b4",
+    "  two  spaces,\ta tab\nand a line\r\nend   ",
+    "no\u00a0break wide\u3000thin\u2009zero\u200bjoin\u200cer\u200dword\u2060mark\ufeff",
+    "UPPER lower MiXeD \u00c4\u00d6\u00dc \u00e4\u00f6\u00fc \u00df\u1e9e \u0130i \u0131I",
+    "e\u0301 \u00e9 a\u0323\u0302 \u1ead \u1112\u1161\u11ab \ud55c \u0301first so\u00adft",
+    "\ufb01\u0301 \ufb03 \u00bd \u2163 \u2122 \u338f \u2460 \u00b2\u00b3 \u0663\u0664",
+    "\uff26\uff35\uff2c\uff2c\u3000\uff57\uff49\uff44\uff54\uff48 \uff76\uff9e\uff77\uff9e",
+    "\U0001f642 \U0001f469\u200d\U0001f469\u200d\U0001f467 \u263a\ufe0f 1\ufe0f\u20e3",
+    "\U0001f1e9\U0001f1ea \U0001d518\U00010348 \u304b\u3099 \u0391\u03a3\u03c2 \u03b1\u0345",
+    "nul\x00 \x01\x07\x1b\x7f\x85 \x1cfile\x1f \u2028line\u2029 \ufffd",
+    "\u0627\u0644\u0651\u064e\u0639 \u202bright\u202c \u05e2\u05b4\u05d1\u05e8 \u200eleft\u200f",
+    "\ue000private\U000f0000 \ufdd0\ufdd1\ufdd2\ufffe none\U0010ffff",
+    "\u65e5\u672c\u8a9e\u306e\u6587\u3002\u6f22\u5b57 \u4e2d\u6587\uff0c\u6ca1\u6709 abc\u5b57def",
+    "\u0e44\u0e17\u0e22\u0e44\u0e21\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940 \u043c\u0438\u0440",
+    "http://a.b/c?d=e&f=g#h user@example.org #tag @name <b>html</b> &amp; {x} [y] \\z |",
+    "\u2581 lower \u2581block \u2581\u2581end\u2581 ##piece \u0120word </w> >>de<< the",
+    "a" * 120,
+    "!?.,;:" * 12,
+    "word " * 60,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TokenizerProbe:
+    """A checkpoint's tokenizer, and what others are compared with it on.
+
+    Args:
+        texts: without the prefix that the checkpoint may have.
+        pairs: a second text of each, of models that read pairs.
+        types: whether the model reads token types.
+        writes: whether tokens become text again.
+    """
+
+    tokenizer: Any
+    texts: Sequence[str]
+    pairs: Sequence[str] | None = None
+    types: bool = False
+    writes: bool = True
+
+    @classmethod
+    def of(
+        cls, checkpoint: Checkpoint, texts: Sequence[str], pairs: Sequence[str] | None = None
+    ) -> TokenizerProbe:
+        """Of a checkpoint, with some of the rows that it is used on."""
+        tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
+        difficult = difficult_texts(tokenizer)
+        firsts = [*difficult, *_some(texts, MOST_ROWS)]
+        seconds = [*difficult[7:], *difficult[:7], *_some(pairs or texts, MOST_ROWS)]
+        types = "token_type_ids" in checkpoint.entry.inputs
+        return cls(tokenizer, firsts, None if writes else seconds, types, writes)
+
+    def check_file(self, path: Path) -> None:
+        """Compare what the runtime makes of the file that it reads.
+
+        Raises:
+            VerificationError: ids, token types or a decoded text differ; shows the text.
+        """
+        written = TextTokenizer(path)
+        written.prefix = source_prefix(self.tokenizer)
+
+        def encode(texts: list[str], pairs: list[str] | None, most: int | None) -> list[Encoded]:
+            if most is not None:
+                written.cut_to(most, self.tokenizer.truncation_side)
+            return written.encode(texts, pairs)
+
+        self._require_same(encode, written.decode, str(path))
+
+    def check_saved(self, directory: Path, opened: Any = None) -> None:
+        """Compare what transformers makes of the files in a directory.
+
+        Args:
+            opened: the tokenizer, if it was opened from there already.
+
+        Raises:
+            VerificationError: as `check_file`, or a setting differs.
+        """
+        if opened is None:
+            with quiet_transformers():
+                opened = transformers.AutoTokenizer.from_pretrained(
+                    directory, local_files_only=True
+                )
+        for name in ("pad_token_id", "eos_token_id", "model_max_length", "truncation_side"):
+            want, got = getattr(self.tokenizer, name), getattr(opened, name)
+            if want != got:
+                raise VerificationError(
+                    f"the tokenizer in {directory} opens with {name}={got}, and was saved with "
+                    f"{want}; please report this with the checkpoint's name",
+                    id="saved-tokenizer-differs",
+                )
+        prefix = source_prefix(self.tokenizer)
+
+        def encode(texts: list[str], pairs: list[str] | None, most: int | None) -> list[Encoded]:
+            return _encode(opened, [prefix + text for text in texts], pairs, most)
+
+        self._require_same(encode, lambda rows: _decode(opened, rows), str(directory))
+        if self.writes:  # which begin with another language than sources
+            with quiet_transformers():
+                rows = (_target_rows(x, self.texts) for x in (self.tokenizer, opened))
+                for text, want, got in zip(self.texts, *rows, strict=True):
+                    self._require_row(text, Encoded(want), Encoded(got), str(directory))
+
+    def _require_same(self, encode: Any, decode: Any, where: str) -> None:
+        prefix, tokenizer = source_prefix(self.tokenizer), self.tokenizer
+        every = range(len(self.texts))
+        some = _some(every, MOST_CUT)
+        forms: list[tuple[Sequence[int], bool, int | None]] = [(every, False, None)]
+        if self.pairs is not None:
+            forms.append((some, True, None))
+        # Last: the runtime's tokenizer cuts from then on.
+        forms += [(some, paired, _CUT) for _, paired, _ in tuple(forms)]
+        ids: list[list[int]] = []
+        for chosen, paired, most in forms:
+            texts = [self.texts[i] for i in chosen]
+            pairs = [self.pairs[i] for i in chosen] if paired and self.pairs else None
+            readable, wanted = _readable(tokenizer, [prefix + x for x in texts], pairs, most)
+            texts = [texts[i] for i in readable]
+            pairs = pairs and [pairs[i] for i in readable]
+            for text, want, got in zip(texts, wanted, encode(texts, pairs, most), strict=True):
+                self._require_row(text, want, got, where)
+            ids = ids or [list(row) for row in wanted]
+        if self.writes:
+            rows = [*ids, *_rows_of_vocabulary(tokenizer)]
+            for row, want, got in zip(rows, _decode(tokenizer, rows), decode(rows), strict=True):
+                if want != got:
+                    raise VerificationError(
+                        f"{where} decodes the tokens {row[:8]}{' …' if row[8:] else ''} to "
+                        f"{_shown(got)}, and {type(tokenizer).__name__} to {_shown(want)}; "
+                        f"{_ADVICE}",
+                        id="tokenizer-decodes-differently",
+                    )
+
+    def _name(self, token: int) -> str:
+        # transformers names the tokens of targets alone.
+        two_sides = getattr(self.tokenizer, "separate_vocabs", False)
+        return str(token if two_sides else self.tokenizer.convert_ids_to_tokens(token))
+
+    def _require_row(self, text: str, want: Encoded, got: Encoded, where: str) -> None:
+        types = self.types and want.type_ids != got.type_ids
+        if list(want) == list(got) and not types:
+            return
+        if types and list(want) == list(got):
+            how = f"gives other token types, {got.type_ids[-1]} at the end"
+        else:
+            both = ([*map(self._name, x), "nothing"] for x in (got, want))
+            index, first, second = next(
+                (i, a, b) for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b
+            )
+            how = f"has {_shown(first)} as token {index} where that has {_shown(second)}"
+        raise VerificationError(
+            f"{where} does not encode {_shown(text)} as {type(self.tokenizer).__name__}: it {how}; "
+            f"{_ADVICE}",
+            id="tokenizer-encodes-differently",
+        )
+
+
+_ADVICE = (
+    "please report this with the checkpoint's name, and use `compress export --layout optimum`, "
+    "which keeps the checkpoint's own tokenizer"
+)
+
+
+def difficult_texts(tokenizer: Any) -> list[str]:
+    """Texts with white space and Unicode of all kinds, and around added and other tokens."""
+    # Where both sides have vocabularies of their own, of the target's.
+    size = min(len(tokenizer), len(target_ids(tokenizer)))
+    tokens = tokenizer.convert_ids_to_tokens(_some(range(size), 8 * _WORDS))
+    words = [str(x).strip("\u2581\u0120#").removesuffix("</w>") for x in tokens]
+    words = _some([x for x in words if len(x) > 1 and x.isalnum()], _WORDS) or ["word"]
+    added = [str(x) for _, x in sorted(tokenizer.added_tokens_decoder.items())]
+    texts = [*_TEXTS, *map(" ".join, in_chunks(words, 8))]
+    for token, a, b in zip(_some(added, MOST_ADDED), cycle(words), cycle(words[1:] or words)):
+        texts += [
+            f"{a} {token} {b}",
+            f"{a}{token}{b} {token}{b} {a}{token}",
+            f"  {token}  {token}{token}\t{token}\n{token}.{b}",
+            f"{token}{b} {token.upper()} {token.lower()} {token[:-1]} {_full_width(token)}",
+        ]
+    for some in in_chunks(added, 64):
+        texts += [f" {words[0]} ".join(some), "".join(some)]
+    return texts
+
+
+def _full_width(text: str) -> str:
+    """As compatible characters, which many tokenizers turn back."""
+    return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
+
+
+def _some(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many, evenly spread."""
+    count = min(len(items), most)
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def _encode(
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None, most: int | None
+) -> list[Encoded]:
+    cut = {"truncation": True, "max_length": most}
+    with quiet_transformers():
+        found = tokenizer(
+            list(texts), None if pairs is None else list(pairs), verbose=False,
+            **({} if most is None else cut),
+        )  # fmt: skip
+    # Where the tokenizer gives no token types, the model takes 0.
+    types = found.get("token_type_ids") or [None] * len(texts)
+    return [Encoded(*row) for row in zip(found["input_ids"], types, strict=True)]
+
+
+def _readable(
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None, most: int | None
+) -> tuple[Sequence[int], list[Encoded]]:
+    """Numbers of the texts that the tokenizer can read at all, and what it makes of them."""
+    try:
+        return range(len(texts)), _encode(tokenizer, texts, pairs, most)
+    except Exception:  # noqa: BLE001 # of a tokenizer without an unknown token; nothing narrower
+        numbers, rows = [], []
+        for i, text in enumerate(texts):
+            try:
+                rows += _encode(tokenizer, [text], pairs and [pairs[i]], most)
+            except Exception:  # noqa: BLE001
+                continue
+            numbers.append(i)
+        return numbers, rows
+
+
+def _target_rows(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    rows: list[list[int]] = tokenizer(text_target=list(texts), verbose=False)["input_ids"]
+    return rows
+
+
+def _decode(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
+    with quiet_transformers():
+        return list(tokenizer.batch_decode(rows, skip_special_tokens=True))
+
+
+def _rows_of_vocabulary(tokenizer: Any) -> list[list[int]]:
+    """Rows of tokens, the added ones among others."""
+    ids = sorted(set(target_ids(tokenizer).values()))
+    chosen = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
+    chosen += sorted(tokenizer.added_tokens_decoder)[:_DECODED]
+    random.Random(0).shuffle(chosen)
+    return [list(row) for row in in_chunks(chosen, 8)]
+
+
+def _shown(text: str) -> str:
+    """A text in a message: escaped, and shortened."""
+    return ascii(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")

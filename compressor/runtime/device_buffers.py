@@ -1,0 +1,282 @@
+"""The buffers that `device_decoder` decodes in, and the small graphs that move what is in them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compressor.runtime.batching import Batch
+from compressor.runtime.cuda_graphs import Captured, numbered, uncaptured
+from compressor.runtime.decoder import (
+    BEST,
+    FLOATS,
+    ROWS,
+    SELECT_CACHES,
+    SELECT_PAST,
+    DecoderGraph,
+    selected,
+)
+from compressor.runtime.processors import Scores, Tokens
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
+
+# Inputs of the step: real tokens of each source, filled positions of each row, room in the caches,
+# what is added to the logits, and the tokens of all steps [rows, room + 1].
+SOURCE_LENGTHS, FILLED, ROOM = "source_lengths", "filled", "room"
+ADDED, HISTORY = "added", "history"
+STATE = (SOURCE_LENGTHS, FILLED, ROOM, ADDED, HISTORY)
+# The small graphs beside it: longer caches, and the largest logits.
+LENGTHEN, SLOTS = "lengthen", "slots"
+TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "tokens", "normalizer"
+
+# CUDA graphs of a session: each keeps its memory as long as the session. More shapes than that run
+# without one.
+MOST_CAPTURED = 48
+# Buffers of batches that are done wait for others of their size, up to this much of them.
+MOST_KEPT_BYTES = 4 << 30
+
+
+def after(state: str) -> str:
+    """The output of a step with the next step's input of that name."""
+    return f"next_{state}"
+
+
+def lengthened(cache: str) -> str:
+    """The output of the graph `LENGTHEN` for the cache of that name."""
+    return f"longer {cache}"
+
+
+@dataclass(eq=False)
+class BoundStep:
+    """One binding of the step: caches of one length, and one of two sides for moved rows."""
+
+    past: Mapping[str, OrtValue]
+    history: OrtValue
+    binding: IOBinding
+    replayed: Sequence[RunOptions]  # run and wait for the end; run on
+    moves: IOBinding | None = None  # of rows to the other side
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A binding of the encoder, whose outputs are the keys and values of the cross-attention."""
+
+    inputs: Mapping[str, OrtValue]
+    binding: IOBinding
+    options: RunOptions
+
+
+@dataclass(eq=False)
+class Block:
+    """The buffers of a number of rows and a length of sources."""
+
+    rows: int
+    source: int
+    encoding: Encoding
+    cross: Mapping[str, OrtValue]
+    values: Mapping[str, OrtValue]  # of the step, by the name of the input or output
+    moved: OrtValue  # numbers of rows [rows]
+    steps: dict[tuple[int, int], BoundStep] = field(default_factory=dict)  # by room and side
+
+    @property
+    def bytes(self) -> int:
+        held = [*self.cross.values(), *self.values.values(), *self.encoding.inputs.values()]
+        for step in self.steps.values():
+            held += [*step.past.values(), step.history]
+        return sum(value.tensor_size_in_bytes() for value in held)
+
+
+class DeviceGraph(DecoderGraph):
+    """As `DecoderGraph`, with the buffers that its steps are bound to.
+
+    Args:
+        select: also `LENGTHEN` and `TOP`.
+        encoder: its session.
+        captures: the sessions that were opened to capture CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        device: str,
+        select: Mapping[str, InferenceSession],
+        encoder: InferenceSession,
+        captures: Collection[InferenceSession] = (),
+    ) -> None:
+        super().__init__(session, device, select)
+        self.captures = captures
+        # Rows and source tokens of the encoder's; also the room, of the decoder's.
+        self.captured: list[Captured] = []
+        self._encoder = encoder
+        inputs = {value.name: value for value in session.get_inputs()}
+        self.reads_source = SOURCE_LENGTHS in inputs
+        self.float = FLOATS[inputs[ADDED].type]
+        self._cross_shapes = {name: inputs[name].shape for name in self.cross}
+        self._free: list[Block] = []
+        self._lock = threading.Lock()
+        self._threads = threading.local()
+
+    def acquire(self, rows: int, source: int) -> Block:
+        """Buffers that nobody else uses, for at least as many rows and source tokens."""
+        with self._lock:
+            for block in self._free:
+                if (block.rows, block.source) == (rows, source):
+                    self._free.remove(block)
+                    return block
+        shapes = {
+            name: (rows, heads, source, head_dim)
+            for name, (_, heads, _, head_dim) in self._cross_shapes.items()
+        }
+        values = {
+            "input_ids": self.value(np.zeros((rows, 1), np.int64)),
+            "position": self.value(np.zeros(1, np.int64)),
+            FILLED: self.value(np.zeros(rows, np.int32)),
+            ADDED: self.value(np.zeros(self.scored, self.float)),
+            "logits": self.value(np.zeros((rows, self.scored), self.float)),
+        }
+        if self.reads_source:
+            values[SOURCE_LENGTHS] = self.value(np.ones(rows, np.int32))
+        cross = {name: self.value(np.zeros(s, self.float)) for name, s in shapes.items()}
+        encoding = self._encoding(rows, source, cross)
+        return Block(rows, source, encoding, cross, values, self.value(np.arange(rows)))
+
+    def _encoding(self, rows: int, source: int, cross: Mapping[str, OrtValue]) -> Encoding:
+        ones = np.ones((rows, source), np.int64)
+        inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
+        options, _ = self._options(self._encoder, (rows, source), inputs.values())
+        return Encoding(inputs, bind(self._encoder, inputs, cross), options)
+
+    def encode(self, block: Block, batch: Batch) -> None:
+        """Write the keys and values of sources [rows, source tokens], as many as the buffers'."""
+        for name, value in block.encoding.inputs.items():
+            value.update_inplace(batch[name])
+        self._encoder.run_with_iobinding(block.encoding.binding, block.encoding.options)
+
+    def release(self, block: Block) -> None:
+        """Keep buffers for another batch, if not too many are kept already."""
+        with self._lock:
+            kept = sum(other.bytes for other in self._free)
+            if kept + block.bytes <= MOST_KEPT_BYTES:
+                self._free.append(block)
+
+    def step(self, block: Block, room: int, side: int) -> tuple[BoundStep, bool]:
+        """The step over caches of a length, and whether it ran: its position is then any."""
+        if (room, side) not in block.steps:
+            past = {
+                name: self.value(np.zeros((block.rows, heads, room, head_dim), self.float))
+                for name, (_, heads, _, head_dim) in self.past_shapes.items()
+            }
+            history = self.value(np.zeros((block.rows, room + 1), np.int64))
+            bound = self._bound(block, past, history, room)
+            shape, values = (block.rows, block.source, room), (*past.values(), history)
+            options = self._options(self.session, shape, values)
+            block.steps[room, side] = BoundStep(past, history, bound, options)
+        step = block.steps[room, side]
+        # A CUDA graph belongs to the thread that captured it, and goes with it.
+        if not hasattr(self._threads, "captured"):
+            self._threads.captured = weakref.WeakSet()
+        if step in self._threads.captured:
+            return step, False
+        # To capture a step onnxruntime runs it several times, so this must be none that counts.
+        self.run(step)
+        self._threads.captured.add(step)
+        return step, True
+
+    def _bound(
+        self, block: Block, past: Mapping[str, OrtValue], history: OrtValue, room: int
+    ) -> IOBinding:
+        from onnxruntime import OrtValue
+
+        binding = self.session.io_binding()
+        values = {**block.values, **block.cross, **past, HISTORY: history}
+        logits = values.pop("logits")
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        # The length is read on the CPU, when the step is captured.
+        length = OrtValue.ortvalue_from_numpy(np.array([room], np.int32), "cpu", 0)
+        binding.bind_ortvalue_input(ROOM, length)
+        binding.bind_ortvalue_output("logits", logits)
+        # The best token goes where the next step reads it, in another shape.
+        tokens = values["input_ids"].data_ptr()
+        binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
+        for name in ("position", FILLED, HISTORY):
+            binding.bind_ortvalue_output(after(name), values[name])
+        for name, value in past.items():
+            binding.bind_ortvalue_output(name.replace("past", "present"), value)
+        return binding
+
+    def _options(
+        self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
+    ) -> tuple[RunOptions, RunOptions]:
+        """Options of a run that waits for its end, and of one that does not; captured or not.
+
+        Args:
+            values: what is kept for it.
+        """
+        if session not in self.captures or len(self.captured) == MOST_CAPTURED:
+            return uncaptured(), uncaptured()
+        held = sum(value.tensor_size_in_bytes() for value in values)
+        self.captured.append(Captured(shape, held))
+        number = len(self.captured)  # 0 is onnxruntime's own
+        waiting, going_on = numbered(number), numbered(number)
+        # What is replayed stays in order; other runs may take each other's memory.
+        going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return waiting, going_on
+
+    def run(self, step: BoundStep, wait: bool = True) -> None:
+        """One step; `wait` for its end, so that its outputs can be read."""
+        self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
+
+    def move(self, step: BoundStep, other: BoundStep, block: Block) -> None:
+        """Write the rows `block.moved` of a step's caches to those of its other side."""
+        if step.moves is None:
+            outputs = {selected(name): value for name, value in other.past.items()}
+            inputs = {**step.past, ROWS: block.moved}
+            step.moves = bind(self._select[SELECT_PAST], inputs, outputs)
+        self._select[SELECT_PAST].run_with_iobinding(step.moves)
+
+    def copy(
+        self, block: Block, step: BoundStep, rows: Tokens, target: Block, into: BoundStep
+    ) -> None:
+        """Write rows of all caches to other buffers."""
+        outputs = {selected(name): x for name, x in {**target.cross, **into.past}.items()}
+        inputs = {**block.cross, **step.past, ROWS: self.value(rows)}
+        session = self._select[SELECT_CACHES]
+        session.run_with_iobinding(bind(session, inputs, outputs))
+
+    def lengthen(self, step: BoundStep, into: BoundStep, slots: Tokens) -> None:
+        """Write the caches to longer ones."""
+        outputs = {lengthened(name): value for name, value in into.past.items()}
+        session = self._select[LENGTHEN]
+        inputs = {**step.past, SLOTS: self.value(slots)}
+        session.run_with_iobinding(bind(session, inputs, outputs))
+
+    def top(self, logits: OrtValue, count: int) -> tuple[Scores, Tokens]:
+        """The `count` largest log-probabilities of each row, and their tokens, best first."""
+        from onnxruntime import OrtValue
+
+        number = OrtValue.ortvalue_from_numpy(np.array([count]), "cpu", 0)
+        session = self._select[TOP]
+        binding = bind(session, {"logits": logits, COUNT: number}, {})
+        for name in (TOP_VALUES, TOP_TOKENS, NORMALIZER):
+            binding.bind_output(name, "cpu")
+        session.run_with_iobinding(binding)
+        values, tokens, normalizer = (value.numpy() for value in binding.get_outputs())
+        return values - normalizer, tokens
+
+
+def bind(
+    session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue]
+) -> IOBinding:
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    for name, value in outputs.items():
+        binding.bind_ortvalue_output(name, value)
+    return binding

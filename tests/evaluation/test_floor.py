@@ -1,0 +1,129 @@
+"""Where a metric sees nothing in a model's answers: chance, one label, text without words."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from compressor.errors import InputError
+from compressor.evaluation import compare, find_floor, make_metric, require_sight
+from compressor.report import facts
+from compressor.tasks import TASKS, Rows
+from tests.helpers.errors import raises
+
+ROWS = 80
+RNG = random.Random(0)
+CLASSES = [RNG.choice("abc") for _ in range(ROWS)]
+NUMBERS = [str(RNG.random()) for _ in range(ROWS)]
+TAGS = [" ".join(RNG.choice(["O", "O", "B-x", "I-x"]) for _ in range(6)) for _ in range(ROWS)]
+WORDS = [" ".join(x * 3 for x in RNG.sample("abcdefghijklmnop", 8)) for _ in range(ROWS)]
+CHINESE = ["".join(RNG.choice("天地玄黄宇宙洪荒日月") for _ in range(9)) for _ in range(ROWS)]
+ANSWERS = [json.dumps([[text[:7], 0]]) for text in WORDS]
+RANKINGS = [
+    json.dumps(sorted((RNG.randint(0, 2) for _ in range(6)), reverse=True)) for _ in "x" * ROWS
+]
+RANKINGS = [ranking for ranking in RANKINGS if max(json.loads(ranking))]
+
+
+def mixed(texts: list[str], seed: int = 1) -> list[str]:
+    return random.Random(seed).sample(texts, len(texts))
+
+
+def mostly(texts: list[str]) -> list[str]:
+    """Three of four right."""
+    other = mixed(texts)
+    return [other[row] if row % 4 == 0 else text for row, text in enumerate(texts)]
+
+
+def shuffled(rankings: list[str]) -> list[str]:
+    return [json.dumps(mixed(json.loads(x), seed)) for seed, x in enumerate(rankings)]
+
+
+# Task -> references, answers that know them, and answers that do not.
+CASES = {
+    "classification": (CLASSES, mostly(CLASSES), mixed(CLASSES)),
+    "multilabel": (CLASSES, mostly(CLASSES), ["a"] * ROWS),
+    "regression": (NUMBERS, mostly(NUMBERS), mixed(NUMBERS)),
+    "token-classification": (TAGS, mostly(TAGS), mixed(TAGS)),
+    "question-answering": (ANSWERS, mostly([x[:7] for x in WORDS]), [""] * ROWS),
+    "translation": (WORDS, mostly(WORDS), mixed(WORDS)),
+    "summarization": (WORDS, mostly(WORDS), mixed(WORDS)),
+}
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_answers_that_know_nothing_are_at_the_floor_in_every_metric(task: str):
+    references, knowing, ignorant = CASES[task]
+    assert not [x.metric for x in compare(task, knowing, knowing, references, 100) if x.at_floor]
+    for found in compare(task, ignorant, ignorant, references, 100):
+        assert found.at_floor, found.metric
+        assert found.floor == pytest.approx(found.dense, abs=10)
+        assert facts.judge(found) == "unknown"
+    assert {facts.judge(x) for x in compare(task, knowing, ignorant, references, 200)} == {"worse"}
+
+
+@pytest.mark.parametrize("metric", TASKS["reranking"].metrics)
+def test_the_floor_of_rankings_is_a_random_order(metric: str):
+    made = make_metric(metric, RANKINGS, {})
+    assert not find_floor(made, RANKINGS, RANKINGS).reached
+    found = find_floor(made, shuffled(RANKINGS), RANKINGS)
+    assert found.reached
+    assert found.score == pytest.approx(found.dense, abs=6)
+
+
+@pytest.mark.parametrize(
+    ("answers", "references"),
+    [
+        # The most frequent label alone, which is right in 19 of 20 rows.
+        (["a"] * 100, ["a"] * 95 + ["b"] * 5),
+        # Rows that all have the same label do not tell labels apart.
+        (["a"] * 100, ["a"] * 100),
+    ],
+)
+def test_high_accuracy_is_at_the_floor_where_labels_are_not_told_apart(answers, references):
+    accuracy = make_metric("accuracy", references, {})
+    found = find_floor(accuracy, answers, references)
+    assert found.reached
+    assert found.dense == found.score >= 95
+    # Of as many labels, some of the rare ones are found: accuracy is above its floor.
+    better = ["a"] * 95 + ["b"] * 4 + ["a"]
+    if "b" in references:
+        assert not find_floor(accuracy, better, references).reached
+
+
+def test_rows_in_order_of_their_labels_are_no_floor():
+    labels = ["a"] * 40 + ["b"] * 40
+    assert not find_floor(make_metric("accuracy", labels, {}), mostly(labels), labels).reached
+
+
+def test_constant_numbers_have_no_correlation():
+    for references, answers in ((["1"] * ROWS, NUMBERS), (NUMBERS, ["1"] * ROWS)):
+        for found in compare("regression", answers, answers, references, 100):
+            assert (found.dense, found.at_floor) == (0, True)
+
+
+def test_smoothing_is_not_seen():
+    """Right words, and never four in a row: BLEU is above 0 by smoothing alone."""
+    backwards = [" ".join(reversed(text.split())) for text in WORDS]
+    bleu = make_metric("bleu", WORDS, {})
+    found = find_floor(bleu, backwards, WORDS)
+    assert found.dense > 0
+    assert found.reached
+    # Sentences of three words have no four in a row, not even of themselves.
+    short = [" ".join(text.split()[:3]) for text in WORDS]
+    assert find_floor(bleu, short, short) == type(found)(0, 0, True)
+
+
+def test_text_without_spaces_is_seen_with_its_tokenizer_alone():
+    for tokenizer, seen in (("zh", True), ("char", True), ("13a", False)):
+        bleu = make_metric("bleu", CHINESE, {"bleu": tokenizer})
+        assert find_floor(bleu, CHINESE, CHINESE).reached is not seen
+    rows = Rows("translation", CHINESE, None, CHINESE, ["x.tsv"], "", tokenizers={"bleu": "13a"})
+    with raises(InputError, "metric-at-floor") as caught:
+        require_sight(rows, CHINESE, "--max-drop 0.5")
+    text = str(caught.value)
+    assert text.startswith("--max-drop 0.5: on 80 rows the dense model's BLEU of 0.00 is at")
+    assert "give another --bleu-tokenizer" in text
+    assert caught.value.exit_code == 4

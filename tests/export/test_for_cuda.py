@@ -1,0 +1,327 @@
+"""Graphs made for CUDA, checked on the CPU: the same nodes in float32 against PyTorch."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto
+from onnx.helper import get_attribute_value, make_node
+
+from compressor.errors import VerificationError
+from compressor.export.for_cuda import form_check, fused_in_float32
+from compressor.export.fused import fuse
+from compressor.export.packed import pack
+from compressor.export.precisions import write_precision
+from compressor.export.task_graphs import Network
+from compressor.model.architecture import ENCODER
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.surgery import prune
+from compressor.runtime.artifact import read_artifact
+from compressor.runtime.packing import positions
+from compressor.tasks import TASKS
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.heads import save_head
+from tests.helpers.packed_graphs import PackedSession
+from tests.helpers.runtime_artifacts import classifier, new_directory, translator
+from tests.helpers.sentence_encoders import save_encoder
+from tests.helpers.tiny import BUILDERS, RELATIVES, ragged_batch, uneven_mask
+
+pytestmark = pytest.mark.slow
+
+# CamemBERT's graph is XLM-RoBERTa's, mT5's is T5's with UMT5's feed-forward parts.
+FUSED = [x for x in BUILDERS | RELATIVES if x not in ("deberta-v2", "camembert", "mt5")]
+# Operators that onnxruntime computes on the GPU, in the types that these graphs have.
+ON_GPU = {
+    "Attention", "MultiHeadAttention", "RotaryEmbedding", "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization", "BiasGelu", "FastGelu", "Gelu", "Relu", "Tanh", "MatMul",
+    "Gemm", "LayerNormalization", "Add", "Sub", "Mul", "Div", "Abs", "Not", "Equal", "Greater",
+    "GreaterOrEqual", "Where", "Clip", "Cast", "Gather", "CumSum", "ReduceSum", "ReduceMean",
+    "ReduceMax", "ReduceL2", "Pow", "Sqrt", "Reciprocal", "Unsqueeze", "Transpose", "Reshape",
+    "Split", "Concat", "Squeeze",
+}  # fmt: skip
+# 1e-6 of the largest value is what float32 sums in another order come to.
+TOLERANCE = 1e-5
+
+
+@cache
+def plain(name: str) -> tuple[onnx.ModelProto, Any]:
+    """The float32 graph of an encoder with different units in every layer, and its model."""
+    directory = new_directory()
+    checkpoint = open_checkpoint(str(toy.checkpoint(directory / "dense", name)))
+    mask = uneven_mask(checkpoint.layers)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    graphs = TASKS[checkpoint.task].graphs
+    files = graphs.write(Network(checkpoint, model, mask), directory / "out", skip=["decoder"])
+    encoder = files.get("model") or files["encoder"]
+    return onnx.load(directory / "out" / encoder), model
+
+
+def fused(name: str) -> onnx.ModelProto:
+    made = fuse(plain(name)[0])
+    assert made is not None
+    return made
+
+
+def batch(model: Any, rows: int = 5, seed: int = 3) -> dict[str, torch.Tensor]:
+    """A ragged batch; of models with token types, of two kinds."""
+    made = ragged_batch(model, rows, seed)
+    made.pop("decoder_input_ids", None)
+    if getattr(model.config, "type_vocab_size", 1) > 1 and not model.config.is_encoder_decoder:
+        made["token_type_ids"] = (made["input_ids"] % 2) * made["attention_mask"]
+    return made
+
+
+def run(graph: onnx.ModelProto, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    feeds = {value.name: inputs[value.name].numpy() for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+@torch.no_grad()
+def expected(model: Any, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """PyTorch's logits, or the hidden states of the real tokens."""
+    if not model.config.is_encoder_decoder:
+        return model(**inputs).logits.numpy()
+    hidden = model.get_encoder()(**inputs).last_hidden_state
+    return hidden[inputs["attention_mask"].bool()].numpy()
+
+
+def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    assert found.shape == wanted.shape
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_fused_graph_answers_as_pytorch(name: str):
+    graph, model = plain(name)
+    for rows, seed in ((5, 3), (1, 4)):
+        inputs = batch(model, rows, seed)
+        found = run(fused(name), inputs)
+        real = inputs["attention_mask"].bool().numpy()
+        first = next(iter(found.values()))
+        answers = first[real] if model.config.is_encoder_decoder else first
+        assert relative(answers, expected(model, inputs)) < TOLERANCE
+        # Keys and values for the decoder, [batch, heads, source, head_dim].
+        usual = run(graph, inputs)
+        for cross in [x for x in usual if x.startswith("cross_")]:
+            both = (values[cross].transpose(0, 2, 1, 3)[real] for values in (found, usual))
+            assert relative(*both) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_every_node_of_a_fused_graph_is_one_of_a_gpu(name: str):
+    graph, model = plain(name)
+    made = fused(name)
+    assert {node.op_type for node in made.graph.node} <= ON_GPU
+    assert [value.name for value in made.graph.input] == [x.name for x in graph.graph.input]
+    assert str(made.graph.output) == str(graph.graph.output)
+    attentions = [n for n in made.graph.node if n.op_type in ("Attention", "MultiHeadAttention")]
+    heads = [attribute(node, "num_heads") for node in attentions]
+    layers = len(model.get_encoder().block if "t5" in name else encoder_layers(model))
+    # As `uneven_mask` has them: 3, 2, … of 4 heads, and none in the last layer.
+    assert heads == [4 - lost for lost in range(1, layers)]
+
+
+def encoder_layers(model: Any) -> Any:
+    for path in ("encoder.layer", "encoder.layers", "transformer.layer", "layers"):
+        for base in (model.base_model, model):
+            try:
+                return base.get_submodule(path)
+            except AttributeError:
+                continue
+    raise AssertionError("no layers")
+
+
+def attribute(node: onnx.NodeProto, name: str) -> Any:
+    return next(get_attribute_value(item) for item in node.attribute if item.name == name)
+
+
+def test_seven_nodes_are_left_of_a_layer():
+    """A whole layer of BERT, from the input of its attention to that of the next."""
+    nodes = [node.op_type for node in fused("bert").graph.node]
+    first = nodes.index("Attention")
+    layer = [
+        "Attention", "MatMul", "SkipLayerNormalization",
+        "MatMul", "BiasGelu", "MatMul", "SkipLayerNormalization",
+    ]  # fmt: skip
+    assert nodes[first : first + 7] == layer
+    assert nodes[first + 7 : first + 14] == layer
+
+
+def test_padding_and_rows_without_a_token_change_no_other_row():
+    model = plain("roberta")[1]
+    inputs = batch(model)
+    wanted = run(fused("roberta"), inputs)["logits"]
+    more = {name: torch.nn.functional.pad(value, (0, 5, 0, 2)) for name, value in inputs.items()}
+    found = run(fused("roberta"), more)["logits"]
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[:5], wanted, atol=1e-5)
+
+
+def test_graphs_with_products_of_positions_stay_plain():
+    """DeBERTa's scores are more than one node can add up."""
+    assert fuse(plain("deberta-v2")[0]) is None
+
+
+def test_an_attention_of_an_unknown_form_is_no_silent_fallback():
+    graph = onnx.ModelProto()
+    graph.CopyFrom(plain("bert")[0])
+    for node in graph.graph.node:
+        if node.op_type == "Softmax":  # of the mask twice
+            add = next(x for x in graph.graph.node if node.input[0] in x.output)
+            graph.graph.node.remove(node)
+            break
+    with raises(VerificationError, "attention-form-unknown"):
+        mask = next(name for name in add.input if name == "mul")
+        doubled = make_node("Add", [add.output[0], mask], ["doubled"])
+        softmax = make_node("Softmax", ["doubled"], list(node.output), axis=-1)
+        where = list(graph.graph.node).index(add) + 1
+        graph.graph.node.insert(where, softmax)
+        graph.graph.node.insert(where, doubled)
+        fuse(graph)
+
+
+def run_packed(graph: onnx.ModelProto, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    packed = pack(graph)
+    assert packed is not None
+    session = PackedSession(packed)
+    feeds = {name: value.numpy() for name, value in inputs.items()}
+    feeds |= positions(feeds["attention_mask"])
+    given = {value.name: feeds[value.name] for value in session.get_inputs()}
+    return session.run(["logits"], given)[0]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "xlm-roberta"])
+def test_a_packed_graph_answers_as_pytorch(name: str):
+    model = plain(name)[1]
+    inputs = batch(model)
+    assert relative(run_packed(fused(name), inputs), expected(model, inputs)) < TOLERANCE
+
+
+def test_layers_of_a_packed_graph_see_no_padding():
+    """All nodes with weights are between the packing and the one value that the head reads."""
+    packed = pack(fused("bert"))
+    kinds = Counter(node.op_type for node in packed.graph.node)
+    assert kinds["RestorePadding"] == 1
+    assert kinds["PackedMultiHeadAttention"] == 2
+    shapes = onnx.shape_inference.infer_shapes(packed)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in shapes.graph.value_info}
+    products = [node for node in packed.graph.node if node.op_type == "MatMul"]
+    assert {ranks[node.output[0]] for node in products if node.output[0] in ranks} == {2}
+
+
+@pytest.mark.parametrize("name", ["mpnet", "modernbert", "t5"])
+def test_attention_that_no_packed_kernel_computes_is_not_packed(name: str):
+    assert pack(fused(name)) is None
+
+
+@pytest.mark.parametrize("task", ["token-classification", "question-answering"])
+def test_heads_of_every_token(task: str, tmp_path: Path):
+    checkpoint = open_checkpoint(str(save_head(tmp_path / "dense", "bert", task)), task=task)
+    check_head(checkpoint, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "dense", "normalize"), [("mean", True, True), ("cls", False, False)]
+)
+def test_pooling_layers_and_normalization(pooling, dense, normalize, tmp_path: Path):
+    saved = save_encoder(tmp_path / "dense", "distilbert", pooling, dense, normalize)
+    check_head(open_checkpoint(str(saved), task="embedding", auto_class=ENCODER), tmp_path)
+
+
+def check_head(checkpoint: Any, directory: Path) -> None:
+    """A cut model's graphs of both forms against PyTorch, at the real tokens."""
+    mask = uneven_mask(checkpoint.layers)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    graphs = TASKS[checkpoint.task].graphs
+    graphs.write(Network(checkpoint, model, mask), directory / "out")
+    made = fuse(onnx.load(directory / "out" / "model.onnx"))
+    assert {node.op_type for node in made.graph.node} <= ON_GPU
+    inputs = batch(model)
+    wanted = expected(model, inputs)
+    for found in (run(made, inputs)["logits"], run_packed(made, inputs)):
+        if wanted.ndim == 3:
+            real = inputs["attention_mask"].bool().numpy()
+            assert relative(found[real], wanted[real]) < TOLERANCE
+        else:
+            assert relative(found, wanted) < TOLERANCE
+
+
+@cache
+def for_cuda() -> tuple[Path, Any]:
+    """A cut BERT, exported for CUDA."""
+    made = classifier("bert")
+    directory = new_directory() / "out"
+    shutil.copytree(made.directory, directory)
+    write_precision(directory, "fp16", (), device="cuda")
+    return directory, made.model
+
+
+def test_what_is_written_for_cuda():
+    directory, _ = for_cuda()
+    artifact = read_artifact(directory)
+    assert artifact.made_for == {"fp16": "cuda"}
+    assert artifact.precisions["fp16"] == {"model": "model.fp16.onnx", "packed": "packed.fp16.onnx"}
+    # Both forms read one file of weights.
+    assert not (directory / "onnx" / "packed.fp16.onnx_data").exists()
+    for file in artifact.precisions["fp16"].values():
+        graph = onnx.load(directory / "onnx" / file).graph
+        floats = {x.data_type for x in graph.initializer if len(x.dims) > 1 and x.data_type != 7}
+        assert floats <= {TensorProto.FLOAT16, TensorProto.INT32}
+        assert graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_its_form_is_checked_in_float32_on_the_cpu():
+    directory, model = for_cuda()
+    graphs = TASKS["classification"].graphs
+    expected = graphs.expect(model, directory, [batch(model)])
+    check = form_check(expected, directory)
+    assert check.is_met
+    assert "CPUExecutionProvider" in check.detail
+    with torch.no_grad():
+        model.classifier.weight.mul_(1.01)
+        wrong = graphs.expect(model, directory, [batch(model)])
+        model.classifier.weight.div_(1.01)
+    with raises(VerificationError, "onnx-differs"):
+        form_check(wrong, directory)
+    assert not [path for path in directory.iterdir() if path.name.startswith(".")]
+
+
+def test_a_translator_with_an_encoder_for_cuda_translates_as_before():
+    made = translator()
+    directory = new_directory() / "out"
+    shutil.copytree(made.directory, directory)
+    write_precision(directory, "fp16", (), device="cuda")
+    assert read_artifact(directory).made_for == {"fp16": "cuda"}
+    assert "packed" not in read_artifact(directory).precisions["fp16"]
+    texts = ["w5 w7 w9", "w40", "w8 w8 w31 w4 w4 w4 w17 w20"]
+    task = TASKS["translation"]
+    with fused_in_float32(directory) as staged:
+        found = task.open(staged, precision="fp32").generate_texts(texts)
+    assert found == task.open(directory, precision="fp32").generate_texts(texts)
+
+
+def test_fp16_for_the_cpu_is_what_it_was(tmp_path: Path):
+    made = classifier("bert")
+    shutil.copytree(made.directory, tmp_path / "out")
+    write_precision(tmp_path / "out", "fp16", ())
+    artifact = read_artifact(tmp_path / "out")
+    assert artifact.made_for is None
+    assert artifact.precisions["fp16"] == {"model": "model.fp16.onnx"}
+    graph = onnx.load(tmp_path / "out" / "onnx" / "model.fp16.onnx").graph
+    assert {node.domain for node in graph.node} == {""}

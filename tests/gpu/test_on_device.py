@@ -1,0 +1,127 @@
+"""What runs on a GPU: whole runs, answers, distillation. Without one the same runs on the CPU.
+
+Expected answers are those of transformers in float32, on the same device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import compressor
+from compressor.pipeline.run import run
+from compressor.recovery import distillation
+from compressor.recovery.distillation import Distillation
+from compressor.report.schema import Report
+from compressor.runtime import collate
+from compressor.runtime.session import PROVIDERS
+from compressor.tasks import TASKS
+from compressor.training.data import TrainingRows, batches_of_rank, hold_out
+from compressor.training.loop import Schedule, _Run
+from compressor.training.optimizer import embedding_tables, sparse_gradients
+from tests.helpers import toy
+from tests.helpers.reconstruction import divergence
+from tests.helpers.runs import recipe_for
+from tests.helpers.stages import job, repair
+
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+DEVICES = [pytest.param("cuda", marks=GPU), pytest.param("cpu", marks=pytest.mark.attack)]
+MAKERS = {"bert": toy.classifier, "marian": toy.translator}
+PRECISIONS = {"fp32": 1e-4, "fp16": 2e-2}  # and the largest difference of logits, of the largest
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def finished(
+    request: pytest.FixtureRequest, device: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Report]:
+    """A run in fp32 and fp16: its directory and report."""
+    folder = tmp_path_factory.mktemp("run")
+    model = MAKERS[request.param](folder / "model", request.param)
+    recipe = recipe_for(model, folder, device=device, precision=["fp32", "fp16"])
+    return folder / "out", run(recipe, folder / "out")
+
+
+def test_a_run_records_where_everything_ran(device: str, finished: tuple[Path, Report]):
+    _, report = finished
+    assert report.throughput is not None
+    assert {row.provider for row in report.throughput.rows} == {PROVIDERS[device]}
+    assert {row.precision for row in report.throughput.rows} == set(PRECISIONS)
+    assert all(v.quality is not None for v in (report.dense, *report.variants))
+    checks = [check for v in (report.dense, *report.variants) for check in v.checks]
+    assert all(check.largest_difference <= check.tolerance for check in checks)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_answers_are_those_of_pytorch_on_the_device(
+    device: str, finished: tuple[Path, Report], precision: str
+):
+    output, report = finished
+    runtime = TASKS[report.task].open(output, precision=precision, device=device)
+    assert runtime.provider == PROVIDERS[device]  # nothing else took its place
+    rows = sorted(runtime.encode(toy.sentences(24, seed=5)), key=len)
+    artifact = runtime.artifact
+    batch = collate(rows, artifact.pad_token_id, artifact.inputs)
+    model = compressor.load(output).to(device).eval()
+    given = {name: torch.from_numpy(value).to(device) for name, value in batch.items()}
+    if report.task == "classification":
+        found = runtime.compute(batch)
+        with torch.no_grad():
+            expected = model(**given).logits.float().cpu().numpy()
+        most = PRECISIONS[precision] * np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, atol=most)
+        return
+    answers = runtime.generate(batch, num_beams=1)
+    tokens = model.generate(**given, num_beams=1, do_sample=False)[:, 1:].tolist()
+    end = artifact.generation.eos_token_id[0]
+    wanted = [row[: row.index(end) + 1] if end in row else row for row in tokens]
+    same = sum(a == b for a, b in zip(answers, wanted, strict=True))
+    assert same == len(wanted) if precision == "fp32" else same >= 0.9 * len(wanted)
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_distillation_brings_the_model_closer(device: str, name: str):
+    setup = job(name, device=device)
+    before = divergence(setup, setup.pruned, setup.examples)
+    options = {"epochs": 8, "batch": 8, "learning_rate": 1e-3, "hidden": 1.0, "patience": 9}
+    recovered = repair(setup, distill=options)
+    assert divergence(setup, recovered.model, setup.examples) < 0.8 * before
+    assert {p.device.type for p in recovered.model.parameters()} == {"cpu"}
+    assert ("products in bf16" in recovered.text) == (device == "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("name", ["marian", "bert", "t5"])
+def test_no_step_waits_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch itself raises where it would wait; what a CPU can tell is in test_waiting.py."""
+    monkeypatch.setattr(distillation, "by_muon", lambda job: True)
+    setup = job(name, device="cuda")
+    setup.dense.to("cuda")
+    setup.pruned.to("cuda")
+    learn, held = hold_out(setup.examples, 0)
+    batches = batches_of_rank(setup.task, held, setup.dense, "cuda")
+    problem = Distillation(setup, setup.pruned, batches, 1e-3, 1.0, "bf16")
+    rows = TrainingRows(learn, setup.task, setup.dense, "cuda")
+    run = _Run(problem, rows, Schedule(2, batch_size=8), 0, None)
+    first, *others = run.batches.of_epoch(0)
+    with sparse_gradients(embedding_tables(problem.student)):
+        run.step(first)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for batch in others:
+                run.step(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    run.read_losses()
+    assert np.isfinite(run._loss)

@@ -1,0 +1,248 @@
+"""Every setting of transformers' `generate`: the same tokens as transformers, or refused by name.
+
+The expected tokens come from `generate` of a model that transformers itself loads.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from compressor.commands import invoke
+from compressor.errors import CompressWarning, InputError
+from compressor.export.generation import generation_settings
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.generation import GENERATION_FILE, HARMLESS, NEUTRAL, SUPPORTED, generate
+from compressor.runtime.artifact import Generation
+from compressor.runtime.search import beam_search, greedy
+from tests.helpers import toy
+from tests.helpers.damaged_checkpoints import configure
+from tests.helpers.errors import raises
+from tests.helpers.tiny import word_tokenizer
+from tests.helpers.torch_decoder import TorchDecoder
+from tests.runtime.test_search import END, LIMIT, PAD, sources, tiny_model
+
+# What is tried; settings that change nothing are tried together.
+ANSWERED: list[dict] = [
+    {"decoder_start_token_id": 7, "bos_token_id": 4},
+    {"pad_token_id": 5},
+    {"eos_token_id": 9},
+    {"eos_token_id": [END, 13, 27], "length_penalty": 2.0},
+    {"forced_bos_token_id": 7, "forced_eos_token_id": END},
+    {"forced_eos_token_id": [13, 27], "early_stopping": "never"},
+    {"suppress_tokens": [11, 12, 30], "bad_words_ids": [[PAD], [END], [8]]},
+    {"suppress_tokens": [], "begin_suppress_tokens": [], "length_penalty": 0, "num_beams": 4},
+    {"max_length": 2},
+    {"max_new_tokens": 6, "min_length": 3, "early_stopping": False},
+    {"min_length": 8, "no_repeat_ngram_size": 2, "length_penalty": -0.7},
+    {"min_new_tokens": 7, "min_length": 11, "early_stopping": True, "no_repeat_ngram_size": 0},
+    {"renormalize_logits": True, "suppress_tokens": [11, 12, 30]},
+    {"temperature": 0.3, "top_k": 3, "top_p": 0.2, "min_p": 0.2, "top_h": 0.2, "typical_p": 0.2,
+     "epsilon_cutoff": 0.2, "eta_cutoff": 0.2, "do_sample": False},
+    {"temperature": 0.0, "top_k": 0},
+    {"num_assistant_tokens": 3, "assistant_lookbehind": 3, "target_lookbehind": 3,
+     "num_assistant_tokens_schedule": "heuristic", "speculation_type": "dflash",
+     "assistant_confidence_threshold": 0.4, "assistant_ensemble_weight": 0.5,
+     "max_matching_ngram_size": 3},
+    {"return_dict_in_generate": True, "output_scores": True, "output_logits": True,
+     "output_attentions": True, "output_hidden_states": True},
+    {"use_cache": False, "disable_compile": True, "cache_config": {"backend": "quanto"}},
+    {"cache_implementation": "static", "max_cache_len": 50},
+    {"cache_implementation": "dynamic", "continuous_batching_config": {}},
+    {"remove_invalid_values": True, "forced_bos_token_id": 9, "no_repeat_ngram_size": 2,
+     "num_beams": 4, "min_new_tokens": 4, "max_new_tokens": 9, "suppress_tokens": [4, 5]},
+    {"transformers_version": "4.0.0", "_from_model_config": False, "_commit_hash": "0123"},
+    {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "diversity_penalty": 0.0,
+     "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "num_return_sequences": 1,
+     "penalty_alpha": 0.0, "guidance_scale": 1, "token_healing": False, "is_assistant": False,
+     "use_mtp": False, "low_memory": False},
+]  # fmt: skip
+REFUSED: dict[str, list] = {
+    "do_sample": [True, "no"],
+    "repetition_penalty": [1.3],
+    "encoder_repetition_penalty": [1.3],
+    "encoder_no_repeat_ngram_size": [2],
+    "diversity_penalty": [0.5],
+    "num_beam_groups": [2, 0],
+    "num_return_sequences": [2, 0, "two"],
+    "penalty_alpha": [0.6],
+    "guidance_scale": [2.0],
+    "begin_suppress_tokens": [[5]],
+    "exponential_decay_length_penalty": [[2, 1.5]],
+    "sequence_bias": [[[[5], -2.0]], {}],
+    "watermarking_config": [{}, {"bias": 2.5}, 5],
+    "stop_strings": [["."], "."],
+    "max_time": [0.001, 1e9],
+    "constraints": [[]],
+    "force_words_ids": [[[5]]],
+    "token_healing": [True],
+    "dola_layers": ["low"],
+    "prompt_lookup_num_tokens": [2],
+    "assistant_early_exit": [1],
+    "is_assistant": [True],
+    "use_mtp": [True],
+    "low_memory": [True],
+    "cache_implementation": ["quantized", "offloaded", "banana", 5],
+    "compile_config": [{}, {"fullgraph": True}],
+    # No value of these kinds, or none of this model.
+    "decoder_start_token_id": [61, -1, "</s>", 1.0, [7]],
+    "pad_token_id": [-1, [PAD]],
+    "eos_token_id": [[], [[2]], 61, "</s>", True],
+    "forced_eos_token_id": [[]],
+    "forced_bos_token_id": [[7]],
+    "suppress_tokens": [5, [61], ["a"]],
+    "bad_words_ids": [[], [[]], [5], [[61]], 7, [[3, 4]]],
+    "num_beams": [0, -1, 2.0, True, "four", 10**9],
+    "max_length": [1, 0, -1, 10**12, 4.5],
+    "max_new_tokens": [0, -1],
+    "min_length": [-1, "x"],
+    "min_new_tokens": [-1, 2.5],
+    "no_repeat_ngram_size": [-1, 1.5],
+    "length_penalty": ["x", float("nan"), float("inf"), True],
+    "early_stopping": ["often", 1, 0],
+    "renormalize_logits": ["yes"],
+    "temperature": ["hot"],
+    "top_k": ["x", 2.5],
+    "assistant_ensemble_weight": [1.5],
+    "return_dict_in_generate": ["yes"],
+    "use_cache": [1],
+    "prefill_chunk_size": [4, 0],
+}
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("generation")
+    model = tiny_model(0, 2.2)
+    model.save_pretrained(directory)
+    word_tokenizer().save_pretrained(directory)
+    values = {"decoder_start_token_id": PAD, "pad_token_id": PAD, "eos_token_id": END}
+    values |= {"max_length": LIMIT, "bad_words_ids": [[PAD]]}
+    (directory / GENERATION_FILE).write_text(json.dumps(values), "utf-8")
+    return directory
+
+
+@pytest.fixture
+def copy(dense, tmp_path) -> Path:
+    return Path(shutil.copytree(dense, tmp_path / "model"))
+
+
+def cut(row: list[int], ends: list[int]) -> list[int]:
+    """A row of `generate` without the start token and what is behind the end."""
+    stop = next((i for i, token in enumerate(row[1:], 1) if token in ends), len(row))
+    return row[1 : stop + 1]
+
+
+@torch.no_grad()
+def require_same_answers(directory: Path) -> None:
+    """What the runtime's search and this package's own calls find is what transformers finds."""
+    theirs = transformers.MarianMTModel.from_pretrained(directory)
+    ours = open_checkpoint(str(directory)).model
+    settings = Generation(**generation_settings(ours))
+    batch = sources([3, 9, 6, 2], 1)
+    for beams in (1, max(3, settings.num_beams)):
+        found = theirs.generate(**batch, num_beams=beams)
+        rows = found if isinstance(found, torch.Tensor) else found.sequences
+        assert torch.equal(generate(ours, batch, num_beams=beams), rows)
+        wanted = [cut(row, settings.eos_token_id) for row in rows.tolist()]
+        search = greedy if beams == 1 else beam_search
+        options = settings.with_options(beams, None)
+        answers = search(TorchDecoder(ours, batch), len(rows), options)
+        pad = theirs.generation_config.pad_token_id
+        if pad not in settings.eos_token_id:  # beam search pads what an early stop of others ends
+            wanted = [row[: row.index(pad)] if pad in row else row for row in wanted]
+            answers = [row[: row.index(pad)] if pad in row else row for row in answers]
+        assert answers == wanted
+        assert len({tuple(row) for row in wanted}) > 1 or settings.limit < 3
+
+
+def test_every_setting_is_known_and_tried():
+    """A setting that is new in transformers fails here, and not a user."""
+    known = {*SUPPORTED, *HARMLESS, *NEUTRAL}
+    assert len(known) == len(SUPPORTED) + len(HARMLESS) + len(NEUTRAL)
+    assert set(vars(transformers.GenerationConfig())) <= known
+    assert NEUTRAL.keys() <= REFUSED.keys()
+    assert {*SUPPORTED, *HARMLESS} <= set().union(*ANSWERED)
+
+
+@pytest.mark.parametrize("values", ANSWERED, ids=lambda values: next(iter(values)))
+def test_a_setting_is_followed_or_changes_nothing(values, copy):
+    configure(GENERATION_FILE, **values)(copy)
+    require_same_answers(copy)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("file", [GENERATION_FILE, "config.json"])
+def test_a_setting_is_refused_by_name(name, file, copy):
+    """In `config.json`, where older checkpoints keep them, as in a file of their own."""
+    if file == "config.json":
+        (copy / GENERATION_FILE).unlink()
+    for value in REFUSED[name]:
+        configure(file, **{name: value})(copy)
+        with pytest.raises(InputError) as caught:
+            open_checkpoint(str(copy))
+        assert name in str(caught.value)
+        assert str(copy / file) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def alone(directory: Path) -> None:
+    (directory / GENERATION_FILE).unlink()
+    more = {"num_beams": 3, "length_penalty": 0.5, "no_repeat_ngram_size": 2, "min_length": 3}
+    configure("config.json", max_length=LIMIT, bad_words_ids=[[PAD]], **more)(directory)
+
+
+def both(directory: Path) -> None:
+    """Old settings in `config.json` do not count beside a file of their own."""
+    configure("config.json", num_beams=2, length_penalty=3.0, do_sample=True)(directory)
+
+
+@pytest.mark.parametrize("change", [alone, both])
+def test_settings_come_from_where_transformers_takes_them(change: Callable[[Path], None], copy):
+    change(copy)
+    require_same_answers(copy)
+
+
+def test_settings_that_do_not_go_together_are_refused(copy):
+    configure(GENERATION_FILE, forced_bos_token_id=7, suppress_tokens=[7])(copy)
+    with raises(InputError, "generation-config-malformed"):
+        open_checkpoint(str(copy))
+
+
+def test_a_setting_that_only_a_later_transformers_has_is_refused(copy, monkeypatch):
+    monkeypatch.setattr(transformers.GenerationConfig, "sample_better", None, raising=False)
+    configure(GENERATION_FILE, sample_better=True)(copy)
+    with raises(InputError, "generation-setting-unsupported") as caught:
+        open_checkpoint(str(copy))
+    assert "sample_better" in str(caught.value)
+
+
+def test_names_that_transformers_ignores_are_told(copy):
+    configure(GENERATION_FILE, num_beam=5)(copy)
+    with pytest.warns(CompressWarning, match=r"sets num_beam, .*did you mean 'num_beams'"):
+        open_checkpoint(str(copy))
+    require_same_answers(copy)
+
+
+def test_an_export_is_verified_whatever_generate_returns(tmp_path):
+    """In every layout; what has no effect here is kept for those who call `generate`."""
+    model = toy.translator(tmp_path / "model")
+    values = {
+        "return_dict_in_generate": True, "output_scores": True, "output_attentions": True,
+        "output_hidden_states": True, "output_logits": True, "use_cache": False,
+        "temperature": 0.5, "top_k": 3, "early_stopping": True, "decoder_start_token_id": None,
+        "bos_token_id": 0, "cache_implementation": "static",
+    }  # fmt: skip
+    configure(GENERATION_FILE, **values)(model)
+    for layout in ("compress", "ctranslate2"):
+        out = tmp_path / layout
+        assert invoke(["export", "-m", str(model), "-o", str(out), "--layout", layout]) == 0
+    written = json.loads((out / GENERATION_FILE).read_text("utf-8"))
+    assert written["decoder_start_token_id"] == 0
+    assert all(written[name] == values[name] for name in ("output_scores", "temperature", "top_k"))

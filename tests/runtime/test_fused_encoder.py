@@ -1,0 +1,271 @@
+"""How encoders that are made for CUDA run: at fixed shapes, and without padding.
+
+On a CPU the same graphs run in float32 in the same buffers, and nothing is captured.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.export.fused import fuse
+from compressor.export.packed import pack
+from compressor.export.precisions import add_precision, require_within, write_precision
+from compressor.pipeline.verification import verify_directory
+from compressor.runtime import Classifier
+from compressor.runtime import fused_encoder as module
+from compressor.runtime.artifact import read_artifact
+from compressor.runtime.cuda_graphs import CaptureError, FixedShapes, rounded
+from compressor.runtime.engines.engine import Setup
+from compressor.runtime.fused_encoder import FusedEncoder, gains_by_packing
+from compressor.runtime.packing import positions
+from compressor.runtime.session import choose_device, open_session
+from tests.helpers.errors import raises
+from tests.helpers.packed_graphs import PackedSession
+from tests.helpers.runtime_artifacts import Exported, classifier, new_directory, write_hashes
+from tests.helpers.tiny import ragged_batch
+
+pytestmark = pytest.mark.slow
+
+
+@cache
+def artifact() -> Exported:
+    """A cut BERT for CUDA, and its fused graph in float32 beside it."""
+    made = classifier("bert")
+    directory = new_directory() / "out"
+    shutil.copytree(made.directory, directory)
+    write_precision(directory, "fp16", (), device="cuda")
+    graph = fuse(onnx.load(directory / "onnx" / "model.onnx"))
+    onnx.save(graph, directory.parent / "fused.onnx")
+    write_hashes(directory)
+    return Exported(directory, made.model, made.tokenizer)
+
+
+def setup(**more: Any) -> Setup:
+    directory = artifact().directory
+    return Setup(directory, read_artifact(directory), "fp16", **more)
+
+
+def opened(role: str, captures: bool) -> Any:
+    fused = artifact().directory.parent / "fused.onnx"
+    assert not captures  # on a CPU
+    return open_session(fused) if role == "model" else PackedSession(pack(onnx.load(fused)))
+
+
+def arrays(rows: int, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A ragged batch whose first row has all the tokens."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(1, tokens + 1, rows)
+    lengths[0] = tokens
+    mask = (np.arange(tokens) < lengths[:, None]).astype(np.int64)
+    ids = generator.integers(6, 60, (rows, tokens)) * mask
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": (ids % 2) * mask}
+
+
+@torch.no_grad()
+def expected(batch: dict[str, np.ndarray]) -> np.ndarray:
+    inputs = {name: torch.from_numpy(value) for name, value in batch.items()}
+    return artifact().model(**inputs).logits.numpy()
+
+
+def test_answers_at_fixed_shapes_are_pytorchs():
+    """Shapes come again with other contents, and answers stay what they were."""
+    encoder = FusedEncoder(opened, setup())
+    batches = [arrays(*shape, seed) for seed in (1, 2) for shape in ((3, 9), (1, 2), (5, 16))]
+    found = [encoder.run(batch) for batch in batches]
+    for batch, logits in zip(batches, found, strict=True):
+        np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
+    assert [x.shape for x in encoder.captured] == [(4, 16), (1, 16), (8, 16)]
+    assert all(x.bytes > 0 for x in encoder.captured)
+    plain = FusedEncoder(opened, setup(cuda_graphs=False))
+    for batch, logits in zip(batches, found, strict=True):
+        np.testing.assert_allclose(logits, plain.run(batch), atol=1e-6)
+    assert not plain.captured
+
+
+def test_shapes_are_few_and_within_the_models_positions():
+    assert rounded(1, 1, 40) == (1, 16)
+    assert rounded(3, 17, 512) == (4, 24)
+    assert rounded(64, 100, 512) == (64, 128)
+    assert rounded(5, 36, 40) == (8, 40)
+    # A longer batch is refused by the graph itself, and is not cut here.
+    assert rounded(1, 70, 40) == (1, 70)
+    shapes = {rounded(rows, tokens, 512) for rows in range(1, 129) for tokens in range(1, 513)}
+    small = [shape for shape in shapes if shape[0] * shape[1] <= 2048]
+    assert len(small) <= 64
+
+
+def test_no_more_shapes_than_allowed():
+    session = opened("model", False)
+    shapes = FixedShapes(session, "cpu", captures=False, most=2)
+    for tokens, is_run in ((4, True), (5, True), (6, False), (4, True)):
+        batch = arrays(2, tokens)
+        found = shapes.run((2, tokens), batch, {"logits": (2, 5)})
+        assert (found is not None) == is_run
+        if found is not None:
+            np.testing.assert_allclose(found["logits"], expected(batch), atol=1e-5)
+
+
+def test_threads_share_an_encoder():
+    encoder = FusedEncoder(opened, setup(workers=3))
+    assert encoder.captured == []
+    batches = [arrays(2, tokens, tokens) for tokens in range(3, 9)]
+    found: dict[int, np.ndarray] = {}
+
+    def answer(number: int) -> None:
+        found[number] = encoder.run(batches[number])
+
+    threads = [threading.Thread(target=answer, args=(n,)) for n in range(len(batches))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, batch in enumerate(batches):
+        np.testing.assert_allclose(found[number], expected(batch), atol=1e-5)
+
+
+def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "LEAST_PADDING", 20)
+    packed: list[PackedSession] = []
+
+    def opens(role: str, captures: bool) -> Any:
+        session = opened(role, captures)
+        packed.extend([session] if role == "packed" else [])
+        return session
+
+    encoder = FusedEncoder(opens, setup())
+    small, large = arrays(2, 3), arrays(9, 12)
+    encoder.run(small)
+    assert not packed  # its weights are not in memory before they are needed
+    for _ in range(2):
+        np.testing.assert_allclose(encoder.run(large), expected(large), atol=1e-5)
+    assert [session.runs for session in packed] == [2]
+    full = {name: np.ones_like(value) for name, value in large.items()}
+    encoder.run(full)
+    assert packed[0].runs == 2
+
+
+def test_when_packing_gains():
+    mask = np.ones((256, 64), np.int64)
+    assert not gains_by_packing(mask)
+    mask[:, 60:] = 0  # a sixteenth
+    assert not gains_by_packing(mask)
+    mask[:, 40:] = 0
+    assert gains_by_packing(mask)
+    assert not gains_by_packing(mask[:8])  # 192 tokens
+
+
+def test_where_tokens_are():
+    """By hand: rows of two tokens, of none, and of one."""
+    mask = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 0]])
+    found = positions(mask)
+    assert found["tokens"].tolist() == [0, 1, 6]
+    assert found["token_offsets"].tolist() == [[0, 1, 6], [2, 3, 4], [5, 7, 8]]
+    assert found["row_starts"].tolist() == [0, 2, 2, 3]
+    assert {value.dtype for value in found.values()} == {np.dtype(np.int32)}
+
+
+def test_no_rows_and_padding_on_the_left():
+    encoder = FusedEncoder(opened, setup())
+    none = {name: value[:0] for name, value in arrays(2, 4).items()}
+    assert encoder.run(none).shape == (0, 5)
+    turned = {name: value[:, ::-1] for name, value in arrays(3, 7).items()}
+    with raises(UsageError, "padding-not-on-the-right"):
+        encoder.run(turned)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_graphs_that_cannot_be_captured_run_with_a_warning(at_once: bool, monkeypatch):
+    """When they are opened, or in the first run of a shape."""
+    asked: list[bool] = []
+
+    def opens(role: str, captures: bool) -> Any:
+        asked.append(captures)
+        if captures and at_once:
+            error = InputError("cannot open", id="graph-invalid")
+            raise error from RuntimeError("This session cannot use the graph capture feature")
+        return opened(role, False)
+
+    def fails(*arguments: Any) -> None:
+        raise CaptureError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(FixedShapes, "run", fails)
+    monkeypatch.setattr(module, "uncaptured", lambda: None)
+    batch = arrays(2, 4)
+    encoders: list[FusedEncoder] = []
+
+    def run() -> np.ndarray:
+        encoders.append(FusedEncoder(opens, setup(device="cuda")))
+        return encoders[0].run(batch)
+
+    with pytest.warns(UserWarning, match="cannot capture"):
+        found = run()
+    np.testing.assert_allclose(found, expected(batch), atol=1e-5)
+    np.testing.assert_allclose(encoders[0].run(batch), found)
+    assert asked == [True, False]
+    assert not encoders[0].captured
+
+
+def test_on_a_cpu_they_are_refused_with_the_way_out():
+    with raises(EnvironmentProblem, "graphs-for-another-device") as caught:
+        Classifier(artifact().directory, precision="fp16")
+    assert "precision fp32" in str(caught.value)
+    assert caught.value.exit_code == 3
+    usual = Classifier(artifact().directory, precision="fp32")
+    batch = arrays(3, 6)
+    np.testing.assert_allclose(usual.run(batch), expected(batch), atol=1e-5)
+
+
+def test_verify_says_what_it_could_not_open(capsys):
+    told: list[str] = []
+
+    class Listens:
+        def message(self, text: str) -> None:
+            told.append(text)
+
+        def update(self, *arguments: Any) -> None:
+            pass
+
+    found = verify_directory(artifact().directory, Listens())  # type: ignore[arg-type]
+    if choose_device("auto") != "cuda":
+        assert found.opened == [f"{artifact().directory} fp32"]
+        assert any("fp16 graphs are not opened" in text for text in told)
+
+
+@pytest.mark.gpu
+def test_captured_and_packed_answers_on_a_gpu(monkeypatch, tmp_path: Path):
+    """The program's own checks against PyTorch, and answers with and without CUDA graphs."""
+    if choose_device("auto") != "cuda":
+        pytest.skip("there is no CUDA device")
+    made = classifier("bert")
+    directory = Path(shutil.copytree(made.directory, tmp_path / "out"))
+    batch = ragged_batch(made.model, rows=5)
+    batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
+    checks = add_precision(made.model, [batch], directory, "fp16", "cuda")
+    require_within(checks, "fp16")
+    assert len(checks) == 4  # logits, range, without padding, form
+    write_hashes(directory)
+    captured = Classifier(directory, precision="fp16", device="cuda")
+    plain = Classifier(directory, precision="fp16", device="cuda", cuda_graphs=False)
+    for seed in (1, 2):
+        for shape in ((1, 4), (7, 20), (16, 32)):
+            arguments = arrays(*shape, seed)
+            np.testing.assert_allclose(
+                captured.run(arguments), plain.run(arguments), rtol=2e-2, atol=2e-2
+            )
+    assert len(captured.captured) == 3
+    assert not plain.captured
+    large = arrays(256, 32)
+    assert gains_by_packing(large["attention_mask"])
+    packed = plain.run(large)
+    monkeypatch.setattr(module, "gains_by_packing", lambda mask: False)
+    np.testing.assert_allclose(packed, plain.run(large), rtol=2e-2, atol=2e-2)
