@@ -101,11 +101,11 @@ def test_quality_is_of_products_and_queries_have_their_prompt(made, capsys):
 
 
 @pytest.mark.slow
-def test_embed_takes_a_prompt(made, tmp_path):
+def test_embeddings_of_lines_take_a_prompt(made, tmp_path):
     (tmp_path / "lines.txt").write_text("w3\n\nw4 w5\n", encoding="utf-8")
     for name in ("document", None):
         out = tmp_path / f"{name}.npy"
         given = ("--prompt", name) if name else ()
-        invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out, *given)
+        invoke("predict", made / "out", tmp_path / "lines.txt", "-o", out, *given)
         wanted = Embedder(made / "out").with_prompt(name).embed(["w3", "w4 w5"])
         np.testing.assert_allclose(np.load(out), [wanted[0], np.zeros(10), wanted[1]], atol=1e-6)
