@@ -7,7 +7,6 @@ is used.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +55,10 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import load_tokenizer
 from compressor.model.weights import (
     MOST_TIMES_STORED,
-    left_over,
+    require_fit,
     require_not_larger,
     require_ties,
     require_usable,
-    shape,
 )
 from compressor.storage.manifest import require_checkpoint_unchanged
 
@@ -311,7 +309,7 @@ def _load(
                 id="weights-unreadable",
             ) from error
     if pruning is None:  # the class of a pruned model checks for itself
-        _require_all(model, info, entry, directory)
+        require_fit(model, info, stored, entry, directory)
     else:
         # Weights that stay where the file is mapped lie at any address, and kernels add up in
         # another order there: a reloaded model would not give the saved one's last bits.
@@ -324,43 +322,3 @@ def _load(
                 copied = 0
     require_ties(outline, model, directory, entry.untied)
     return model, sublayers
-
-
-def _require_all(
-    model: nn.Module, info: Mapping[str, Any], entry: Architecture, directory: Path
-) -> None:
-    """Check what transformers tells about the loading of a dense model."""
-    what = type(model).__name__
-    missing = sorted(info["missing_keys"])
-    if entry.spare is not None:
-        spare = [name for name in missing if re.search(entry.spare, name)]
-        for name in spare:  # which were drawn at random
-            model.get_parameter(name).data.zero_()
-        missing = sorted({*missing}.difference(spare))
-    encoder = f"{entry.base}.(?!pooler\\.)"
-    if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
-        raise InputError(
-            f"{directory} is an encoder without the head of a {what} ({missing[0]}); name --task "
-            f"{EMBEDDING} for its embeddings of texts, or fine-tune it for {entry.task} first",
-            id="weights-do-not-fit",
-        )
-    if missing:
-        raise InputError(
-            f"{directory} lacks {len(missing)} of the weights that {what} needs "
-            f"(first: {missing[0]}); fine-tune it for {entry.task} first, or say with --task what "
-            "it is for",
-            id="weights-do-not-fit",
-        )
-    for name, held, wanted in sorted(info["mismatched_keys"]):
-        raise InputError(
-            f"{directory} stores {name} as {shape(held)}, but by its config.json {what} has "
-            f"{shape(wanted)}; get the checkpoint again",
-            id="weights-do-not-fit",
-        )
-    unknown = left_over(info["unexpected_keys"], entry)
-    if unknown:
-        raise InputError(
-            f"{directory} has {len(unknown)} weights that {what} does not know (first: "
-            f"{unknown[0]}); what the model says would not be what it was trained to say",
-            id="weights-do-not-fit",
-        )

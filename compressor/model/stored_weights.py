@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from compressor.errors import InputError
+from compressor.model.foreign import weights_missing
 from compressor.storage.input_files import MIB, inner_path, read_json
 
 WEIGHTS = "model.safetensors"
@@ -61,11 +62,7 @@ def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
                 id="weights-pickled",
             )
         return [one] if one.exists() else _indexed_files(index, pattern)
-    raise InputError(
-        f"{directory} has no weights: neither {WEIGHTS} nor {WEIGHTS}.index.json is there; give a "
-        "checkpoint's directory",
-        id="weights-missing",
-    )
+    raise weights_missing(directory, WEIGHTS)
 
 
 def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:

@@ -181,9 +181,11 @@ def test_a_setting_is_followed_or_changes_nothing(values, copy):
 @pytest.mark.parametrize("file", [GENERATION_FILE, "config.json"])
 def test_a_setting_is_refused_by_name(name, file, copy):
     """In `config.json`, where older checkpoints keep them, as in a file of their own."""
+    values = REFUSED[name]
     if file == "config.json":
         (copy / GENERATION_FILE).unlink()
-    for value in REFUSED[name]:
+        values = values[:1]
+    for value in values:
         configure(file, **{name: value})(copy)
         with pytest.raises(InputError) as caught:
             open_checkpoint(str(copy))
