@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
 from compressor.storage.input_files import require_regular
 from compressor.storage.manifest import MODULES
 
@@ -82,9 +82,12 @@ def require_own_files(directory: Path) -> None:
         InputError: one is a link to somewhere else, or nothing that can be read as a file.
     """
     root = directory.resolve()
-    for path in sorted([*directory.iterdir(), *directory.glob(MODULES)]):
-        if path.is_dir():
-            continue
+    try:
+        found = sorted([*directory.iterdir(), *directory.glob(MODULES)])
+        files = [path for path in found if not path.is_dir()]
+    except OSError as error:
+        raise cannot_read(error.filename or directory, error) from error
+    for path in files:
         target = path.resolve()
         cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
         if target.parent not in (root, root / path.parent.name) and not cached:

@@ -81,8 +81,8 @@ class Runtime(ABC, Generic[Described]):
         artifact = read_description(self._directory, verify)
         # Before the files are checked, since engines open different ones.
         library = choose_engine(engine, self.kind, artifact, precision, device)
-        if verify:
-            require_files(self._directory, artifact, library, [precision] if precision else None)
+        chosen = [precision] if precision else None
+        require_files(self._directory, artifact, library, chosen, verify=verify)
         if artifact.task != self.task:
             shell = f", or `compress {artifact.command}`" if artifact.command else ""
             raise InputError(
