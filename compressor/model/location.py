@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compressor.errors import InputError, cannot_read
+from compressor.model.card import CARD
 from compressor.storage.input_files import require_regular
 from compressor.storage.manifest import MODULES
 
@@ -32,7 +33,8 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
         raise InputError(
             f"{model} is a file; give the checkpoint's directory", id="checkpoint-is-file"
         )
-    return _snapshot(model, revision, [*_HUB_FILES, _PICKLES] if allow_pickle else _HUB_FILES)
+    files = [*_HUB_FILES, CARD]
+    return _snapshot(model, revision, [*files, _PICKLES] if allow_pickle else files)
 
 
 def revision_of(model: str, revision: str | None = None) -> str:

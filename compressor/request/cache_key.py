@@ -27,7 +27,7 @@ def cache_key(recipe: Recipe) -> str:
         OSError: a data file cannot be read.
     """
     options = recipe.model_dump(
-        mode="json", exclude={"gate": True, "model": {"verify", "path", "revision"}}
+        mode="json", exclude={"card": True, "gate": True, "model": {"verify", "path", "revision"}}
     )
     # The contents of files stand for their paths, which differ between machines.
     for name in ("calibration", "test"):

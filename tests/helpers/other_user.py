@@ -4,7 +4,7 @@
     python -m tests.helpers.other_user serve SOURCES SCRIPT ARTIFACT SECRET USER
 
 `denied` prints for each case how `compress` ends, [status, message], while a path has a mode.
-`serve` does what examples/http/Dockerfile does after its build; see tests/runtime/test_http_example.py.
+`serve` does what examples/http/Dockerfile does after its build, as its user.
 """
 
 from __future__ import annotations
