@@ -232,7 +232,7 @@ def pruning_facts(
     """The contents of `units.json`: which units are left, and why these."""
     return {
         "schema": 2,
-        "model": checkpoint.name,
+        "model": checkpoint.published_name,
         "revision": checkpoint.revision,
         "task": checkpoint.task,
         "method": scores.method,
