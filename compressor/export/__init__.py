@@ -36,6 +36,7 @@ def export_model(
         VerificationError: an answer differs.
         InputError: the checkpoint holds settings that the runtime cannot follow.
     """
+    from compressor.export.pytorch import write_checkpoint
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
     from compressor.model.memory import trim_memory
     from compressor.runtime.artifact import GRAPH_DIRECTORY
@@ -51,6 +52,8 @@ def export_model(
     for engine in engines:
         # The graphs of onnxruntime are what was checked above.
         if engine != ONNXRUNTIME:
+            if task.engine(engine).dense_only:
+                write_checkpoint(network, directory, engine)
             checks += task.graphs.add_engine(network, directory, engine, inputs)
     trim_memory()
     return checks
