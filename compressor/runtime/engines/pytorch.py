@@ -32,7 +32,7 @@ class PyTorch(Engine):
     name = "pytorch"
     package = "torch"
     versions = ((2, 11), (3, 0))
-    kinds = ("encoder", "encoder-decoder")
+    kinds: ClassVar[tuple[str, ...]] = ("encoder", "encoder-decoder")
     dense_only = True
     compiled: ClassVar[bool] = False
 
