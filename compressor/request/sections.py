@@ -140,7 +140,8 @@ class Export(Section):
         [ONNXRUNTIME],
         help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
         "and its answers are compared with PyTorch's. openvino is for encoders, ctranslate2 for "
-        "encoder-decoders.",
+        "encoder-decoders; pytorch and pytorch-compiled (encoders) run the dense model, to compare "
+        "with. Where a GPU is timed, pytorch is compared with unasked.",
     )
     target_text: str | None = option(
         None,
