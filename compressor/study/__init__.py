@@ -40,6 +40,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
             # The options can then be corrected without another output directory.
             job.workspace.discard_unused(output)
             raise
+        result = result.with_floor()
         if job.shared_rows:
             result = result.with_shared_rows(job.shared_rows, len(job.rows["test"].sources))
         write_result(result, request.name, output)

@@ -75,6 +75,7 @@ def study(job: Job[CurveStudy]) -> Result:
         "signature_scores": scores.signature,
         "recover": repaired or "none",
         "resamples": job.request.evaluation.resamples,
+        "at_floor": any(x.effect.at_floor for points in lines.values() for x in points),
         "lines": {
             pool: [point.to_json() | {"recovery": point.recovery} for point in points]
             for pool, points in lines.items()

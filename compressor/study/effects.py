@@ -25,6 +25,7 @@ class Effect:
     Args:
         difference: of the metric, in points, with its 95 % `interval`; `p` is two-sided.
         metrics: all metrics of the task.
+        at_floor: whether the dense model's value is the metric's floor, so that nothing follows.
     """
 
     dense: float
@@ -33,6 +34,7 @@ class Effect:
     interval: tuple[float, float]
     p: float
     metrics: dict[str, float]
+    at_floor: bool = False
 
     @property
     def is_significant(self) -> bool:

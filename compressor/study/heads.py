@@ -54,6 +54,7 @@ def study(job: Job[HeadsStudy]) -> Result:
         **whole,
         "resamples": job.request.evaluation.resamples,
         **count_significant(tests),
+        "at_floor": any(test.effect.at_floor for test in tests),
         "layers": {
             name: [{"head": head, **test.to_json()} for head, test in enumerate(by_head)]
             for name, by_head in layers.items()

@@ -339,6 +339,7 @@ def judge(job: Job[MeasuringStudy], dense: Sequence[str], answers: Sequence[str]
         interval=main.interval,
         p=main.p_value,
         metrics={one.metric: one.pruned for one in comparisons},
+        at_floor=main.at_floor,
     )
 
 

@@ -58,6 +58,7 @@ def study(job: Job[LayersStudy]) -> Result:
         "chosen_by": how,
         "resamples": job.request.evaluation.resamples,
         **count_significant(tests),
+        "at_floor": any(effect.at_floor for effect in effects),
         "layers": [
             {"layer": x.name, "heads": x.units, "head": best[x.name], **test.to_json()}
             for x, test in zip(layers, tests, strict=True)

@@ -45,6 +45,16 @@ class Result:
         warning = f"{phrases.shared_rows(shared, total)}."
         return replace(self, sentences=[*self.sentences, warning])
 
+    def with_floor(self) -> Result:
+        """The result with a warning where the metric sees nothing in the dense model's answers."""
+        if not self.data.get("at_floor", False):
+            return self
+        warning = (
+            "With all heads the metric is at its floor, what chance gives, so nothing can be "
+            "concluded from what changes or does not."
+        )
+        return replace(self, sentences=[*self.sentences, warning])
+
 
 def table(
     caption: str, titles: str, rows: Sequence[tuple[str, ...]], texts: int = 1

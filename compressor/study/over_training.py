@@ -88,6 +88,7 @@ def study(job: Job[TrainingStudy]) -> Result:
         "metric": job.metric,
         "signature_scores": last.signature,
         "resamples": job.request.evaluation.resamples,
+        "at_floor": any(point.effect.at_floor for point in checkpoints[-1].points),
         "checkpoints": [one.to_json() for one in checkpoints],
     }
     return _result(job, data, checkpoints)
