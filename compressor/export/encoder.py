@@ -110,7 +110,7 @@ class EncoderGraphs(TaskGraphs):
             real = batch.inputs["attention_mask"]
             read = (self.read(runtime, logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
-        return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
+        return Compared(runtime.precision, differences, same, self.task.answers, runtime.ran_by)
 
     def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
         """What answers of an opened artifact are read from, of the logits of a padded batch."""

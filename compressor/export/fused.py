@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from compressor.export.fp16_normalization import find_norms
 from compressor.export.fused_attention import LENGTHS, MASK, find_blocks, replace_attention
@@ -86,7 +86,7 @@ def _fuse_tanh_gelu(edit: GraphEdit) -> None:
     for tanh in [x for x in edit.nodes if x.op_type == "Tanh"]:
         plus_one = edit.only_reader(tanh.output[0], "Add")
         product = edit.only_reader(plus_one.output[0], "Mul") if plus_one is not None else None
-        if product is None:
+        if plus_one is None or product is None:
             continue
         (half,) = (name for name in product.input if name != plus_one.output[0])
         halved = edit.maker(half, "Mul")
@@ -124,7 +124,9 @@ def _fuse_norms(edit: GraphEdit) -> None:
     for last, nodes in norms:
         hidden = nodes[0].input[0]
         add = edit.maker(hidden, "Add")
-        for added, residual in (add.input, reversed(add.input)) if add is not None else ():
+        if add is None:
+            continue
+        for added, residual in (add.input, reversed(add.input)):
             linear = _linear(edit, added)
             if linear is not None and residual not in edit.constants:
                 _join(edit, last, nodes, add, linear, residual)
@@ -166,9 +168,9 @@ def _join(
     edit.replace(gone, add, fused)
 
 
-def _written(edit: GraphEdit) -> object:
+def _written(edit: GraphEdit) -> GraphProto:
     """The graph as it is now, for what reads graphs."""
-    graph = ModelProto().graph
+    graph = GraphProto()
     graph.node.extend(edit.nodes)
     graph.initializer.extend(edit.constants.values())
     return graph

@@ -21,7 +21,7 @@ _BY_HEADS = [0, 2, 1, 3]
 
 
 @dataclass(frozen=True)
-class Block:
+class AttentionBlock:
     """An attention, between its two products.
 
     Args:
@@ -46,7 +46,7 @@ class Block:
     rotated: tuple[str, str] | None = None
 
 
-def find_blocks(edit: GraphEdit) -> list[Block] | None:
+def find_blocks(edit: GraphEdit) -> list[AttentionBlock] | None:
     """All attentions of a graph; None where scores have products with positions, too (DeBERTa).
 
     Raises:
@@ -78,7 +78,9 @@ def _terms(edit: GraphEdit, value: str) -> tuple[NodeProto, list[str]]:
     return products[0], others
 
 
-def _block(edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]) -> Block:
+def _block(
+    edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]
+) -> AttentionBlock:
     masks = [value for value in added if _is_mask(edit, value)]
     if len(masks) != 1:
         _unknown(f"{len(masks)} masks are added to scores")
@@ -99,7 +101,7 @@ def _block(edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[s
     if last is None or not same:
         _unknown("queries, keys and values are not of one product")
     hidden, weight, bias = _product(edit, split.input[0])
-    return Block(
+    return AttentionBlock(
         hidden, weight, bias, split.input[0], heads, heads * width, last.output[0], last,
         [value for value in added if value not in masks],
         (rotated[0], rotated[1]) if rotated else None,
@@ -165,7 +167,7 @@ def _unknown(why: str) -> NoReturn:
     )
 
 
-def replace_attention(edit: GraphEdit, block: Block) -> None:
+def replace_attention(edit: GraphEdit, block: AttentionBlock) -> None:
     """Put one node in the place of a block, or those of a rotation and one node."""
     bias = _score_bias(edit, block)
     more = {"domain": CONTRIBUTED, "num_heads": block.heads}
@@ -189,7 +191,7 @@ def replace_attention(edit: GraphEdit, block: Block) -> None:
     edit.replace([block.last], block.last, split, *rotations, node)
 
 
-def _score_bias(edit: GraphEdit, block: Block) -> str:
+def _score_bias(edit: GraphEdit, block: AttentionBlock) -> str:
     """What is added to the scores, in four dimensions; "" for nothing."""
     if not block.added:
         return ""

@@ -89,7 +89,7 @@ class GraphEdit:
     def replace(self, old: Sequence[NodeProto], at: NodeProto, *new: NodeProto) -> None:
         """Put nodes in the place of one, and take others out."""
         gone = {id(node) for node in old}
-        nodes = []
+        nodes: list[NodeProto] = []
         for node in self.nodes:
             nodes += new if node is at else []
             nodes += [] if id(node) in gone else [node]

@@ -7,6 +7,8 @@ operator for that counts on one thread of the device, and waits for the number o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info
 
@@ -139,9 +141,9 @@ class _Packing:
             ),
         ]  # fmt: skip
 
-    def _restore(self, values: object) -> None:
+    def _restore(self, values: Iterable[str]) -> None:
         """Bring values back to [batch, tokens, width] for what reads them so."""
-        for name in values:  # type: ignore[attr-defined]
+        for name in values:
             if name in self.packed and name != self.entry and name not in self.restored:
                 self.restored.add(name)
                 inputs = [self.packed[name], OFFSETS]

@@ -112,7 +112,8 @@ def write_precision(
             made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
     data["precisions"][precision] = files
-    write_json(written / GRAPHS_FILE, data | {"made_for": made_for or None})
+    data.pop("made_for", None)
+    write_json(written / GRAPHS_FILE, data | ({"made_for": made_for} if made_for else {}))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Models of one number for each row: an encoder's graph, and what makes the number of its logits."""
+"""Models of one number per row: an encoder's graph, and what makes the number of its logits."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ weights, which transformers opens again.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -26,6 +26,7 @@ from compressor.runtime.text import Encoded, TextTokenizer
 # Of rows and of added tokens so many are looked at, evenly spread, and so many texts in pairs and
 # cut: well under a second's work.
 MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 1000, 200, 48, 48, 1024
+MOST_CHARACTERS = 200_000  # of all rows
 _CUT = 24  # tokens; the longer ones of the texts below have more
 _SHOWN = 60  # characters of a text in a message
 # What tokenizers disagree about most easily.
@@ -56,6 +57,10 @@ _TEXTS = (
     "word " * 60,
 )  # fmt: skip
 
+# Of texts, a second text of each, and the most tokens of a row; and of rows of tokens.
+Encode = Callable[[list[str], list[str] | None, int | None], list[Encoded]]
+Decode = Callable[[list[list[int]]], list[str]]
+
 
 @dataclass(frozen=True)
 class TokenizerProbe:
@@ -81,8 +86,10 @@ class TokenizerProbe:
         """Of a checkpoint, with some of the rows that it is used on."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
-        firsts = [*difficult, *_some(texts, MOST_ROWS)]
-        seconds = [*difficult[7:], *difficult[:7], *_some(pairs or texts, MOST_ROWS)]
+        mean = sum(map(len, texts)) / max(1, len(texts))
+        rows = min(MOST_ROWS, int(MOST_CHARACTERS / max(1, mean)) + 1)
+        firsts = [*difficult, *_some(texts, rows)]
+        seconds = [*difficult[7:], *difficult[:7], *_some(pairs or texts, rows)]
         types = "token_type_ids" in checkpoint.entry.inputs
         return cls(tokenizer, firsts, None if writes else seconds, types, writes)
 
@@ -130,13 +137,14 @@ class TokenizerProbe:
             return _encode(opened, [prefix + text for text in texts], pairs, most)
 
         self._require_same(encode, lambda rows: _decode(opened, rows), str(directory))
-        if self.writes:  # which begin with another language than sources
-            with quiet_transformers():
-                rows = (_target_rows(x, self.texts) for x in (self.tokenizer, opened))
-                for text, want, got in zip(self.texts, *rows, strict=True):
-                    self._require_row(text, Encoded(want), Encoded(got), str(directory))
+        if self.writes:  # targets may begin with another language than sources
+            readable, wanted = _readable(self.tokenizer, self.texts, target=True)
+            texts = [self.texts[i] for i in readable]
+            found = _encode(opened, texts, target=True)
+            for text, want, got in zip(texts, wanted, found, strict=True):
+                self._require_row(text, want, got, str(directory))
 
-    def _require_same(self, encode: Any, decode: Any, where: str) -> None:
+    def _require_same(self, encode: Encode, decode: Decode, where: str) -> None:
         prefix, tokenizer = source_prefix(self.tokenizer), self.tokenizer
         every = range(len(self.texts))
         some = _some(every, MOST_CUT)
@@ -156,17 +164,22 @@ class TokenizerProbe:
                 self._require_row(text, want, got, where)
             ids = ids or [list(row) for row in wanted]
         if self.writes:
-            rows = [*ids, *_rows_of_vocabulary(tokenizer)]
-            for row, want, got in zip(rows, _decode(tokenizer, rows), decode(rows), strict=True):
-                if want != got:
-                    raise VerificationError(
-                        f"{where} decodes the tokens {row[:8]}{' …' if row[8:] else ''} to "
-                        f"{_shown(got)}, and {type(tokenizer).__name__} to {_shown(want)}; "
-                        f"{_ADVICE}",
-                        id="tokenizer-decodes-differently",
-                    )
+            self._require_texts([*ids, *_rows_of_vocabulary(tokenizer)], decode, where)
 
-    def _name(self, token: int) -> str:
+    def _require_texts(self, rows: list[list[int]], decode: Decode, where: str) -> None:
+        texts = _decode(self.tokenizer, rows)
+        for row, want, got in zip(rows, texts, decode(rows), strict=True):
+            if want != got:
+                raise VerificationError(
+                    f"{where} decodes the tokens {row[:8]}{' …' if row[8:] else ''} to "
+                    f"{_shown(got)}, and {type(self.tokenizer).__name__} to {_shown(want)}; "
+                    f"{_ADVICE}",
+                    id="tokenizer-decodes-differently",
+                )
+
+    def _name(self, token: int | None) -> str:
+        if token is None:
+            return "nothing"
         # transformers names the tokens of targets alone.
         two_sides = getattr(self.tokenizer, "separate_vocabs", False)
         return str(token if two_sides else self.tokenizer.convert_ids_to_tokens(token))
@@ -178,11 +191,10 @@ class TokenizerProbe:
         if types and list(want) == list(got):
             how = f"gives other token types, {got.type_ids[-1]} at the end"
         else:
-            both = ([*map(self._name, x), "nothing"] for x in (got, want))
-            index, first, second = next(
-                (i, a, b) for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b
-            )
-            how = f"has {_shown(first)} as token {index} where that has {_shown(second)}"
+            rows = zip([*got, None], [*want, None], strict=False)
+            index, (first, second) = next((i, x) for i, x in enumerate(rows) if x[0] != x[1])
+            names = [_shown(self._name(x)) for x in (first, second)]
+            how = f"has {names[0]} as token {index} where that has {names[1]}"
         raise VerificationError(
             f"{where} does not encode {_shown(text)} as {type(self.tokenizer).__name__}: it {how}; "
             f"{_ADVICE}",
@@ -229,39 +241,41 @@ def _some(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def _encode(
-    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None, most: int | None
+    tokenizer: Any,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    most: int | None = None,
+    target: bool = False,
 ) -> list[Encoded]:
-    cut = {"truncation": True, "max_length": most}
+    cut = {} if most is None else {"truncation": True, "max_length": most}
+    second = None if pairs is None else list(pairs)
+    columns = {"text_target": list(texts)} if target else {"text": list(texts), "text_pair": second}
     with quiet_transformers():
-        found = tokenizer(
-            list(texts), None if pairs is None else list(pairs), verbose=False,
-            **({} if most is None else cut),
-        )  # fmt: skip
+        found = tokenizer(**columns, verbose=False, **cut)
     # Where the tokenizer gives no token types, the model takes 0.
     types = found.get("token_type_ids") or [None] * len(texts)
     return [Encoded(*row) for row in zip(found["input_ids"], types, strict=True)]
 
 
 def _readable(
-    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None, most: int | None
+    tokenizer: Any,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    most: int | None = None,
+    target: bool = False,
 ) -> tuple[Sequence[int], list[Encoded]]:
     """Numbers of the texts that the tokenizer can read at all, and what it makes of them."""
     try:
-        return range(len(texts)), _encode(tokenizer, texts, pairs, most)
+        return range(len(texts)), _encode(tokenizer, texts, pairs, most, target)
     except Exception:  # noqa: BLE001 # of a tokenizer without an unknown token; nothing narrower
         numbers, rows = [], []
         for i, text in enumerate(texts):
             try:
-                rows += _encode(tokenizer, [text], pairs and [pairs[i]], most)
+                rows += _encode(tokenizer, [text], pairs and [pairs[i]], most, target)
             except Exception:  # noqa: BLE001
                 continue
             numbers.append(i)
         return numbers, rows
-
-
-def _target_rows(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    rows: list[list[int]] = tokenizer(text_target=list(texts), verbose=False)["input_ids"]
-    return rows
 
 
 def _decode(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:

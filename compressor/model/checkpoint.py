@@ -93,6 +93,11 @@ class Checkpoint:
     pruning: PruningRecord | None = None
 
     @property
+    def published_name(self) -> str:
+        """The hub id, or the name of the directory without where it lies."""
+        return self.name if self.revision is not None else self.directory.resolve().name
+
+    @property
     def attention(self) -> list[Sublayer]:
         """The sublayers that are attentions."""
         return [sublayer for sublayer in self.layers if sublayer.is_attention]

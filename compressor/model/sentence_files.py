@@ -238,7 +238,7 @@ def _pooling(path: Path, settings: SentenceSettings) -> tuple[str, ...]:
     if not _flag(values, "include_prompt", True, path) and any(settings.prompts.values()):
         raise InputError(
             f"{path} sets include_prompt to false, and {SETTINGS} has prompts; leaving their "
-            "tokens out of the pooling is not supported; remove the prompts if your texts have none",
+            "tokens out of the pooling is not supported; remove them there if your texts have none",
             id="sentence-settings-unsupported",
         )
     return tuple(modes)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
 from compressor.model.foreign import weights_missing
 from compressor.storage.input_files import MIB, inner_path, read_json
 
@@ -131,6 +131,8 @@ def _of_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
                 entry = file.get_slice(name)
                 dtype = _FLOATS.get(entry.get_dtype())
                 yield name, StoredTensor(tuple(entry.get_shape()), dtype, path)
+    except PermissionError as error:
+        raise cannot_read(path, error) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise unreadable(path, _reason(path, str(error))) from error
 

@@ -126,10 +126,14 @@ def uncut_copy(tokenizer: Any) -> Tokenizer:
     types to the model (`model_input_names`), which then takes 0 for all, they are 0 here.
     """
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    if "token_type_ids" not in tokenizer.model_input_names and any(copy.encode("a", "a").type_ids):
-        state = json.loads(copy.to_str())
-        state["post_processor"] = _without_types(state["post_processor"])
-        copy = Tokenizer.from_str(json.dumps(state))
+    if "token_type_ids" not in tokenizer.model_input_names:
+        processor = copy.post_processor
+        # The library shows a part only as pickles do, which is JSON.
+        given = None if processor is None else json.loads(processor.__getstate__())
+        without = _without_types(given)
+        if without != given:
+            state = json.loads(copy.to_str()) | {"post_processor": without}
+            copy = Tokenizer.from_str(json.dumps(state))
     copy.no_truncation()
     copy.no_padding()
     return copy
@@ -150,10 +154,14 @@ def _without_types(processor: dict[str, Any] | None) -> dict[str, Any]:
         pair = [*single, _sequence("B"), _special(sep[0])]
         return _template(single, pair, special)
     if processor["type"] == "TemplateProcessing":
-        for piece in (x for name in ("single", "pair") for x in processor[name]):
-            (part,) = piece.values()
-            part["type_id"] = 0
-    return processor
+        parts = {
+            name: [
+                {kind: x | {"type_id": 0} for kind, x in part.items()} for part in processor[name]
+            ]
+            for name in ("single", "pair")
+        }
+        return processor | parts
+    return processor  # RoBERTa's gives none
 
 
 def _template(single: Any, pair: Any, special: Any) -> dict[str, Any]:

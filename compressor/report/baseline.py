@@ -81,8 +81,6 @@ def _outcome(change: Change, metric: str) -> Outcome:
         "same": "no significant change from the baseline",
         "unknown": "cannot be compared with the baseline",
     }[change.judgment]
-    if change.note.startswith(facts.INCOMPARABLE):
-        words = f"{words}: {change.note}"
     passed = change.judgment in ("same", "better")
     unclear = change.judgment == "unknown" and change.note
     reason = f": {change.note}" if unclear else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
 from compressor.runtime.artifact import (
     CTRANSLATE2_DIRECTORY,
     CTRANSLATE2_FILES,
@@ -58,20 +58,34 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 
 
 def require_files(
-    directory: Path, artifact: Artifact, engine: type[Engine], precisions: Sequence[str] | None
+    directory: Path,
+    artifact: Artifact,
+    engine: type[Engine],
+    precisions: Sequence[str] | None,
+    *,
+    verify: bool = True,
 ) -> None:
-    """Check what an engine opens against the manifest of the directory.
+    """Check that what an engine opens can be read, and is what the directory's manifest lists.
 
     Args:
         precisions: whose files are checked; None: those of the engine's default one.
+        verify: look at the manifest, too.
 
     Raises:
-        InputError: a file is damaged or not listed.
+        InputError: a file cannot be read, is damaged or not listed.
         UsageError: the artifact has nothing that the engine could open.
     """
     chosen = precisions or [engine.default_precision(artifact)]
     files = [name for p in chosen for name in engine.files(directory, artifact, p)]
-    require_unchanged(directory, files)
+    for path in (directory / given for name in files for given in (name, f"{name}_data")):
+        try:
+            path.open("rb").close()  # engines say why they cannot, or end their process
+        except FileNotFoundError:  # told by who needs it; not every graph has weights beside it
+            continue
+        except OSError as error:
+            raise cannot_read(path, error) from error
+    if verify:
+        require_unchanged(directory, files)
 
 
 def require_inside(directory: Path, artifact: Artifact) -> None:
@@ -169,14 +183,20 @@ def require_encoder(artifact: EncoderArtifact, model: LogitsModel, where: Path) 
     _require_floats(where, {value.name: value.type for value in model.outputs}, ["logits"])
 
 
-def require_packed(artifact: EncoderArtifact, graph: InferenceSession, where: Path) -> None:
-    """Check the graph of an encoder that computes nothing for padding, as `require_encoder`."""
-    outputs = _shapes(graph.get_outputs())
-    _require(where, "packed graph's outputs", set(outputs), {"logits"})
-    _require(where, "packed graph's number of labels", outputs["logits"][-1], artifact.outputs)
-    given = {*artifact.inputs, TOKENS, OFFSETS, STARTS}
-    inputs = set(_shapes(graph.get_inputs()))
-    _require(where, "packed graph's inputs", inputs | given, given)
+def require_packed(
+    artifact: Artifact, model: LogitsModel, packed: InferenceSession, where: Path
+) -> None:
+    """Check the graph that computes nothing for padding against the one that does.
+
+    Raises:
+        InputError: it has other inputs or outputs.
+    """
+    wanted, outputs = _shapes(model.outputs), _shapes(packed.get_outputs())
+    _require(where, "packed graph's outputs", set(outputs), set(wanted))
+    for name, shape in wanted.items():
+        _require(where, f"packed graph's {name}", outputs[name][-1], shape[-1])
+    known = {*artifact.inputs, TOKENS, OFFSETS, STARTS}
+    _require(where, "packed graph's inputs", known | set(_shapes(packed.get_inputs())), known)
 
 
 def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:

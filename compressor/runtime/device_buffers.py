@@ -73,7 +73,7 @@ class Encoding:
 
 
 @dataclass(eq=False)
-class Block:
+class Buffers:
     """The buffers of a number of rows and a length of sources."""
 
     rows: int
@@ -118,11 +118,11 @@ class DeviceGraph(DecoderGraph):
         self.reads_source = SOURCE_LENGTHS in inputs
         self.float = FLOATS[inputs[ADDED].type]
         self._cross_shapes = {name: inputs[name].shape for name in self.cross}
-        self._free: list[Block] = []
+        self._free: list[Buffers] = []
         self._lock = threading.Lock()
         self._threads = threading.local()
 
-    def acquire(self, rows: int, source: int) -> Block:
+    def acquire(self, rows: int, source: int) -> Buffers:
         """Buffers that nobody else uses, for at least as many rows and source tokens."""
         with self._lock:
             for block in self._free:
@@ -144,7 +144,7 @@ class DeviceGraph(DecoderGraph):
             values[SOURCE_LENGTHS] = self.value(np.ones(rows, np.int32))
         cross = {name: self.value(np.zeros(s, self.float)) for name, s in shapes.items()}
         encoding = self._encoding(rows, source, cross)
-        return Block(rows, source, encoding, cross, values, self.value(np.arange(rows)))
+        return Buffers(rows, source, encoding, cross, values, self.value(np.arange(rows)))
 
     def _encoding(self, rows: int, source: int, cross: Mapping[str, OrtValue]) -> Encoding:
         ones = np.ones((rows, source), np.int64)
@@ -152,20 +152,20 @@ class DeviceGraph(DecoderGraph):
         options, _ = self._options(self._encoder, (rows, source), inputs.values())
         return Encoding(inputs, bind(self._encoder, inputs, cross), options)
 
-    def encode(self, block: Block, batch: Batch) -> None:
+    def encode(self, block: Buffers, batch: Batch) -> None:
         """Write the keys and values of sources [rows, source tokens], as many as the buffers'."""
         for name, value in block.encoding.inputs.items():
             value.update_inplace(batch[name])
         self._encoder.run_with_iobinding(block.encoding.binding, block.encoding.options)
 
-    def release(self, block: Block) -> None:
+    def release(self, block: Buffers) -> None:
         """Keep buffers for another batch, if not too many are kept already."""
         with self._lock:
             kept = sum(other.bytes for other in self._free)
             if kept + block.bytes <= MOST_KEPT_BYTES:
                 self._free.append(block)
 
-    def step(self, block: Block, room: int, side: int) -> tuple[BoundStep, bool]:
+    def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
         """The step over caches of a length, and whether it ran: its position is then any."""
         if (room, side) not in block.steps:
             past = {
@@ -189,7 +189,7 @@ class DeviceGraph(DecoderGraph):
         return step, True
 
     def _bound(
-        self, block: Block, past: Mapping[str, OrtValue], history: OrtValue, room: int
+        self, block: Buffers, past: Mapping[str, OrtValue], history: OrtValue, room: int
     ) -> IOBinding:
         from onnxruntime import OrtValue
 
@@ -233,7 +233,7 @@ class DeviceGraph(DecoderGraph):
         """One step; `wait` for its end, so that its outputs can be read."""
         self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
 
-    def move(self, step: BoundStep, other: BoundStep, block: Block) -> None:
+    def move(self, step: BoundStep, other: BoundStep, block: Buffers) -> None:
         """Write the rows `block.moved` of a step's caches to those of its other side."""
         if step.moves is None:
             outputs = {selected(name): value for name, value in other.past.items()}
@@ -242,7 +242,7 @@ class DeviceGraph(DecoderGraph):
         self._select[SELECT_PAST].run_with_iobinding(step.moves)
 
     def copy(
-        self, block: Block, step: BoundStep, rows: Tokens, target: Block, into: BoundStep
+        self, block: Buffers, step: BoundStep, rows: Tokens, target: Buffers, into: BoundStep
     ) -> None:
         """Write rows of all caches to other buffers."""
         outputs = {selected(name): x for name, x in {**target.cross, **into.past}.items()}

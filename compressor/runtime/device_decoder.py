@@ -21,15 +21,16 @@ from compressor.runtime.device_buffers import (
     ADDED,
     FILLED,
     SOURCE_LENGTHS,
-    Block,
+    Buffers,
     DeviceGraph,
 )
 from compressor.runtime.processors import Scores, Tokens, rules
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
-# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
-# a tenth of a captured step; steps behind the last row's end, 1.5 in the mean, are lost.
+# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies:
+# about a tenth of a captured step, an estimate that no GPU has confirmed. Steps behind the last
+# row's end, 1.5 in the mean, are lost.
 STEPS_AT_ONCE = 4
 
 
@@ -43,7 +44,7 @@ class DeviceStep:
     """What a step wrote to its buffers; a `search.Step` that finds the best tokens, too."""
 
     graph: DeviceGraph
-    block: Block
+    block: Buffers
     rows: int
 
     def best(self) -> Tokens:
@@ -145,7 +146,7 @@ class DeviceDecoder:
         self.feed(self._tokens)
         release()
 
-    def _take(self, block: Block, rows: int) -> None:
+    def _take(self, block: Buffers, rows: int) -> None:
         """Decode in other buffers, without their caches."""
         self._block, self.rows = block, rows
         self._release = weakref.finalize(self, self._graph.release, block)

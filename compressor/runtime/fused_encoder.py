@@ -82,12 +82,14 @@ class FusedEncoder:
             return np.zeros(self._sizes(0, mask.shape[1]), np.float32)
         alone = CAPTURING if self._captures else contextlib.nullcontext()
         with run_errors(self._setup.directory), alone:
-            if self._has_packed and gains_by_packing(mask):
-                found = self._without_padding(batch)
-            else:
-                found = self._at_fixed_shape(batch)
-                found = self._as_it_is(batch) if found is None else found
+            found = self._logits(batch)
         return found.astype(np.float32, copy=False)
+
+    def _logits(self, batch: Batch) -> NDArray[Any]:
+        if self._has_packed and gains_by_packing(batch["attention_mask"]):
+            return self._without_padding(batch)
+        found = self._at_fixed_shape(batch)
+        return self._as_it_is(batch) if found is None else found
 
     def _open_model(self) -> InferenceSession:
         if not self._captures:
@@ -143,7 +145,7 @@ class FusedEncoder:
         with self._opening:
             if self._packed is None:
                 self._packed = self._opened(PACKED, False)
-                require_packed(self._setup.artifact, self._packed, self._setup.directory)
+                require_packed(self._setup.artifact, self, self._packed, self._setup.directory)
         feeds = {**batch, **positions(batch["attention_mask"])}
         given = {value.name: feeds[value.name] for value in self._packed.get_inputs()}
         found: NDArray[Any] = self._packed.run([LOGITS], given)[0]

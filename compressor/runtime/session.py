@@ -255,7 +255,7 @@ def _reason(error: Exception) -> str:
 
 
 def run_failures() -> tuple[type[Exception], ...]:
-    """What a session may raise while it runs."""
+    """What a session may raise while it runs: because of its graph, or of its device."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     return *_graph_errors(state), state.RuntimeException, state.EPFail
 
@@ -267,9 +267,10 @@ def run_errors(directory: Path) -> Iterator[None]:
     Raises:
         InputError: the graph does not take what the tokenizer and `graphs.json` make.
     """
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
     try:
         yield
-    except run_failures() as error:
+    except (*_graph_errors(state), state.RuntimeException) as error:
         reason = _reason(error)
         if "llocat" in reason:  # "Failed to allocate", "bad_alloc…": memory, not the graph
             raise

@@ -244,6 +244,8 @@ def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
     data.pop("fastest_engines", None)
     names = list(data["precisions"]) if precisions is None else precisions
     data["precisions"] = {name: data["precisions"][name] for name in names}
+    made_for = {name: x for name, x in (data.pop("made_for", None) or {}).items() if name in names}
+    data |= {"made_for": made_for} if made_for else {}
     text = json.dumps(data, sort_keys=True)
     return f"{','.join(names)}:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -19,9 +19,10 @@ ALPHA = 0.025
 
 def classified(lost: int, won: int, rows: int) -> tuple[list[str], list[str], list[str]]:
     """Dense answers, pruned answers and labels; rows that nothing is said of, both have right."""
-    dense = ["a"] * lost + ["b"] * won + ["a"] * (rows - lost - won)
-    pruned = ["b"] * lost + ["a"] * won + ["a"] * (rows - lost - won)
-    return dense, pruned, ["a"] * rows
+    gold = ["ab"[row % 2] for row in range(rows)]
+    wrong = ["ba"[row % 2] for row in range(rows)]
+    dense = gold[:lost] + wrong[lost : lost + won] + gold[lost + won :]
+    return dense, wrong[:lost] + gold[lost:], gold
 
 
 def translated(rows: int, changed: float) -> tuple[list[str], list[str], list[str]]:

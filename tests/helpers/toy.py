@@ -10,7 +10,7 @@ from typing import Any
 
 import sentencepiece
 import torch
-from transformers import MarianMTModel, MarianTokenizer
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from compressor.model.architectures import architecture
 from compressor.model.checkpoint import open_checkpoint
@@ -157,6 +157,57 @@ def marian_with_two_vocabularies(directory: Path, source: int = 60, target: int 
         target_vocab_file=str(directory / "target_vocab.json"), separate_vocabs=True,
         model_max_length=32,
     ).save_pretrained(directory)  # fmt: skip
+
+
+def chinese_translator(directory: Path) -> Path:
+    """A Marian model that has 32 sentences by heart, which lie beside it in `rows.tsv`.
+
+    Words are Chinese characters: `w3 w5 .` is 天玄。 Its second layers were trained to add nothing.
+    """
+    directory.mkdir(parents=True)
+    rng = random.Random(0)
+    table = {character: f"w{number}" for number, character in enumerate("天地玄黄宇宙洪荒日月", 3)}
+    texts = ["".join(rng.choices([*table], k=rng.randint(5, 8))) for _ in range(32)]
+    sources = [" ".join(map(table.get, text)) + " ." for text in texts]  # type: ignore[arg-type]
+    targets = [f"{text}。" for text in texts]
+    pairs = zip(sources, targets, strict=True)
+    rows = "".join(f"{source}\t{target}\n" for source, target in pairs)
+    (directory.parent / "rows.tsv").write_text(f"source\ttarget\n{rows}", encoding="utf-8")
+    vocab = {"</s>": 0, "<unk>": 1}
+    for name, lines, size in (("source", sources, 24), ("target", targets, 16)):
+        for piece in _train_pieces(directory / f"{name}.spm", lines * 4, size):
+            vocab.setdefault(piece, len(vocab))
+    pad = vocab["<pad>"] = len(vocab)
+    (directory / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+    torch.manual_seed(0)
+    sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder")
+             for name, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 32))}  # fmt: skip
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=pad + 1, d_model=32, **sizes, max_position_embeddings=40, pad_token_id=pad,
+            eos_token_id=0, decoder_start_token_id=pad, forced_eos_token_id=None, dropout=0.0,
+            scale_embedding=True, init_std=0.2, num_beams=1,
+        )
+    )  # fmt: skip
+    model.generation_config.bad_words_ids = [[pad]]
+    model.save_pretrained(directory)  # the tokenizer needs its configuration
+    tokenizer = MarianTokenizer.from_pretrained(directory, model_max_length=32)
+    tokenizer.save_pretrained(directory)
+    for name, parameter in model.named_parameters():
+        if "layers.1." in name and (".out_proj." in name or ".fc2." in name):
+            parameter.data.zero_()
+            parameter.requires_grad_(False)
+    batch = tokenizer(sources, text_target=targets, return_tensors="pt", padding=True)
+    batch["labels"][batch["labels"] == pad] = -100
+    optimizer = torch.optim.Adam([x for x in model.parameters() if x.requires_grad], lr=5e-3)
+    for _ in range(400):
+        loss = model(**batch).loss
+        if loss.item() < 0.02:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval().save_pretrained(directory)
     return directory
 
 

@@ -112,7 +112,7 @@ CASES: dict[str, tuple[list[Callable[[], nn.Module]], Any, dict[str, Any], Chang
         "mean", {}, None,
     ),
     "every kind of module": (
-        [st.Normalize, st.Dropout, lambda: st.Dense(2 * WIDTH, 12, activation_function=nn.Sigmoid()),
+        [st.Normalize, st.Dropout, lambda: st.Dense(64, 12, activation_function=nn.Sigmoid()),
          lambda: st.LayerNorm(12), lambda: st.Dense(12, 8, activation_function=None), st.Normalize],
         ("cls", "mean"), {}, None,
     ),
@@ -293,7 +293,7 @@ def test_other_modules_are_refused_by_name(kind: str, encoder, tmp_path):
 
 
 def test_modules_run_in_the_order_of_the_file(encoder, tmp_path):
-    """Whatever their numbers say; and no two have one name, of which the package drops the first."""
+    """Whatever their numbers say; no two have one name, of which the package drops the first."""
     modules = (st.Pooling(WIDTH), st.Dense(WIDTH, 8), st.Normalize())
     model = saved(encoder, tmp_path / "m", *modules)
     entries = json.loads((model / MODULES).read_text("utf-8"))

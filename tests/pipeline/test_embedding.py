@@ -42,7 +42,7 @@ def made(tmp_path_factory) -> Path:
         "--engines", "onnxruntime,openvino", "-o", root / "out", "-b", "2",
         "--bench-seconds", "0.05", "--resamples", "100", "--device", "cpu",
         "--recover", "reconstruct+distill", "--distill-text", root / "texts.txt",
-        "--distill-epochs", "2", "--max-metric-drop", "spearman=100",
+        "--distill-epochs", "2", "--max-metric-drop", "spearman=200",
     )  # fmt: skip
     return root
 
@@ -97,7 +97,7 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
     assert "from compressor.runtime import Embedder" in card
     assert "from transformers import AutoModel\n" in card
 
-    invoke("gate", made / "out" / "report.json", "--max-metric-drop", "spearman=100")
+    invoke("gate", made / "out" / "report.json", "--max-metric-drop", "spearman=200")
     invoke("verify", made / "out")
     invoke("report", made / "out" / "report.json", "-o", made / "reports")
     assert "Spearman" in (made / "reports" / "report.md").read_text(encoding="utf-8")

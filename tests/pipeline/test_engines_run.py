@@ -112,7 +112,7 @@ def test_gains_are_told_over_the_same_engine_and_over_the_fastest(translation):
 def test_the_gate_holds_the_best_build_against_the_fastest_dense_one(translation):
     report = load_report(translation[1] / "report.json")
     *_, half, same, rounded = report.variants
-    kept = {half.name, same.name, *([rounded.name] if keeps_quality(rounded) else [])}
+    kept = {half.name, *(build.name for build in (same, rounded) if keeps_quality(build))}
     for size in {row.batch_size for row in report.throughput.rows}:
         rows = [row for row in report.throughput.rows if row.batch_size == size]
         best = max((r for r in rows if r.variant in kept), key=lambda r: r.fastest_speedup)

@@ -6,6 +6,7 @@ translator do everything for real.
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,19 +14,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 from scipy.stats import norm
 
 from compressor.budgets import Choice
+from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline import judge as judging
 from compressor.pipeline.inputs import load, read
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
-from compressor.report import sentences
+from compressor.report import render, sentences
 from compressor.report.schema import load_report
 from compressor.request.recipe import Recipe
 from compressor.results import QualitySearch
+from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -34,12 +38,6 @@ from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def short_translator(tmp_path_factory) -> Path:
-    dense = toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
-    return toy.first_layers(dense, tmp_path_factory.mktemp("marian") / "short")
 
 
 def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Recipe:
@@ -280,21 +278,97 @@ def test_a_classifier_that_30_rows_prove_nothing_of(short_classifier, tmp_path):
         assert "30 rows that were held out of it" in text
 
 
-def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
+@pytest.fixture(scope="module")
+def chinese(once) -> Path:
+    """A translator into Chinese that has its test rows by heart."""
+    made = once("chinese-translator", lambda folder: toy.chinese_translator(folder / "marian"))
+    return made / "marian"
+
+
+def drop_words(model: Path, out: Path, *options: object) -> list[object]:
+    rows = model.parent / "rows.tsv"
+    return [
+        "-m", model, "-o", out, "--calibration", rows, "--test", rows, "--resamples", 100,
+        "--no-bench", "--recover", "none", *options,
+    ]  # fmt: skip
+
+
+def test_a_translator_into_chinese_is_searched_through_the_shell(chinese, tmp_path):
+    """Its second layers add nothing and may go; all of the first is needed for the sentences.
+
+    With sacreBLEU's tokenizer for Chinese, that is: the usual one would give 0 to every model.
+    """
     out = tmp_path / "out"
     done = shell(
-        "-m", short_translator, "-o", out,
-        "--calibration", toy.pairs_file(tmp_path / "calibration.tsv"),
-        "--test", toy.pairs_file(tmp_path / "test.tsv", seed=1), "--max-drop", 3,
-        "--drop-proof", "measured", "--floor", "encoder_self=4,decoder_self=4,cross=3",
-        "--max-metric-drop", "bleu=100", "--resamples", 100, "--no-bench", "--json",
-        "--prune", "heads",
+        *drop_words(
+            chinese, out, "--max-drop", 3, "--drop-proof", "measured", "--prune", "heads",
+            "--floor", 0, "--max-metric-drop", "bleu=100", "--json",
+        )
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gate_met"] is True
+    assert "sacreBLEU's tokenizer zh, since of the references 100% of the letters" in done.stderr
     search = check_search(read_recipe(out / "recipe.yaml"), out, 3.0)
-    assert [probe.kept for probe in search.probes] == [11]
-    assert "trying 11 of 12 heads on 12 rows" in done.stderr
-    assert "searching on 12 of the 24 test rows" in done.stderr
+    assert f"trying {search.probes[0].kept} of 24 heads on 16 rows" in done.stderr
+    assert "searching on 16 of the 32 test rows" in done.stderr
+    report = load_report(out / "report.json")
+    (variant,) = report.variants
+    assert all(not kept for name, kept in variant.kept.items() if name.endswith(".1"))
+    assert sum(map(len, variant.kept.values())) >= 10
+    rows = TASKS["translation"].read_rows(chinese.parent / "rows.tsv")
+    _, held_out = split_rows(rows, 0)
+    theirs = BLEU(tokenize="zh").corpus_score(
+        Translator(out).translate(held_out.sources), [held_out.targets]
+    )
+    assert variant.quality.metrics["bleu"] == pytest.approx(theirs.score)
+    assert theirs.score >= 97
+    assert "tok:zh" in variant.quality.signatures["bleu"]
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "whose measured drop in BLEU is at most 3" in text
+
+
+def test_a_drop_that_the_metric_cannot_see_is_no_budget(chinese, tmp_path):
+    done = shell(
+        *drop_words(chinese, tmp_path / "out", "--max-drop", 0.5, "--bleu-tokenizer", "13a")
+    )
+    assert done.returncode == 4
+    assert "--max-drop 0.5: on 16 rows the dense model's BLEU of 0.00 is at the metric's" in (
+        done.stderr
+    )
+    assert "give another --bleu-tokenizer" in done.stderr
+    assert not [path for path in state(tmp_path / "out") if "candidate" in path]
+
+
+def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(chinese, tmp_path, capsys):
+    """Nothing is left of the model, and BLEU was 0 before."""
+    out = tmp_path / "out"
+    done = shell(
+        *drop_words(
+            chinese, out, "--keep", "heads=0,neurons=0", "--bleu-tokenizer", "13a",
+            "--max-metric-drop", "bleu=0.5", "--max-metric-drop", "chrf=0.5", "--json",
+        )
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    rules = {outcome["rule"]: outcome for outcome in result["gate"]}
+    assert rules["max-metric-drop bleu=0.5"]["verdict"] == "inconclusive"
+    assert rules["max-metric-drop chrf=0.5"]["verdict"] == "failed"
+    bleu = result["variants"][0]["comparisons"]["bleu"]
+    assert (bleu["judgement"], bleu["at_floor"]) == ("not determined", True)
+    reason = (
+        "BLEU of 0.00 is at the metric's floor (0.00 for answers that know nothing of the rows)"
+    )
+    assert reason in result["verdict"]
+    report = load_report(out / "report.json")
+    for name in ("junit", "summary", "comment", "markdown", "html"):
+        text = html.unescape(render(report, name))
+        assert "at the metric's floor" in text, name
+        assert "no significant difference" not in text.lower(), name
+        assert "without significant loss" not in text, name
+    for how, status in (("fail", 1), ("measured", 1), ("pass", 0)):
+        words = ["gate", str(out / "report.json"), "--max-metric-drop", "bleu=0.5"]
+        assert invoke([*words, "--inconclusive", how]) == status
+    capsys.readouterr()
+    assert invoke(["evaluate", str(out), str(out), "--test", str(chinese.parent / "rows.tsv"),
+                   "--bleu-tokenizer", "13a", "--resamples", "100"]) == 0  # fmt: skip
+    assert "the first one's BLEU of 0.00 is at the metric's floor" in capsys.readouterr().out

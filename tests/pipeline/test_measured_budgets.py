@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import scipy.special
@@ -16,6 +17,7 @@ import torch
 from compressor.budgets import Choice
 from compressor.budgets.cost_table import trial_mask
 from compressor.errors import UsageError
+from compressor.export.precision_names import precision_timed
 from compressor.export.translator import TranslatorGraphs
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
@@ -27,8 +29,10 @@ from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
 from compressor.request.recipe import Recipe
+from compressor.request.sections import Benchmark
 from compressor.results import Throughput
 from compressor.runtime import Classifier
+from compressor.runtime.artifact import read_artifact
 from compressor.tasks import TASKS
 from compressor.throughput import Subject
 from compressor.training.data import hold_out
@@ -37,6 +41,7 @@ from tests.helpers.errors import raises
 from tests.helpers.measured import before_search, shell, state
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
+from tests.helpers.runtime_artifacts import export
 from tests.helpers.scores import timing
 
 pytestmark = pytest.mark.slow
@@ -285,6 +290,36 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
     assert skipped == expected
     written = {path.name for path in (tmp_path / "trial" / "onnx").iterdir()}
     assert written == {"graphs.json", "tokenizer.json", *(f"{role}.onnx" for role in expected)}
+
+
+def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(tmp_path, monkeypatch):
+    """Of the dense model too, whose own artifact stays as it is."""
+    made = export(toy.classifier(tmp_path / "model"), Mask.full, tmp_path / "dense")
+    checkpoint = open_checkpoint(str(tmp_path / "model"))
+    before = sorted(path.name for path in (made.directory / "onnx").iterdir())
+    seen = []
+
+    def look(subjects: list[Subject], **settings) -> None:
+        assert settings["cuda_graphs"] is True
+        for subject in subjects:
+            artifact = read_artifact(subject.directory)
+            seen.append((subject.name, subject.precision, artifact.made_for))
+            assert (subject.directory / "onnx" / artifact.precisions["fp16"]["model"]).exists()
+
+    monkeypatch.setattr(timing_masks, "benchmark", look)
+    rows = TASKS["classification"].read_rows(toy.labels_file(tmp_path / "rows.tsv"))
+    workspace = SimpleNamespace(progress=SILENT, state=tmp_path / "state")
+    timer = timing_masks.Timer(
+        checkpoint, made.directory, rows, Benchmark(), "cuda", precision="fp16"
+    )
+    half = trial_mask(Mask.full(checkpoint.layers), ["encoder_self"], 2)
+    timer.time(workspace, {"half": half}, 1)
+    assert seen == [(name, "fp16", {"fp16": "cuda"}) for name in ("dense", "half")]
+    assert sorted(path.name for path in (made.directory / "onnx").iterdir()) == before
+    assert (precision_timed(("fp32", "fp16"), "cuda"), precision_timed(("fp32",), "cuda")) == (
+        "fp16", "fp32",
+    )  # fmt: skip
+    assert precision_timed(("fp32", "fp16"), "cpu") == "fp32"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def ranks(tmp_path_factory) -> Path:
     test = write_queries(root / "b.tsv", 24, seed=1)
     invoke(
         "run", "-m", scorer(root, 2), "--task", "reranking", "--calibration", calibration,
-        "--test", test, "--max-drop", "99", "--drop-proof", "measured", "-o", root / "out",
+        "--test", test, "--max-drop", "100", "--drop-proof", "measured", "-o", root / "out",
         *QUICK, "--recover", "none", "--max-metric-drop", "ndcg@10=1000",
     )  # fmt: skip
     return root

@@ -84,9 +84,10 @@ def test_what_cuda_cannot_start_is_an_error_and_auto_takes_the_cpu(
     def start(graph: object, options: object, providers: list, **more: object) -> object:
         if providers[0] == "CPUExecutionProvider":
             return real(graph, options, providers=providers, **more)
-        assert providers == [
-            ("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider",
-        ]  # fmt: skip
+        (name, settings), behind = providers
+        assert (name, behind) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+        # Sums of products and of normalizations are float32's.
+        assert settings == {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"}
         assert more["enable_fallback"] == 0
         raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected\nsecond line")
 

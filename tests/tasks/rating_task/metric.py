@@ -10,7 +10,7 @@ from compressor.evaluation.metric import Array, Labels, Metric
 
 
 class Spearman(Metric):
-    name, label, digits = "rank_correlation", "Rank correlation", 4
+    name, label, digits, scale = "rank_correlation", "Rank correlation", 4, 2.0
 
     def signature(self, labels: Labels) -> str:
         return "ties:mean rank|scale:-1-1"
