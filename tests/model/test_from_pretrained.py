@@ -118,6 +118,7 @@ OPENED_ALONE = """
 import sys
 from transformers import AutoModelForSeq2SeqLM
 for directory in sys.argv[1:]:
+    print("opened", directory, flush=True)
     try:
         AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
     except ValueError as error:
@@ -127,22 +128,22 @@ for directory in sys.argv[1:]:
 
 def test_transformers_tells_nothing_of_what_is_computed(tmp_path):
     """Tables of positions are in no file; a weight that is missing in fact is an error."""
-    whole = [save_pruned(name, tmp_path / name) for name in (*TRANSLATORS, *TRANSLATOR_RELATIVES)]
-
-    def output(*directories: Path) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", OPENED_ALONE, *directories],
-            check=True, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=os.environ | {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
-        )  # fmt: skip
-        return done.stdout
-
-    told = output(*whole).lower()
-    assert not [word for word in ("missing", "newly", "initialized", "lacks") if word in told], told
-    weights = load_file(whole[0] / "model.safetensors")
+    names = (*TRANSLATORS, *TRANSLATOR_RELATIVES)
+    whole = [save_pruned(name, tmp_path / name) for name in names]
+    damaged = save_pruned("marian", tmp_path / "damaged")
+    weights = load_file(damaged / "model.safetensors")
     del weights["model.decoder.layers.0.fc1.weight"]
-    save_file(weights, whole[0] / "model.safetensors", metadata={"format": "pt"})
-    assert "lacks 1 weights, first model.decoder.layers.0.fc1.weight" in output(whole[0])
+    save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED_ALONE, *whole, damaged],
+        check=True, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=os.environ | {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    _, *told, of_damaged = done.stdout.split("opened ")
+    assert len(told) == len(names)
+    for text in map(str.lower, told):
+        assert not [word for word in ("missing", "initialized", "lacks") if word in text], text
+    assert "lacks 1 weights, first model.decoder.layers.0.fc1.weight" in of_damaged
 
 
 @pytest.mark.parametrize(

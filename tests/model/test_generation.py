@@ -171,6 +171,12 @@ def test_every_setting_is_known_and_tried():
     assert {*SUPPORTED, *HARMLESS} <= set().union(*ANSWERED)
 
 
+def test_every_setting_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
+    names = {*SUPPORTED, *HARMLESS, *NEUTRAL}
+    assert {x for x in names if not x.startswith("_") and f"`{x}`" not in page} == set()
+
+
 @pytest.mark.parametrize("values", ANSWERED, ids=lambda values: next(iter(values)))
 def test_a_setting_is_followed_or_changes_nothing(values, copy):
     configure(GENERATION_FILE, **values)(copy)
