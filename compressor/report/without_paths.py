@@ -54,12 +54,12 @@ def _cut_command(command: str) -> str:
 
 
 def _cut_part(part: str) -> str:
-    """The last part of what is a path: also of a relative one whose directory is there."""
-    found = facts.without_directories(part)
+    """The last part of what is a path: absolute, or relative and its directory is there."""
     try:
-        return _name(part) if "/" in part and Path(part).parent.is_dir() else found
+        is_path = part.startswith(("/", "~")) or ("/" in part and Path(part).parent.is_dir())
     except (OSError, ValueError):  # longer than names can be, say
-        return found
+        is_path = False
+    return _name(part) if is_path else facts.without_directories(part)
 
 
 def _name(path: str) -> str:

@@ -276,18 +276,18 @@ def test_heads_and_neurons_are_scored_and_pruned_in_single_steps(inputs, tmp_pat
     assert sum(len(units) for name, units in kept.items() if name.startswith("encoder_ffn")) == 72
 
 
-def test_inspect_shows_what_units_cost_and_can_gain(inputs):
+def test_inspect_shows_what_units_cost(inputs):
     done = compress("inspect", inputs["model"], "--json")
     data = json.loads(done.stdout)
     parts = {part["name"]: part for part in data["parts"]}
     assert list(parts) == ["encoder_self", "encoder_ffn", "embeddings", "other"]
     assert parts["encoder_self"]["units"] == [4, 4, 4]
     assert parts["encoder_ffn"]["units"] == [48, 48, 48]
-    assert all(gain["without_both"] > gain["without_neurons"] > 1 for gain in data["gains"])
+    assert all(0 < shape["fixed_share"] < 1 for shape in data["shapes"])
     text = compress("inspect", inputs["model"]).stdout
     assert "3 x 4 = 12 heads of 8" in text
     assert "3 x 48 = 144 neurons" in text
-    assert f"{data['gains'][0]['without_both']:.2f}x" in text
+    assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
 
 
 def test_reports_can_be_written_again(finished, tmp_path):
