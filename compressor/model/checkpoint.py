@@ -165,7 +165,7 @@ def open_checkpoint(
         require_start(network.generation_config, directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     if entry.task == EMBEDDING:
-        width = int(network.config.hidden_size)
+        width = int(config.hidden_size)
         add_head(network, *read_layout(directory, width, settings, allow_pickle))
     elif entry.auto_class == READER:
         add_logits(network)

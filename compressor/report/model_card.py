@@ -90,10 +90,10 @@ def _unknown(known: CardFacts) -> list[str]:
     lacking = {name: text for name, text in names.items() if not getattr(known, name)}
     if not lacking:
         return []
-    flags = [f"`--card-{name.replace('_', '-')}`" for name in lacking]
+    flags = [f"--card-{name.replace('_', '-')}" for name in lacking]
     return [
         f"The header of this card does not say {phrases.join(list(lacking.values()))}, which the "
-        f"dense model's card does not tell; {phrases.join(flags)} of `compress run` "
+        f"dense model's card does not tell; {phrases.join(flags)} of compress run "
         f"{'do' if len(flags) > 1 else 'does'}."
     ]
 

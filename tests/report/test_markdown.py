@@ -104,8 +104,11 @@ def test_card_front_matter_has_only_keys_model_hubs_know():
 
 def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
     card = render_card(translator_report(), "heads-50")
-    told = "The header of this card does not say license and language"
-    assert f"{told}, which the dense model's card does not tell; `--card-license` and" in card
+    assert (
+        "The header of this card does not say license and language, which the dense model's card "
+        "does not tell; --card-license and --card-language of compress run do."
+        in Shown(card.split("---\n", 2)[2]).items
+    )
     card = render_card(translator_report(), "heads-50", CardFacts("mit", language=("en",)))
     assert "The header of this card" not in card
 
