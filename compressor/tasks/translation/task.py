@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from compressor.tasks.encoder_decoder import EncoderDecoderTask
 
 
@@ -12,7 +10,7 @@ class Translation(EncoderDecoderTask):
 
     name = "translation"
     metrics = ("bleu", "chrf")
-    options: ClassVar[tuple[str, ...]] = (*EncoderDecoderTask.options, "--bleu-tokenizer")
+    options = (*EncoderDecoderTask.options, "--bleu-tokenizer")
     runtime = "compressor.runtime:Translator"
     pipeline_tag = "translation"
     usage = 'print(model.translate(["First sentence.", "Second one."]))'
