@@ -16,7 +16,6 @@ from compressor.tasks.tables import Record, RowTable
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compressor.runtime.encoder import EncoderRuntime
     from compressor.tasks.encoder import Logits
 
 # Of the largest number of a batch: numbers that differ by less count as the same.
@@ -69,15 +68,12 @@ class Regression(ScoreTask):
 
     def answer(
         self,
-        runtime: EncoderRuntime[Any],
+        runtime: Any,
         sources: Sequence[str],
         pairs: Sequence[str] | None = None,
         num_beams: int | None = None,
     ) -> list[str]:
         """The numbers; there is nothing to search."""
-        from compressor.runtime import Regressor
-
-        assert isinstance(runtime, Regressor)
         return [repr(x) for x in runtime.predict(sources, pairs).tolist()]
 
 
