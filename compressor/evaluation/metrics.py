@@ -45,9 +45,6 @@ def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, s
 
     Args:
         tokenizers: metric -> name.
-
-    Raises:
-        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
     """
     metric = METRICS[name]()
     if name in tokenizers:
@@ -58,7 +55,9 @@ def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, s
 
 
 def with_tokenizers(
-    rows: Rows, wanted: Mapping[str, str] | None = None, tell: Callable[[str], None] | None = None
+    rows: Rows,
+    wanted: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Rows:
     """Rows that say how their metrics split texts, so that all parts of them are split alike.
 
@@ -81,10 +80,27 @@ def with_tokenizers(
         settled[name] = chosen.name
         if chosen.reason:
             said[chosen.reason] = None
-    if tell is not None:
-        for reason in said:
-            tell(reason)
+    for reason in said:
+        tell(reason)
     return replace(rows, tokenizers=settled)
+
+
+def metrics_of_task(
+    task: str, references: Sequence[str], tokenizers: Mapping[str, str] | None
+) -> list[Metric]:
+    """All metrics of a task for answers to rows that are known by their references alone.
+
+    Args:
+        tokenizers: metric -> tokenizer that was asked for.
+
+    Raises:
+        UsageError: an unknown task.
+        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
+    """
+    asked = tokenizers or {}
+    for name, tokenizer in asked.items():
+        METRICS[name]().require_tokenizer(tokenizer)
+    return [make_metric(name, references, asked) for name in TASKS[task].metrics]
 
 
 def score_answers(
@@ -106,7 +122,7 @@ def score_answers(
         UsageError: an unknown task.
         InputError: no rows, another number of answers than references, or an unknown label.
     """
-    metrics = [make_metric(x, references, tokenizers or {}) for x in TASKS[task].metrics]
+    metrics = metrics_of_task(task, references, tokenizers)
     return _score(metrics, answers, references, labels)
 
 
