@@ -69,7 +69,7 @@ def translate_disk_errors(
             room = f"{shutil.disk_usage(there).free / _MEBIBYTE:.0f} MiB are free"
         raise InputError(
             f"cannot write {output} while {doing()}: {problem} (about "
-            f"{math.ceil(needed() / _MEBIBYTE)} MiB are needed in all, {room}); make room or choose "
-            "another --output, and the same command goes on",
+            f"{math.ceil(needed() / _MEBIBYTE)} MiB are needed in all, {room}); make room or "
+            "choose another --output, and the same command goes on",
             id="disk-refuses",
         ) from error

@@ -99,5 +99,5 @@ def test_script_reports_a_sentence_in_both_files_and_too_few_rows(tatoeba, tmp_p
         "calibration.tsv: 1 rows, fewer than 420",
         "test.tsv:2: the English side repeats calibration.tsv:2",
         "test.tsv:2: the German side repeats calibration.tsv:2",
-        "test.tsv: 1 rows, fewer than 420",
+        "test.tsv: 1 rows, fewer than 2,000",
     ]
