@@ -122,15 +122,16 @@ def test_card_of_a_local_model_names_no_base_model():
     assert "base_model" not in front_matter(render_card(local, "half"))
 
 
-def test_card_and_titles_name_the_model_and_no_directory_of_the_machine():
+def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
     report = translator_report()
-    here = Path.cwd().name  # of a relative path, whose directory is there
+    monkeypatch.chdir(tmp_path)
+    Path("customers").mkdir()  # a relative path is known by its directory
     report = report.model_copy(
         update={
             "model": "/home/me/models/en-de",
             "revision": None,
             "command": "compress run --model ~/models/en-de -o '/home/me/my out/small' "
-            f"--config=/x/r.yaml --calibration ../{here}/a.tsv,/home/me/b.tsv acme/model",
+            "--config=/x/r.yaml --calibration customers/a.tsv,/home/me/b.tsv acme/model",
             "test": report.test.model_copy(update={"files": ["private/test.en", "/home/me/t.de"]}),
             "variants": [
                 variant.model_copy(
@@ -151,7 +152,8 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine():
     assert f"{command}acme/model" in card.replace("\\", "")
     texts = [card, render_markdown(report), render_html(report), report.model_dump_json()]
     for text in texts:
-        assert not any(place in text for place in ("/home", "~/", "/x/", "my out", "private", here))
+        for place in ("/home", "~/", "/x/", "my out", "private", "customers"):
+            assert place not in text
     for text in texts[1:3]:
         assert "Compression report: en-de" in text
 
