@@ -18,8 +18,8 @@ from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
 from compressor.pipeline.stages import stage
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
-from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
+from compressor.report.one_variant import only, share_scoring
 from compressor.report.schema import Report
 from compressor.request.plan import ArtifactPlan
 from compressor.results import QualitySearch, Source, SpeedSearch, Throughput, Variant

@@ -33,31 +33,13 @@ from compressor.storage.input_files import read_json
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
 
-SCHEMA_VERSION = "2.2"
+SCHEMA_VERSION = "2.3"
 
 
 def _known_task(name: str) -> str:
     if name not in TASKS:
         raise ValueError(f"there is no task {name!r}")
     return name
-
-
-class Run(ResultModel):
-    """The facts of one run, in a report that combines the variants of several runs."""
-
-    variants: list[str]  # the names they have in the report
-    command: str
-    seed: Whole | None
-    created: str  # ISO 8601, UTC
-    tool_version: str
-    calibration: Source | None
-    shared_rows: Count
-    source_text: Source | None
-    target_text: Source | None
-    timed: bool  # whether throughput was measured
-    hardware: dict[str, str]
-    versions: dict[str, str]
-    search: SpeedSearch | QualitySearch | None = None
 
 
 class Change(ResultModel):
@@ -76,18 +58,18 @@ class Change(ResultModel):
 
 
 class Report(ResultModel):
-    """All results of a run; in a report that combines several runs, what they have in common."""
+    """All results of a run."""
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
     created: str  # ISO 8601, UTC
-    command: str  # empty where several runs differ in it
+    command: str
     task: Annotated[str, AfterValidator(_known_task)]
     model: str
     revision: str | None
     model_type: str
-    seed: Whole | None  # None where several runs differ in it
-    calibration: Source | None  # likewise
+    seed: Whole
+    calibration: Source | None
     test: Source | None
     shared_rows: Count = 0  # test rows whose texts are calibration rows too
     scoring: Ranking | None  # of the variants whose own `scoring` is None
@@ -100,8 +82,6 @@ class Report(ResultModel):
     search: SpeedSearch | QualitySearch | None = None
     source_text: Source | None = None  # its tokens are the ones that an encoder keeps
     target_text: Source | None = None  # its tokens are the ones that decoders score
-    # Where the variants come from, if from several runs.
-    runs: list[Run] = Field(default_factory=list)
     # From an earlier run, where `compress gate --baseline` compared the two.
     changes: list[Change] = Field(default_factory=list)
 
