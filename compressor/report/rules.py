@@ -52,8 +52,7 @@ def check(
             as the measured number says.
 
     Raises:
-        InputError: there is no variant, a model has no default precision or several, or the report
-            lacks the numbers that a rule needs.
+        InputError: there is no variant, or the report lacks the numbers that a rule needs.
     """
     if rules and not facts.pruned(report):
         raise InputError(
@@ -61,14 +60,6 @@ def check(
             "a run that pruned",
             id="report-without-variants",
         )
-    for model in facts.pruned(report) if rules else ():
-        count = sum(build.default for build in facts.builds(report, model))
-        if count != 1:
-            raise InputError(
-                f"the gate cannot tell which precision of {model.name} is shipped: {count} of them "
-                "are marked as the default; give the report of a run",
-                id="report-without-default",
-            )
     outcomes = []
     for variant in facts.delivered(report):
         for rule in rules:

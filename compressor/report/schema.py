@@ -10,13 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from compressor.errors import InputError
-from compressor.report import consistency
 from compressor.results import (
     FROM_FILE,
-    Count,
     Interval,
     Number,
     Outcome,
@@ -71,7 +69,7 @@ class Report(ResultModel):
     seed: Whole
     calibration: Source | None
     test: Source | None
-    shared_rows: Count = 0  # test rows whose texts are calibration rows too
+    shared_rows: Whole = 0  # test rows whose texts are calibration rows too
     scoring: Ranking | None  # of the variants whose own `scoring` is None
     dense: Variant
     variants: list[Variant]
@@ -84,31 +82,6 @@ class Report(ResultModel):
     target_text: Source | None = None  # its tokens are the ones that decoders score
     # From an earlier run, where `compress gate --baseline` compared the two.
     changes: list[Change] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _names_are_consistent(self) -> Report:
-        names = [self.dense.name, *(variant.name for variant in self.variants)]
-        if len(set(names)) != len(names):
-            raise ValueError(f"the models' names are not distinct: {names}")
-        timed = {row.variant for row in self.throughput.rows} if self.throughput else set()
-        if not timed <= set(names):
-            raise ValueError(f"timings of unknown models: {sorted(timed - set(names))}")
-        bases = {variant.base for variant in self.variants if variant.base}
-        if not bases <= set(names):
-            raise ValueError(f"precisions of unknown models: {sorted(bases - set(names))}")
-        nested = sorted(found.name for found in self.variants if found.base and found.name in bases)
-        if nested:
-            raise ValueError(f"precisions of models that are precisions themselves: {nested}")
-        return self
-
-    @model_validator(mode="after")
-    def _numbers_are_consistent(self, info: ValidationInfo) -> Report:
-        if info.context:
-            consistency.require_same_layers(self.dense, self.variants)
-            consistency.require_same_quality(self.dense, self.variants)
-            if self.throughput is not None:
-                consistency.require_same_speed(self.dense.name, self.throughput)
-        return self
 
     def save(self, path: Path) -> None:
         """Write as indented JSON with full precision."""
