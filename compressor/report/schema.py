@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from compressor.errors import InputError
 from compressor.results import (
@@ -82,6 +82,16 @@ class Report(ResultModel):
     target_text: Source | None = None  # its tokens are the ones that decoders score
     # From an earlier run, where `compress gate --baseline` compared the two.
     changes: list[Change] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _sublayers_are_known(self) -> Report:
+        """Tables look up each model's units by the names of the dense model's sublayers."""
+        names = (self.dense.heads.keys(), self.dense.neurons.keys())
+        for model in (self.dense, *self.variants):
+            total = (model.heads.keys(), model.neurons.keys())
+            if not names == total == (model.kept.keys(), model.kept_neurons.keys()):
+                raise ValueError(f"{model.name[:99]!r} has other sublayers than the dense model")
+        return self
 
     def save(self, path: Path) -> None:
         """Write as indented JSON with full precision."""

@@ -7,6 +7,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
+from pydantic import ValidationError
 
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
@@ -18,6 +19,7 @@ from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
     MAKERS,
+    changed,
     classifier_report,
     hostile_report,
     translator_report,
@@ -43,6 +45,14 @@ def test_not_a_number_survives_the_way_to_a_file_and_back(tmp_path):
     ]
     assert math.isnan(row.speedup)
     assert row.macs_ratio == math.inf
+
+
+def test_sublayers_that_are_not_the_dense_models_are_refused():
+    report = translator_report()
+    for field in ("heads", "kept", "neurons", "kept_neurons"):
+        fewer = dict(list(getattr(report.variants[0], field).items())[1:])
+        with pytest.raises(ValidationError, match="'heads-75' has other sublayers"):
+            changed(report, "variants", 0, field, to=fewer)
 
 
 def test_a_mistyped_entry_is_an_error_that_names_the_place(tmp_path):
