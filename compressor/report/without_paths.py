@@ -22,9 +22,7 @@ def without_paths(report: Report, directory: Path) -> Report:
     """The report as it may lie in `directory`."""
     data = _cut(report.model_dump())
     data["model"] = facts.model_name(report)
-    commands = [report.command, *(run.command for run in report.runs)]
-    for place, command in zip([data, *data["runs"]], commands, strict=True):
-        place["command"] = _cut_command(command)
+    data["command"] = _cut_command(report.command)
     models = [data["dense"], *data["variants"]]
     for model, variant in zip(models, facts.models(report), strict=True):
         model["directory"] = Path(os.path.relpath(variant.directory, directory)).as_posix()

@@ -30,7 +30,6 @@ from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.progress import Progress
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_below, sha256_of
-from compressor.storage.input_files import inner_path
 from compressor.storage.locks import lock_output
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import move_files, remove_leftovers, staging
@@ -155,8 +154,6 @@ class Workspace:
             record = _RECORD.validate_json(path.read_bytes())
             if record.version != __version__:
                 raise ValueError(f"it is of version {record.version}")
-            for file in record.files:
-                inner_path(file, nested=True)
             result = decode(record.result)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.progress.message(f"{path} cannot be read; {title} is done again")
