@@ -94,8 +94,7 @@ def metrics_of_task(
         tokenizers: metric -> tokenizer that was asked for.
 
     Raises:
-        UsageError: an unknown task.
-        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
+        UsageError: an unknown task, or see `Metric.require_tokenizer`, as for EnvironmentProblem.
     """
     asked = tokenizers or {}
     for name, tokenizer in asked.items():
@@ -133,7 +132,8 @@ def metrics_of(rows: Rows) -> tuple[str, ...]:
 
 def metrics_for(rows: Rows) -> list[Metric]:
     """The metrics of answers to some rows, the main one first."""
-    return [make_metric(name, rows.references, rows.tokenizers) for name in metrics_of(rows)]
+    references = rows.references
+    return [make_metric(name, references, rows.tokenizers) for name in metrics_of(rows)]
 
 
 def require_references(rows: Rows) -> None:
