@@ -6,7 +6,7 @@ Only ranks are compared: pruning uses the order of units, and the scales of meth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -27,6 +27,8 @@ from compressor.report.plots import (
     plot_style,
     save_figure,
 )
+from compressor.report.table import ReportTable
+from compressor.study.output import table, tables_as_text
 from compressor.study.plotting import by_kind, legend
 from compressor.study.statistics import Floats
 
@@ -184,27 +186,53 @@ def _constant(values: Floats) -> bool:
     return np.unique(values).size < 2
 
 
-def comparison_table(comparison: dict[str, Any]) -> str:
-    """What `compare_scores` found, as plain text for a terminal."""
-    blocks, of = [], comparison["of"]
-    for pair in comparison["pairs"]:
-        lines = [f"{pair['first']} and {pair['second']}", _row("", of, "Spearman", "Kendall")]
-        for row in pair["correlations"]:
+def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[ReportTable]:
+    """Two tables of named pairs, the correlations and the lowest units that both share.
+
+    Args:
+        pairs: of `compare_scores`, by name; with a p-value in each row or in none.
+        of: what the units are, in words.
+    """
+    correlations, lowest = [], []
+    for name, pair in pairs.items():
+        rows = pair["correlations"]
+        # With a single kind of sublayer, the rows of all units and of the kind are the same.
+        for row in rows[:1] if len(rows) == 2 else rows:
             kind = f"all {of}" if row["kind"] == "all" else kind_label(row["kind"])
-            values = (numbers.fixed(row[name], 3, sign=True) for name in ("spearman", "kendall"))
-            lines.append(_row(kind, str(row["units"]), *values))
-        lines.append(_row(f"lowest {of} of both", of, "shared", "by chance"))
+            values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
+            correlations.append((name, kind, str(row["units"]), *values, *_p_cell(row)))
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
-            lines.append(_row("", str(row["units"]), numbers.fixed(row["shared"], 0), chance))
-        if any(row["shared"] is None for row in pair["lowest"]):
-            lines.append(f"  {numbers.ABSENT}: {TIED}")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+            shared = numbers.fixed(row["shared"], 0)
+            lowest.append((name, str(row["units"]), shared, chance, *_p_cell(row)))
+    tested = all("p" in row for pair in pairs.values() for row in pair["lowest"])
+    kinds, p_title = "attention" if of == "heads" else "sublayer", ", p" if tested else ""
+    by_shuffling = f"; p by shuffling {of} (two-sided, Spearman)" if tested else ""
+    at_least = f"; p is the probability of at least as many shared {of} by chance" if tested else ""
+    return [
+        table(
+            f"Rank correlations{by_shuffling}.",
+            f"compared, kind of {kinds}, {of}, Spearman, Kendall{p_title}",
+            correlations,
+            texts=2,
+        ),
+        table(
+            f"Overlap of the two sets of {of} with the lowest scores{at_least}. "
+            f"{numbers.ABSENT}: {TIED}.",
+            f"compared, {of}, shared, by chance{p_title}",
+            lowest,
+        ),
+    ]
 
 
-def _row(title: str, *cells: str) -> str:
-    return (f"  {title:<24}" + "".join(f"{cell:>11}" for cell in cells)).rstrip()
+def _p_cell(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (numbers.p_value(row["p"]),) if "p" in row else ()
+
+
+def comparison_text(comparison: Mapping[str, Any]) -> str:
+    """What `compare_scores` found, for a terminal."""
+    pairs = {f"{pair['first']} and {pair['second']}": pair for pair in comparison["pairs"]}
+    return tables_as_text(comparison_tables(pairs, comparison["of"]))
 
 
 def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
