@@ -99,7 +99,8 @@ def render_markdown(result: Result, plot: str) -> str:
 
 def render_text(result: Result) -> str:
     """The sentences and the short tables, for a terminal."""
-    return "\n\n".join(["\n".join(result.sentences), tables_as_text(result.tables)])
+    blocks = ["\n".join(result.sentences), tables_as_text(result.tables)]
+    return "\n\n".join(filter(None, blocks))
 
 
 def tables_as_text(tables: Sequence[ReportTable]) -> str:
