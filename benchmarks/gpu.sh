@@ -8,7 +8,8 @@
 #
 # PYTHON names the interpreter (default: .venv/bin/python, else python3). CLASSIFIER and CLINC name
 # a fine-tuned MiniLM and the folder with its rows (valid.tsv, test.tsv); without them their stage
-# is left out. DEVICE=cpu QUICK=1 tries the script on a machine without a GPU.
+# is left out. DEVICE=cpu QUICK=1 STRETCH=6 tries the script on a machine without a GPU, in short
+# settings and with six times the limits.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?name a folder for the results}
@@ -18,10 +19,11 @@ work=${WORK:-$folder/work}
 device=${DEVICE:-cuda}
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
-batches="1 16 64 256" lengths="32 128" seconds=0.4 rows="64 512 2048" lines=16384 steps=30
+batches="1 16 64 256" lengths="32 128" seconds=0.4 rows="64 512 2048" lines=16384 steps=30 test_rows=454
 encoder_programs="eager compile"
 if [ -n "${QUICK:-}" ]; then
-  batches="1 2" lengths="8" seconds=0.01 rows="8 16" lines=64 steps=2 encoder_programs="eager"
+  batches="1 2" lengths="8" seconds=0.01 rows="8 16" lines=64 steps=2 test_rows=8
+  encoder_programs="eager"
 fi
 rivals="eager"
 "$python" -c "import ctranslate2" 2>/dev/null && rivals="eager ctranslate2"
@@ -33,7 +35,7 @@ printf '{"version": "%s", "date": "%s"}\n' "$version" "$(date +%F)" >"$folder/ab
 
 # stage NAME LIMIT COMMAND...: run it for at most LIMIT seconds, with its log in FOLDER/NAME.log.
 stage() {
-  local name=$1 limit=$2 start status ended=ok
+  local name=$1 limit=$(($2 * ${STRETCH:-1})) start status ended=ok
   shift 2
   start=$(date +%s)
   timeout "$limit" "$@" >"$folder/$name.log" 2>&1
@@ -56,7 +58,8 @@ if [ -n "${CLASSIFIER:-}" ]; then
 fi
 # shellcheck disable=SC2086
 stage translator 100 "$python" -m benchmarks.speed translator --work "$work" --device "$device" \
-  --programs $rivals --batches $batches --seconds "$seconds" --results "$folder"
+  --programs $rivals --batches $batches --seconds "$seconds" --test-rows "$test_rows" \
+  --results "$folder"
 # shellcheck disable=SC2086
 stage distillation 80 "$python" -m benchmarks.distill_rate --device "$device" --lines "$lines" \
   --rows $rows --steps "$steps" --output "$folder/distill-rate.json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from errno import EACCES
 from functools import partial
 from typing import Any
 
@@ -63,6 +64,14 @@ class VerificationError(CompressError):
     """The smaller model does not do what it must: pruned != masked, or ONNX != PyTorch."""
 
     exit_code = 5
+
+
+def cannot_read(path: object, error: OSError) -> InputError:
+    """The error of a file that is there, and that this user may not read, or the disk refuses."""
+    advice = (
+        "make it readable for the user who runs this" if error.errno == EACCES else "copy it again"
+    )
+    return InputError(f"cannot read {path}: {error.strerror}; {advice}", id="file-unreadable")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -188,7 +188,9 @@ def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) 
         if program in programs
     ]
     if "ctranslate2" in programs and setting.generates:
-        found += _ctranslate2(setting, (plain, low), workers=threads if device == "cpu" else 1)
+        found += _ctranslate2(
+            setting, tuple(dict.fromkeys((plain, low))), workers=threads if device == "cpu" else 1
+        )
     for build, directory in (("dense", setting.dense), ("pruned", setting.output)):
         for precision in ("fp32", low):
             size = graph_bytes(directory, precision)

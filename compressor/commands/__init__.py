@@ -132,6 +132,8 @@ def invoke(arguments: Sequence[str]) -> int:
         if path is None:
             return _refused_or_bug(error)
         message = f"cannot read or write {path}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            message += "; change its permissions, or run this as a user who may"
         return _fail(message, InputError.exit_code, error, "file-unusable")
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
         if is_out_of_memory(error):

@@ -88,6 +88,9 @@ class Command:
             *map(_parameter, generated.values()),
             *(_optional(key, annotation, False) for key, annotation in shared.items()),
         ]
+        for parameter in ordered:  # who reads a file says that it cannot, as for any other reason
+            for declared in getattr(parameter.annotation, "__metadata__", ()):
+                declared.readable = False
         ordered.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
         @functools.wraps(self.function)

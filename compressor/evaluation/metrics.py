@@ -81,8 +81,9 @@ def with_tokenizers(
         settled[name] = chosen.name
         if chosen.reason:
             said[chosen.reason] = None
-    for reason in said if tell is not None else ():
-        tell(reason)
+    if tell is not None:
+        for reason in said:
+            tell(reason)
     return replace(rows, tokenizers=settled)
 
 

@@ -38,6 +38,7 @@ def export_model(
         VerificationError: an answer differs.
         InputError: the checkpoint holds settings that the runtime cannot follow.
     """
+    from compressor.export.pytorch import write_checkpoint
     from compressor.export.tokenizer import write_tokenizer
     from compressor.export.tokenizer_check import TokenizerProbe
     from compressor.model.memory import trim_memory
@@ -55,6 +56,8 @@ def export_model(
     for engine in engines:
         # The graphs of onnxruntime are what was checked above.
         if engine != ONNXRUNTIME:
+            if task.engine(engine).dense_only:
+                write_checkpoint(network, directory, engine)
             checks += task.graphs.add_engine(network, directory, engine, inputs)
     trim_memory()
     return checks

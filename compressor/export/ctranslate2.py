@@ -27,6 +27,7 @@ from compressor.model.tokenizer import save_tokenizer, target_ids, target_side
 from compressor.results import Check
 from compressor.runtime.artifact import Generation
 from compressor.runtime.engines.ctranslate2 import OpenedTranslator
+from compressor.runtime.engines.engine import TokenGenerator
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -108,11 +109,22 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
         VerificationError: a token differs, and PyTorch's own best two logits are no tie; or a name
             is another token's.
     """
+    translator = OpenedTranslator(directory, threads=1)
+    _require_names(network.checkpoint.tokenizer, translator, directory)
+    return verify_search(network, translator, batches, _NAME)
+
+
+def verify_search(
+    network: Network, translator: TokenGenerator, batches: Sequence[Inputs], name: str
+) -> list[Check]:
+    """The same for any engine that searches by itself.
+
+    Args:
+        name: of the engine, as checks show it.
+    """
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
-    translator = OpenedTranslator(directory, threads=1)
-    _require_names(network.checkpoint.tokenizer, translator, directory)
     rows, count, ties = 0, 0, 0
     # The tokens that the written model's bias leaves out.
     with restricted(model, _scored(network)):
@@ -122,9 +134,9 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
             for want, got, row in zip(wanted, found, logits, strict=True):
                 rows, count = rows + 1, count + len(want)
                 if want != got:
-                    require_tie(want, got, row, _NAME)
+                    require_tie(want, got, row, name)
                     ties += 1
-    return [translation_check(count, rows, ties, ", in float32", _NAME)]
+    return [translation_check(count, rows, ties, ", in float32", name)]
 
 
 def _require_names(tokenizer: Any, translator: OpenedTranslator, directory: Path) -> None:

@@ -47,6 +47,7 @@ from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
+from compressor.runtime.engines.engine import Setup
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
@@ -220,6 +221,11 @@ class TranslatorGraphs(TaskGraphs):
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
     ) -> list[Check]:
+        kind = self.task.engine(engine)
+        if kind.dense_only:
+            opened = kind(Setup(directory, read_artifact(directory), BASE)).translator()
+            assert opened is not None
+            return ctranslate2.verify_search(network, opened, batches, engine)
         return self.export_ctranslate2(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
     def verify_engines(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.model.architecture import ENCODER, ENCODER_TASKS, Architecture, SublayerPaths
-from compressor.model.encoder_decoders import BART, M2M100, T5, UMT5
+from compressor.model.encoder_decoders import BART, M2M100, MBART, T5, UMT5
 from compressor.model.encoders import BERT, DEBERTA, DISTILBERT, ELECTRA, MODERNBERT, MPNET, ROBERTA
 from compressor.model.sublayers import Sublayer
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ARCHITECTURES: dict[str, Architecture] = {
     "marian": replace(BART, computed_positions=True),
     "bart": BART,
-    "mbart": replace(BART, turns_labels=True),
+    "mbart": replace(MBART, turns_labels=True),
     "bert": BERT,
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,
@@ -41,7 +41,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5": T5,
     "mt5": replace(T5, feed_forward="gated-gelu", output_scale=None),
     "umt5": UMT5,
-    "pegasus": replace(BART, computed_positions=True),
+    "pegasus": replace(MBART, computed_positions=True),
     "m2m_100": M2M100,
 }
 
@@ -51,6 +51,23 @@ _REASONS = {
     "layer alone",
     "nllb-moe": ", since its feed-forward parts are experts, of which each token takes others; "
     "NLLB without experts is m2m_100",
+    "none": "; its config.json has no model_type",
+    **dict.fromkeys(
+        ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder"),
+        ", since it joins two models of any kinds",
+    ),
+}
+# The lists of transformers that have a `model_type`, the first that does -> what such models are.
+_KINDS = {
+    "SPEECH_SEQ_2_SEQ": "a model of speech",
+    "CTC": "a model of speech",
+    "AUDIO_CLASSIFICATION": "a model of speech",
+    "ZERO_SHOT_IMAGE_CLASSIFICATION": "a model of images and texts",
+    "IMAGE_CLASSIFICATION": "a model of images",
+    "IMAGE_TEXT_TO_TEXT": "a model of images and texts",
+    "MASKED_LM": "",
+    "SEQ_TO_SEQ_CAUSAL_LM": "",
+    "CAUSAL_LM": "a decoder alone, which continues texts",
 }
 
 
@@ -62,13 +79,24 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     """
     if model_type not in ARCHITECTURES:
         supported = ", ".join(sorted(ARCHITECTURES))
-        reason = _REASONS.get(model_type, "")
+        reason = _REASONS.get(model_type) or _kind(model_type)
         raise InputError(
             f"architecture {model_type!r} of {where} is not supported{reason}; supported are "
             f"{supported}",
             id="architecture-unsupported",
         )
     return ARCHITECTURES[model_type]
+
+
+def _kind(model_type: str) -> str:
+    """What models of a type are that is not for encoders or encoder–decoders of texts."""
+    from transformers.models.auto import modeling_auto
+
+    for name, what in _KINDS.items():
+        if model_type in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", ()):
+            texts = "; only encoders and encoder–decoders of texts are pruned"
+            return f", since it is {what}{texts}" if what else ""
+    return ""
 
 
 def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -> None:

@@ -7,7 +7,6 @@ is used.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,7 @@ from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import read_layout, read_sentence_settings
 from compressor.model.sentence_head import add_head
-from compressor.model.sentence_settings import SENTENCE_TRANSFORMER, SentenceSettings
+from compressor.model.sentence_settings import MODULES, SENTENCE_TRANSFORMER, SentenceSettings
 from compressor.model.sentence_texts import follow_settings
 from compressor.model.span_logits import add_logits
 from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
@@ -56,11 +55,10 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import load_tokenizer
 from compressor.model.weights import (
     MOST_TIMES_STORED,
-    left_over,
+    require_fit,
     require_not_larger,
     require_ties,
     require_usable,
-    shape,
 )
 from compressor.storage.manifest import require_checkpoint_unchanged
 
@@ -93,6 +91,11 @@ class Checkpoint:
     dtype: torch.dtype
     task: str
     pruning: PruningRecord | None = None
+
+    @property
+    def published_name(self) -> str:
+        """The hub id, or the name of the directory without where it lies."""
+        return self.name if self.revision is not None else self.directory.resolve().name
 
     @property
     def attention(self) -> list[Sublayer]:
@@ -162,7 +165,7 @@ def open_checkpoint(
         require_start(network.generation_config, directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     if entry.task == EMBEDDING:
-        width = int(network.config.hidden_size)
+        width = int(config.hidden_size)
         add_head(network, *read_layout(directory, width, settings, allow_pickle))
     elif entry.auto_class == READER:
         add_logits(network)
@@ -206,7 +209,14 @@ def _entry(
     architecture's usual one.
     """
     entry = architecture(config.model_type)
-    if task is None and settings is not None and settings.kind == SENTENCE_TRANSFORMER:
+    embeds = settings is not None and settings.kind == SENTENCE_TRANSFORMER
+    if embeds and entry.decoder:
+        raise InputError(
+            f"{MODULES} makes embeddings by the encoder of a {config.model_type} without its "
+            "decoder, which is not supported; give a model that is an encoder, such as bert",
+            id="architecture-variant-unsupported",
+        )
+    if embeds and task is None:
         return entry.for_class(ENCODER)
     names = config.architectures if isinstance(config.architectures, list) else []
     named = next(filter(None, (class_with_head(str(name)) for name in names)), None)
@@ -311,7 +321,7 @@ def _load(
                 id="weights-unreadable",
             ) from error
     if pruning is None:  # the class of a pruned model checks for itself
-        _require_all(model, info, entry, directory)
+        require_fit(model, info, stored, entry, directory)
     else:
         # Weights that stay where the file is mapped lie at any address, and kernels add up in
         # another order there: a reloaded model would not give the saved one's last bits.
@@ -324,43 +334,3 @@ def _load(
                 copied = 0
     require_ties(outline, model, directory, entry.untied)
     return model, sublayers
-
-
-def _require_all(
-    model: nn.Module, info: Mapping[str, Any], entry: Architecture, directory: Path
-) -> None:
-    """Check what transformers tells about the loading of a dense model."""
-    what = type(model).__name__
-    missing = sorted(info["missing_keys"])
-    if entry.spare is not None:
-        spare = [name for name in missing if re.search(entry.spare, name)]
-        for name in spare:  # which were drawn at random
-            model.get_parameter(name).data.zero_()
-        missing = sorted({*missing}.difference(spare))
-    encoder = f"{entry.base}.(?!pooler\\.)"
-    if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
-        raise InputError(
-            f"{directory} is an encoder without the head of a {what} ({missing[0]}); name --task "
-            f"{EMBEDDING} for its embeddings of texts, or fine-tune it for {entry.task} first",
-            id="weights-do-not-fit",
-        )
-    if missing:
-        raise InputError(
-            f"{directory} lacks {len(missing)} of the weights that {what} needs "
-            f"(first: {missing[0]}); fine-tune it for {entry.task} first, or say with --task what "
-            "it is for",
-            id="weights-do-not-fit",
-        )
-    for name, held, wanted in sorted(info["mismatched_keys"]):
-        raise InputError(
-            f"{directory} stores {name} as {shape(held)}, but by its config.json {what} has "
-            f"{shape(wanted)}; get the checkpoint again",
-            id="weights-do-not-fit",
-        )
-    unknown = left_over(info["unexpected_keys"], entry)
-    if unknown:
-        raise InputError(
-            f"{directory} has {len(unknown)} weights that {what} does not know (first: "
-            f"{unknown[0]}); what the model says would not be what it was trained to say",
-            id="weights-do-not-fit",
-        )

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from transformers.activations import ACT2FN
 
 from compressor.errors import InputError
 from compressor.model.architecture import Architecture, decoder_tokens
 from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
+from compressor.model.foreign import require_checkpoint, require_class
 from compressor.storage.input_files import read_json
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
@@ -31,6 +33,16 @@ _TOKENS = (
     "forced_bos_token_id",
     "forced_eos_token_id",
 )
+# Settings that make something else of an encoder.
+_DECODERS = {
+    "is_decoder": "a decoder, whose tokens do not see those behind them",
+    "add_cross_attention": "one part of an encoder–decoder",
+}
+_ACTIVATIONS = (
+    "hidden_act", "activation_function", "activation", "dense_act_fn", "hidden_activation",
+    "classifier_activation",
+)  # fmt: skip
+_OWN_CODE = "modeling_pruned."  # which `compress` copies, and never runs
 # What makes transformers read weights from somewhere else, or in another form.
 _FOREIGN = {
     "transformers_weights": "takes its weights from a file of its own choice",
@@ -45,22 +57,21 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     Raises:
         InputError: there is none, it cannot be read, or what it asks for cannot be.
     """
+    require_checkpoint(directory)
     path = directory / "config.json"
     values = _read(path)
-    entry = architecture(str(values.get("model_type", "unknown"))[:100], str(directory))
-    if (directory / "adapter_config.json").exists():
-        raise InputError(
-            f"{directory} has adapter_config.json, weights that are added to another model's; "
-            "merge the two, and give the merged checkpoint",
-            id="checkpoint-is-adapter",
-        )
+    entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
     for name, reason in _FOREIGN.items():
         if values.get(name) is not None:
+            method = values[name].get("quant_method") if isinstance(values[name], dict) else None
             raise InputError(
-                f"{path} sets {name}: the checkpoint {reason}, which is not supported; give one "
-                "with all its weights in float32, float16 or bfloat16",
+                f"{path} sets {name}: the checkpoint {reason}{f' ({method})' if method else ''}, "
+                "which is not supported; give one with all its weights in float32, float16 or "
+                "bfloat16",
                 id="checkpoint-form-unsupported",
             )
+    require_class(values, entry, path)
+    _require_variant(values, entry, path)
     positions = values.get("position_embedding_type")
     if positions not in (None, "absolute"):
         raise InputError(
@@ -85,8 +96,9 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         )
     if entry.decoder is None:
         _require_class_names(path, values, config)
-    # These change how the model is called, not what it computes; scoring and recovery rely on the
+    # These change how the model is run, not what it computes; scoring and recovery rely on the
     # usual values.
+    config._attn_implementation = None
     config.return_dict = True
     config.chunk_size_feed_forward = 0
     return config
@@ -114,14 +126,12 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's message that says something; its kind where none does."""
     lines = [line.strip() for line in str(error).splitlines()]
     text = next((line for line in lines if line), "")
+    if text.endswith(":"):  # what follows says more
+        text = " ".join(filter(None, lines))
     return f"{text[:300]}" if text else type(error).__name__
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    if not path.exists():
-        raise InputError(
-            f"{path.parent} has no config.json; give a checkpoint's directory", id="config-missing"
-        )
     try:
         values = read_json(path)
     except OSError as error:
@@ -134,6 +144,42 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise _malformed(path, "it is not a JSON object")
     return values
+
+
+def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
+    """Check what transformers takes for another model, or passes over, by the same name."""
+    generates = entry.decoder is not None
+    says = values.get("is_encoder_decoder")
+    if says is not None and bool(says) is not generates:
+        what = "an encoder without a decoder" if generates else "one part of an encoder–decoder"
+        raise _unsupported(path, "is_encoder_decoder", says, what)
+    for name, what in _DECODERS.items() if not generates else ():
+        if values.get(name):
+            raise _unsupported(path, name, values[name], what)
+    heads = values.get("pruned_heads")
+    if any(heads.values()) if isinstance(heads, dict) else heads:
+        raise InputError(
+            f"{path} names heads that an earlier transformers removed (pruned_heads), and version "
+            "5 reads no such checkpoint; give the one from before their removal",
+            id="architecture-variant-unsupported",
+        )
+    maps = values.get("auto_map")
+    for auto_class, code in maps.items() if isinstance(maps, dict) else ():
+        if str(auto_class).startswith("AutoModel") and not str(code).startswith(_OWN_CODE):
+            raise InputError(
+                f"{path} names code of its own for the model (auto_map: {str(code)[:100]}), which "
+                f"is not run; give a model of transformers' own code, or, if this is an ordinary "
+                f"{values['model_type']}, remove auto_map",
+                id="architecture-variant-unsupported",
+            )
+
+
+def _unsupported(path: Path, name: str, value: Any, what: str) -> InputError:
+    return InputError(
+        f"{path} sets {name} to {str(value).lower()[:20]}, which makes the model {what}, and that "
+        "is not supported; if it was not trained so, remove the setting, else give another model",
+        id="architecture-variant-unsupported",
+    )
 
 
 def _require_bounds(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
@@ -186,6 +232,10 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < rows:
                 shown = _shortened(value)
                 raise _malformed(path, f"{name} is {shown}, not a token below {rows:,}")
+    for name in _ACTIVATIONS:
+        if getattr(config, name, None) not in (None, *ACT2FN):
+            shown = _shortened(getattr(config, name))
+            raise _malformed(path, f"{name} is {shown}, which transformers does not know")
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise _malformed(path, f"{name} is {value}, not a finite number")

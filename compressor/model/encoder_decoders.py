@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from compressor.model.architecture import (
     TRANSLATOR,
@@ -55,6 +56,13 @@ def _own_bias(paths: SublayerPaths) -> SublayerPaths:
     return replace(paths, position_bias=bias, stand_in="attention")
 
 
+def _refuse_bart(config: Any) -> str | None:
+    """What versions of transformers before 4 had under the same names."""
+    if getattr(config, "normalize_before", False):
+        return "normalize_before is true, as in mbart and pegasus, which transformers ignores here"
+    return None
+
+
 BART = Architecture(
     task="translation",
     auto_class=TRANSLATOR,
@@ -70,11 +78,15 @@ BART = Architecture(
     decoder=Stack("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
     width="d_model",
     logits_bias="final_logits_bias",
+    refuse=_refuse_bart,
 )
+
+# As BART, with the normalization before each sublayer.
+MBART = replace(BART, refuse=lambda config: None)
 
 # M2M100 and NLLB. Old checkpoints store the table of positions.
 M2M100 = replace(
-    BART,
+    MBART,
     computed_positions=True,
     logits_bias=None,
     unused=(r"^model\.(en|de)coder\.embed_positions\.weights$",),

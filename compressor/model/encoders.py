@@ -89,6 +89,9 @@ MPNET = replace(
 
 
 def _refuse_modernbert(config: Any) -> str | None:
+    width = config.hidden_size // config.num_attention_heads
+    if getattr(config, "head_dim", None) not in (None, width):
+        return f"head_dim is {config.head_dim}, and its heads have a width of {width}"
     kinds = {kind: x["rope_type"] for kind, x in config.rope_parameters.items() if x is not None}
     if set(kinds.values()) == {"default"}:
         return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
+from compressor.model.card import CARD
 from compressor.storage.input_files import require_regular
 from compressor.storage.manifest import MODULES
 
@@ -32,7 +33,8 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
         raise InputError(
             f"{model} is a file; give the checkpoint's directory", id="checkpoint-is-file"
         )
-    return _snapshot(model, revision, [*_HUB_FILES, _PICKLES] if allow_pickle else _HUB_FILES)
+    files = [*_HUB_FILES, CARD]
+    return _snapshot(model, revision, [*files, _PICKLES] if allow_pickle else files)
 
 
 def revision_of(model: str, revision: str | None = None) -> str:
@@ -82,9 +84,12 @@ def require_own_files(directory: Path) -> None:
         InputError: one is a link to somewhere else, or nothing that can be read as a file.
     """
     root = directory.resolve()
-    for path in sorted([*directory.iterdir(), *directory.glob(MODULES)]):
-        if path.is_dir():
-            continue
+    try:
+        found = sorted([*directory.iterdir(), *directory.glob(MODULES)])
+        files = [path for path in found if not path.is_dir()]
+    except OSError as error:
+        raise cannot_read(error.filename or directory, error) from error
+    for path in files:
         target = path.resolve()
         cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
         if target.parent not in (root, root / path.parent.name) and not cached:

@@ -17,6 +17,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
+from re import escape
 from typing import Any
 
 import torch
@@ -327,8 +328,10 @@ class _Pruned(transformers.PreTrainedModel):
         if getattr(config, "kept_units", None):
             for auto_class in getattr(config, "auto_map", None) or ():
                 self.register_for_auto_class(auto_class)  # `save_pretrained` then copies this file
-            # `from_pretrained` below is to hear of every weight that does not fit.
-            self._keys_to_ignore_on_load_missing: set[str] = set()
+            # `from_pretrained` below is to hear of every weight that does not fit; those that are
+            # computed, such as sinusoidal positions, are in no file.
+            computed = self._keys_to_ignore_on_save or ()
+            self._keys_to_ignore_on_load_missing: set[str] = {rf"^{escape(x)}$" for x in computed}
             self._keys_to_ignore_on_load_unexpected: set[str] = set()
         for entry in getattr(config, "kept_units", None) or ():
             for index, kept in enumerate(entry["kept"]):
@@ -357,13 +360,12 @@ class _Pruned(transformers.PreTrainedModel):
         )
         model, info = loaded
         if getattr(model.config, "kept_units", None):
-            computed = set(model._keys_to_ignore_on_save or ())
             misfits = {
                 name: f", stored {tuple(held)} instead of {tuple(wanted)}"
                 for name, held, wanted in info["mismatched_keys"]
             }
             for what, names in (
-                ("lacks", set(info["missing_keys"]) - computed),
+                ("lacks", info["missing_keys"]),
                 ("has unexpected", info["unexpected_keys"]),
                 ("misfits", misfits),
             ):

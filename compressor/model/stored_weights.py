@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
+from compressor.model.foreign import weights_missing
 from compressor.storage.input_files import MIB, inner_path, read_json
 
 WEIGHTS = "model.safetensors"
@@ -61,11 +62,7 @@ def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
                 id="weights-pickled",
             )
         return [one] if one.exists() else _indexed_files(index, pattern)
-    raise InputError(
-        f"{directory} has no weights: neither {WEIGHTS} nor {WEIGHTS}.index.json is there; give a "
-        "checkpoint's directory",
-        id="weights-missing",
-    )
+    raise weights_missing(directory, WEIGHTS)
 
 
 def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
@@ -134,6 +131,8 @@ def _of_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
                 entry = file.get_slice(name)
                 dtype = _FLOATS.get(entry.get_dtype())
                 yield name, StoredTensor(tuple(entry.get_shape()), dtype, path)
+    except PermissionError as error:
+        raise cannot_read(path, error) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise unreadable(path, _reason(path, str(error))) from error
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture
+from compressor.model.architecture import EMBEDDING, Architecture
 from compressor.model.architectures import architecture_of
+from compressor.model.foreign import require_own_names
 from compressor.model.stored_weights import StoredTensor
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
@@ -40,6 +42,66 @@ def left_over(names: Collection[str], entry: Architecture) -> list[str]:
     """
     harmless = re.compile("|".join((_NUMBERING, *entry.unused)))
     return sorted(name for name in names if not harmless.search(name))
+
+
+def require_fit(
+    model: nn.Module,
+    info: Mapping[str, Any],
+    stored: Collection[str],
+    entry: Architecture,
+    directory: Path,
+) -> None:
+    """Check what transformers tells about the loading of a dense model.
+
+    Args:
+        info: as `from_pretrained` gives it.
+        stored: names of all stored tensors.
+
+    Raises:
+        InputError: weights are missing, of another shape, or left over.
+    """
+    what = type(model).__name__
+    missing = sorted(info["missing_keys"])
+    if entry.spare is not None:
+        spare = [name for name in missing if re.search(entry.spare, name)]
+        for name in spare:  # which were drawn at random
+            model.get_parameter(name).data.zero_()
+        missing = sorted({*missing}.difference(spare))
+    if missing or info["unexpected_keys"]:
+        require_own_names(stored, missing, what, directory)
+    encoder = f"{entry.base}.(?!pooler\\.)"
+    if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
+        raise InputError(
+            f"{directory} is an encoder without the head of a {what} ({missing[0]}); name --task "
+            f"{EMBEDDING} for its embeddings of texts, or fine-tune it for {entry.task} first",
+            id="weights-do-not-fit",
+        )
+    if missing:
+        untied = [x for x in missing if x.split(".")[-2:-1] in (["lm_head"], ["embed_tokens"])]
+        hint = "its config.json is of another model, or weights are gone: get it again"
+        if untied == missing:
+            hint = (
+                "if these are the embeddings, set tie_word_embeddings to true in config.json (of "
+                "Marian, share_encoder_decoder_embeddings too)"
+            )
+        raise InputError(
+            f"{directory} lacks {len(missing)} of the weights that {what} needs "
+            f"(first: {missing[0]}); {hint}",
+            id="weights-do-not-fit",
+        )
+    for name, held, wanted in sorted(info["mismatched_keys"]):
+        raise InputError(
+            f"{directory} stores {name} as {shape(held)}, but by its config.json {what} has "
+            f"{shape(wanted)}; get the checkpoint again",
+            id="weights-do-not-fit",
+        )
+    unknown = left_over(info["unexpected_keys"], entry)
+    if unknown:
+        raise InputError(
+            f"{directory} has {len(unknown)} weights that {what} does not know (first: "
+            f"{unknown[0]}); what the model says would not be what it was trained to say",
+            id="weights-do-not-fit",
+        )
 
 
 def require_not_larger(

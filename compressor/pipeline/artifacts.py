@@ -16,7 +16,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.pipeline.build import Builder, build, export_dense, export_precision, written_bytes
 from compressor.pipeline.choose import RunTrials, choose, drop_layers
-from compressor.pipeline.engines import engine_builds, require_engines
+from compressor.pipeline.engines import engine_builds, engines_to_measure, require_engines
 from compressor.pipeline.evaluate import Answering
 from compressor.pipeline.inputs import (
     DataRows,
@@ -164,7 +164,7 @@ class ArtifactMaker:
         return [
             export_precision(workspace, model, name, of.checkpoint, of.fitted, of.probe, device)
             for name in self.inputs.precisions[1:]
-        ] + engine_builds(model, self.builder.engines)
+        ] + engine_builds(model, self.builder.engines, device)
 
 
 def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
@@ -173,11 +173,11 @@ def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
     tokens = target_tokens(workspace, source.checkpoint, inputs.target_text)
     inputs = replace(inputs, limits=without_layers(inputs, workspace))
     directory = workspace.state / "dense"
-    dense = export_dense(
-        workspace, given.checkpoint, given.probe, inputs.costs, directory, plan.engines
-    )
+    task, timed = TASKS[given.checkpoint.task], plan.throughput is not None
+    engines = engines_to_measure(plan.engines, task, inputs.device, timed)
+    dense = export_dense(workspace, given.checkpoint, given.probe, inputs.costs, directory, engines)
     repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
-    builder = Builder(workspace, repair, source.probe, tokens, inputs.costs, plan.engines)
+    builder = Builder(workspace, repair, source.probe, tokens, inputs.costs, engines)
     trials = make_trials(plan, inputs, workspace, dense, builder)
     return ArtifactMaker(inputs, workspace, dense, builder, trials)
 

@@ -27,6 +27,7 @@ from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
 from compressor.model.weights import count_parameters
 from compressor.pipeline.choose import chosen_model
+from compressor.pipeline.engines import delivered
 from compressor.pipeline.inputs import Fitted, Probe, TargetTokens
 from compressor.pipeline.repair import Repair
 from compressor.pipeline.stages import DENSE, stage
@@ -95,7 +96,7 @@ class Builder:
     Args:
         probe: what every build is compared on.
         tokens: that decoders of pruned models score.
-        engines: to export for.
+        engines: to export for, and to compare with.
     """
 
     workspace: Workspace
@@ -116,7 +117,7 @@ class Builder:
         network = Network(small, small.model, small.mask, tokens)
         exported = parallel.on_main(
             lambda: export_model(
-                network, probe.batches, probe.texts, directory, self.engines, probe.pairs
+                network, probe.batches, probe.texts, directory, delivered(self.engines), probe.pairs
             )
         )
         share = self.costs.share(mask, None if tokens is None else len(tokens))
@@ -232,7 +233,7 @@ def pruning_facts(
     """The contents of `units.json`: which units are left, and why these."""
     return {
         "schema": 2,
-        "model": checkpoint.name,
+        "model": checkpoint.published_name,
         "revision": checkpoint.revision,
         "task": checkpoint.task,
         "method": scores.method,

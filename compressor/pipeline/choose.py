@@ -36,6 +36,7 @@ from compressor.pipeline.time_masks import Timer, time_mask, time_units
 from compressor.report.max_drop import unproven
 from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, QualitySearch, Source, Throughput, Timing
+from compressor.storage.files import written_at_once
 from compressor.storage.workspace import Workspace
 from compressor.tasks import TASKS
 
@@ -249,6 +250,5 @@ def chosen_model(workspace: Workspace, plan: ArtifactPlan, checkpoint: Checkpoin
 def _save_weights(model: nn.Module, path: Path) -> None:
     # Tied weights share memory, which the file format refuses: every name gets a copy.
     tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in model.state_dict().items()}
-    temporary = path.with_suffix(".tmp")  # so that a killed run leaves no half file
-    save_file(tensors, temporary)
-    temporary.replace(path)
+    with written_at_once(path) as staged:
+        save_file(tensors, staged)

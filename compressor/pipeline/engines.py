@@ -9,8 +9,11 @@ from pathlib import Path
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
+from compressor.pipeline.stages import DENSE
 from compressor.results import Variant
 from compressor.runtime.artifact import Artifact, read_artifact
+from compressor.runtime.engines import engine_class
+from compressor.runtime.engines.pytorch import PyTorch
 from compressor.tasks import TASKS, Task
 
 
@@ -23,6 +26,11 @@ def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> No
     """
     for name in names:
         engine = task.engine(name)
+        if engine.dense_only and not task.plain_logits:
+            raise UsageError(
+                f"the engine {name} runs no models for {task.name}; leave it out of --engines",
+                id="engine-not-for-task",
+            )
         if name != ONNXRUNTIME:
             engine.library()
             engine.choose_device(device)
@@ -79,14 +87,33 @@ def _lacking(directory: Path, precision: str, available: Sequence[str]) -> Usage
     )
 
 
-def engine_builds(model: Variant, engines: Sequence[str]) -> list[Variant]:
-    """A model in every other engine that a run measures, in all precisions it computes in here.
+def engines_to_measure(engines: Sequence[str], task: Task, device: str, timed: bool) -> list[str]:
+    """The engines of a run: those that were asked for, and where a GPU is timed PyTorch, too.
+
+    Without it the dense model might look slower than what a user has already.
+    """
+    found = list(engines)
+    rival = PyTorch.name
+    if timed and device == "cuda" and rival not in found and task.plain_logits:
+        found += [rival] * PyTorch.library().cuda.is_available()
+    return found
+
+
+def delivered(engines: Sequence[str]) -> list[str]:
+    """Those of the engines that run pruned models."""
+    return [name for name in engines if not engine_class(name).dense_only]
+
+
+def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -> list[Variant]:
+    """A model in every other engine that a run measures on a device, in all precisions there.
 
     Args:
         model: an exported float32 model.
     """
     directory = Path(model.directory)
     artifact = read_artifact(directory)
+    if model.name != DENSE:
+        engines = delivered(engines)
     return [
         model.model_copy(
             update={
@@ -101,7 +128,7 @@ def engine_builds(model: Variant, engines: Sequence[str]) -> list[Variant]:
         )
         for name in engines
         if name != ONNXRUNTIME
-        for precision in TASKS[artifact.task].engine(name).precisions(directory, artifact)
+        for precision in TASKS[artifact.task].engine(name).measured(directory, artifact, device)
     ]
 
 

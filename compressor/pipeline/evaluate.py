@@ -13,6 +13,7 @@ from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import renumbered
+from compressor.pipeline.engines import delivered
 from compressor.pipeline.stages import DENSE, stage
 from compressor.report import facts
 from compressor.request.sections import Benchmark
@@ -229,6 +230,8 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
     Args:
         builds: one model in its precisions and engines.
     """
+    served = set(delivered([build.engine for build in builds]))
+    builds = [build for build in builds if build.engine in served]
     if throughput is None or len({build.engine for build in builds}) == 1:
         return {}
     sound: dict[str, list[Variant]] = {}

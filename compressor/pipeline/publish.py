@@ -13,6 +13,7 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.export.precisions import set_default
+from compressor.model.card import CARD, CardFacts
 from compressor.model.checkpoint import Checkpoint
 from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
@@ -21,6 +22,7 @@ from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
+from compressor.report.without_paths import without_paths
 from compressor.request.plan import ArtifactPlan
 from compressor.results import QualitySearch, Source, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
@@ -32,7 +34,7 @@ from compressor.storage.workspace import STATE, Workspace
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions
 
-RECIPE, CARD = "recipe.yaml", "README.md"
+RECIPE = "recipe.yaml"
 
 
 @stage("started")
@@ -94,12 +96,16 @@ def publish(
     recipes: Mapping[Path, str],
     precisions: Sequence[str],
     output: Path,
+    known: CardFacts,
 ) -> None:
     """Write reports, recipes, model cards and manifests.
+
+    Of the machine's directories the recipes alone tell, which are for running again.
 
     Args:
         recipes: directory -> recipe, of the run and of each artifact.
         precisions: of every artifact.
+        known: for the model cards.
 
     Raises:
         InputError: a file was changed while the run was going on, or is the user's.
@@ -116,9 +122,11 @@ def publish(
         hashes[path.relative_to(output).as_posix()] = digest
     texts = {directory / RECIPE: text for directory, text in recipes.items()}
     for model in models:
-        own_report, directory = only(report, model), Path(model.directory)
+        directory = Path(model.directory)
+        own_report = without_paths(only(report, model), directory)
         texts |= render_reports(own_report, directory)
-        texts[directory / CARD] = render_card(own_report, model.name)
+        texts[directory / CARD] = render_card(own_report, model.name, known)
+    report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
     written = write_outputs(output, workspace.state, texts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from compressor import parallel
 from compressor.errors import InputError
 from compressor.export.precision_names import BASE
+from compressor.model.card import read_card
 from compressor.model.location import checkpoint_files
 from compressor.parallel import launch
 from compressor.pipeline.artifacts import Inputs, begin, prepare, written_by_run
@@ -23,6 +24,7 @@ from compressor.pipeline.publish import describe_run, publish, require_own_outpu
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
+from compressor.report.without_paths import without_paths
 from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe
 from compressor.request.resolve import resolve
@@ -62,8 +64,11 @@ def run(
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
         recipes |= {x.directory: plan.to_yaml(x.budget) for x in inputs.artifacts}
-        parallel.on_main(lambda: publish(workspace, report, recipes, inputs.precisions, output))
-    return report
+        known = plan.card.over(read_card(checkpoint.directory))
+        parallel.on_main(
+            lambda: publish(workspace, report, recipes, inputs.precisions, output, known)
+        )
+    return without_paths(report, output)
 
 
 def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) -> Workspace:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from compressor.errors import InputError, did_you_mean
+from compressor.model.card import CardFacts
 from compressor.report import budgets, facts, numbers, phrases, sentences, tables, unit_tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, render_table
@@ -17,16 +19,13 @@ _UNIT_NAMES = {"heads": "attention heads", "neurons": "feed-forward neurons"}
 _TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
 
 
-def render_card(
-    report: Report, variant_name: str, *, license: str | None = None, base_model: str | None = None
-) -> str:
+def render_card(report: Report, variant_name: str, known: CardFacts | None = None) -> str:
     """The card of one variant.
 
     Args:
-        license: the hub's short name of the weights' license, for example `apache-2.0`; a report
-            does not know it.
-        base_model: hub id of the dense model. Without it, the report's model is named if it looks
-            like a hub id and has a revision, which only hub models have.
+        known: license, languages and base model; a report does not know them. Without a base model,
+            the report's model is named if it looks like a hub id and has a revision, which only hub
+            models have.
 
     Raises:
         InputError: the report holds no such variant.
@@ -40,10 +39,12 @@ def render_card(
         )
     variant = report.variants[names.index(variant_name)]
     alone = only(report, variant)
-    base_model = base_model or facts.hub_id(report)
+    known = known or CardFacts()
+    if not known.base_model and facts.hub_id(report):
+        known = replace(known, base_model=(str(facts.hub_id(report)),))
     title = f"{variant.name}: {facts.model_name(report)} with fewer {_removed(variant)}"
     blocks = [
-        _front_matter(report, variant, license, base_model),
+        _front_matter(report, variant, known),
         f"# {escape(title)}",
         *_what(alone, variant),
         "## How to use it",
@@ -58,16 +59,14 @@ def render_card(
         "## Size",
         *render_table(unit_tables.size(alone)),
         "## How it was made",
-        *render_table(tables.origin(alone, directories=False)),
+        *render_table(tables.origin(alone)),
         "## Limitations",
-        *bullets(_limitations(alone)),
+        *bullets([*_limitations(alone), *_unknown(known)]),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _front_matter(
-    report: Report, variant: Variant, license: str | None, base_model: str | None
-) -> str:
+def _front_matter(report: Report, variant: Variant, known: CardFacts) -> str:
     """YAML between dashes; values are written as JSON, which is YAML whatever they contain."""
     methods = [_TAGS[units] for units in facts.lost(variant)]
     fields: dict[str, str | Sequence[str]] = {
@@ -75,12 +74,28 @@ def _front_matter(
         "library_name": "onnx",
         "tags": ["onnx", "pruned", *methods, report.model_type],
     }
-    if base_model is not None:
-        fields = {"base_model": base_model, **fields}
-    if license is not None:
-        fields = {"license": license, **fields}
+    said = {name: value for name, value in asdict(known).items() if value}
+    fields = {name: _one_or_all(value) for name, value in said.items()} | fields
     lines = [f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in fields.items()]
     return "\n".join(["---", *lines, "---"])
+
+
+def _one_or_all(value: str | Sequence[str]) -> str | Sequence[str]:
+    return value[0] if len(value) == 1 and not isinstance(value, str) else value
+
+
+def _unknown(known: CardFacts) -> list[str]:
+    """What the header lacks that hubs ask for, and how to say it."""
+    names = {"license": "license", "language": "language", "base_model": "base model"}
+    lacking = {name: text for name, text in names.items() if not getattr(known, name)}
+    if not lacking:
+        return []
+    flags = [f"--card-{name.replace('_', '-')}" for name in lacking]
+    return [
+        f"The header of this card does not say {phrases.join(list(lacking.values()))}, which the "
+        f"dense model's card does not tell; {phrases.join(flags)} of compress run "
+        f"{'do' if len(flags) > 1 else 'does'}."
+    ]
 
 
 def _removed(variant: Variant) -> str:

@@ -29,20 +29,16 @@ class ReportSection:
     otherwise: str = ""
 
 
-def sections(report: Report, *, directories: bool = True) -> list[ReportSection]:
-    """All sections in their order; those about nothing are left out.
-
-    Args:
-        directories: whether to tell where on the machine files are.
-    """
+def sections(report: Report) -> list[ReportSection]:
+    """All sections in their order; those about nothing are left out."""
     return [
         section
-        for section in _all(report, directories=directories)
+        for section in _all(report)
         if section.sentences or section.tables or section.otherwise or section.plots
     ]
 
 
-def _all(report: Report, *, directories: bool) -> Iterator[ReportSection]:
+def _all(report: Report) -> Iterator[ReportSection]:
     yield ReportSection("gate", "Gate", tables=_some(tables.gate(report)))
     yield ReportSection(
         "baseline", "Compared with the baseline", tables=_some(tables.baseline(report))
@@ -75,9 +71,7 @@ def _all(report: Report, *, directories: bool) -> Iterator[ReportSection]:
         tables=_some(tables.checks(report)),
         otherwise="No check was recorded.",
     )
-    yield ReportSection(
-        "origin", "How it was made", tables=_some(tables.origin(report, directories=directories))
-    )
+    yield ReportSection("origin", "How it was made", tables=_some(tables.origin(report)))
     yield ReportSection("environment", "Environment", tables=_some(tables.environment(report)))
 
 

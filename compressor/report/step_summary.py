@@ -91,7 +91,7 @@ _FOLDED = (
 
 def _parts(report: Report) -> tuple[list[str], list[str]]:
     """The one table that is seen at once (the rules, or else the first there is), and the folds."""
-    by_key = {section.key: section for section in sections(report, directories=False)}
+    by_key = {section.key: section for section in sections(report)}
     found = [by_key[key] for key in _FOLDED if key in by_key and by_key[key].tables]
     first = next(s for s in found if s.key in ("gate", "quality", "size"))
     return [_rendered(first.tables[0])], [_fold(section) for section in found if section != first]

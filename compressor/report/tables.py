@@ -242,12 +242,8 @@ def _change_row(change: Change) -> tuple[str, ...]:
     return (change.variant, change.what, *values, bounds, gate_text.change_result(change) + note)
 
 
-def origin(report: Report, *, directories: bool = True) -> ReportTable | None:
-    """The model, the method, the data and the runs.
-
-    Args:
-        directories: also where model, data and artifacts are; otherwise their names alone.
-    """
+def origin(report: Report) -> ReportTable | None:
+    """The model, the method, the data and the runs."""
     pairs = [
         ("Model", report.model),
         ("Revision", report.revision or "not recorded"),
@@ -264,8 +260,6 @@ def origin(report: Report, *, directories: bool = True) -> ReportTable | None:
         if variant.selection:
             pairs.append((f"Selection of {variant.name}", variant.selection))
         pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
-        if directories:
-            pairs.append((f"Directory of {variant.name}", variant.directory))
     runs = facts.runs(report)
     pairs += [*_kept_tokens(report), *_scored_tokens(report)]
     pairs += _by_run(report, "Calibration data", [_source(run.calibration) for run in runs])
@@ -274,8 +268,6 @@ def origin(report: Report, *, directories: bool = True) -> ReportTable | None:
     pairs += _by_run(report, "Command", [run.command for run in runs])
     pairs += _by_run(report, "Created", [run.created for run in runs])
     pairs += _by_run(report, "compress", [run.tool_version for run in runs])
-    if not directories:
-        pairs = [(title, facts.without_directories(text)) for title, text in pairs]
     return named_values("origin", "Model, method and data.", pairs)
 
 

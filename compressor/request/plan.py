@@ -17,7 +17,7 @@ from compressor.model.location import checkpoint_files
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod, earlier_artifact, extra_text
 from compressor.report.rule import Rule
-from compressor.request.sections import Benchmark, Data, Evaluation, ModelSection
+from compressor.request.sections import Benchmark, Card, Data, Evaluation, ModelSection
 from compressor.results import Inconclusive
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.version import __version__
@@ -48,6 +48,7 @@ class RunPlan:
         source_text: texts like those that an encoder will read; it keeps their tokens.
         target_text: text in the target language; its tokens are those that decoders score.
         throughput: how speed is measured; None where it is not.
+        card: what the model cards say.
         rules: of the gate.
         options: all options by section, as in a recipe file.
     """
@@ -63,6 +64,7 @@ class RunPlan:
     target_text: Path | None
     evaluation: Evaluation
     throughput: Benchmark | None
+    card: Card
     rules: Sequence[Rule]
     inconclusive: Inconclusive
     seed: int
@@ -87,7 +89,9 @@ class RunPlan:
             weights: the files of the checkpoint.
             rows: what rows are for -> their SHA-256.
         """
-        options = {name: value for name, value in self.options.items() if name != "gate"}
+        options = {
+            name: value for name, value in self.options.items() if name not in ("card", "gate")
+        }
         model = {name: value for name, value in options["model"].items() if name != "verify"}
         extra, start = extra_text(self.recovery), earlier_artifact(self.recovery)
         texts = {

@@ -35,6 +35,7 @@ from compressor.request.sections import (
     Access,
     Benchmark,
     CalibrationData,
+    Card,
     Data,
     Device,
     Evaluation,
@@ -74,6 +75,7 @@ class Recipe(Section):
     throughput: Benchmark | None = option(
         Benchmark(), flag="--bench", help="Measure throughput, or not."
     )
+    card: Card = Card()
     gate: Gate = Gate()
     seed: int = SEED
     device: Device = DEVICE

@@ -30,6 +30,7 @@ def resolve(recipe: Recipe) -> RunPlan:
         target_text=None if target is None else Path(target),
         evaluation=recipe.evaluation,
         throughput=recipe.throughput,
+        card=recipe.card,
         rules=rules,
         inconclusive=recipe.gate.inconclusive,
         seed=recipe.seed,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -13,6 +14,7 @@ from compressor.budgets.base import amounts_as_text
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
+from compressor.model.card import CardFacts
 from compressor.options.bounds import (
     MINIMUM_ROWS,
     MOST_BEAMS,
@@ -138,7 +140,8 @@ class Export(Section):
         [ONNXRUNTIME],
         help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
         "and its answers are compared with PyTorch's. openvino is for encoders, ctranslate2 for "
-        "encoder-decoders.",
+        "encoder-decoders; pytorch and pytorch-compiled (encoders) run the dense model, to compare "
+        "with. Where a GPU is timed, pytorch is compared with unasked.",
     )
     target_text: str | None = option(
         None,
@@ -236,6 +239,27 @@ class Benchmark(Section):
                 id="batch-size-twice",
             )
         return value
+
+
+class Card(Section):
+    """What the model card says that is not measured; else what the checkpoint's own card says."""
+
+    card_license: str | None = option(
+        None, help="Model card: license of the weights, as in apache-2.0."
+    )
+    card_language: list[str] = option([], help="Model card: languages, as in en,de.")
+    card_base_model: str | None = option(
+        None, help="Model card: hub id of the dense model, where --model is a directory."
+    )
+
+    _languages = field_validator("card_language", mode="before")(split_commas)
+
+    def over(self, known: CardFacts) -> CardFacts:
+        """The facts of the checkpoint's card, but for those that are given here."""
+        if self.card_license is not None:
+            known = replace(known, license=self.card_license, license_name=None, license_link=None)
+        base = (self.card_base_model,) if self.card_base_model else known.base_model
+        return replace(known, language=tuple(self.card_language) or known.language, base_model=base)
 
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]

@@ -49,6 +49,13 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
             id="rows-missing",
         )
     _check_budget(recipe)
+    tokenizer = recipe.evaluation.bleu_tokenizer
+    if tokenizer is not None and recipe.data.test is None and not recipe.method.measures_metric:
+        raise UsageError(
+            f"--bleu-tokenizer {tokenizer} is for BLEU, which nothing measures here; give --test "
+            "FILE, or leave it out",
+            id="option-without-use",
+        )
     for rule in rules:
         if rule.needs_test_rows and recipe.data.test is None:
             raise UsageError(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
 from compressor.runtime.artifact import (
     CTRANSLATE2_DIRECTORY,
     CTRANSLATE2_FILES,
@@ -58,20 +58,34 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 
 
 def require_files(
-    directory: Path, artifact: Artifact, engine: type[Engine], precisions: Sequence[str] | None
+    directory: Path,
+    artifact: Artifact,
+    engine: type[Engine],
+    precisions: Sequence[str] | None,
+    *,
+    verify: bool = True,
 ) -> None:
-    """Check what an engine opens against the manifest of the directory.
+    """Check that what an engine opens can be read, and is what the directory's manifest lists.
 
     Args:
         precisions: whose files are checked; None: those of the engine's default one.
+        verify: look at the manifest, too.
 
     Raises:
-        InputError: a file is damaged or not listed.
+        InputError: a file cannot be read, is damaged or not listed.
         UsageError: the artifact has nothing that the engine could open.
     """
     chosen = precisions or [engine.default_precision(artifact)]
     files = [name for p in chosen for name in engine.files(directory, artifact, p)]
-    require_unchanged(directory, files)
+    for path in (directory / given for name in files for given in (name, f"{name}_data")):
+        try:
+            path.open("rb").close()  # engines say why they cannot, or end their process
+        except FileNotFoundError:  # told by who needs it; not every graph has weights beside it
+            continue
+        except OSError as error:
+            raise cannot_read(path, error) from error
+    if verify:
+        require_unchanged(directory, files)
 
 
 def require_inside(directory: Path, artifact: Artifact) -> None:

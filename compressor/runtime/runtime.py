@@ -90,8 +90,8 @@ class Runtime(ABC, Generic[Described]):
         artifact = read_description(self._directory, verify)
         # Before the files are checked, since engines open different ones.
         library = choose_engine(engine, self.kind, artifact, precision, device)
-        if verify:
-            require_files(self._directory, artifact, library, [precision] if precision else None)
+        chosen = [precision] if precision else None
+        require_files(self._directory, artifact, library, chosen, verify=verify)
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "

@@ -13,7 +13,7 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.storage.hashes import sha256_of_text
-from compressor.storage.staging import staging, sync
+from compressor.storage.staging import follow_umask, staging, sync
 
 
 def require_directory(directory: Path, option: str = "--output") -> None:
@@ -82,6 +82,7 @@ def written_at_once(path: Path, replace: bool = True) -> Iterator[Path]:
         with staging(path.parent) as directory:
             staged = directory / path.name
             yield staged
+            follow_umask(staged, directory)
             sync(staged)
             if replace or not _link(staged, path):
                 staged.replace(path)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from compressor.errors import CompressWarning, InputError
+from compressor.errors import CompressWarning, InputError, cannot_read
 from compressor.storage.hashes import sha256_of
 from compressor.storage.input_files import inner_path, read_json
 
@@ -60,7 +60,7 @@ def read_manifest(directory: Path) -> dict[str, Listed] | None:
     """Path from the directory -> what the manifest lists; None where there is none of ours.
 
     Raises:
-        InputError: it is damaged.
+        InputError: it is damaged, or cannot be read.
     """
     data = read_contents(directory / MANIFEST)
     if data is None:
@@ -90,7 +90,9 @@ def read_contents(path: Path) -> dict[str, Any] | None:
             inner_path(name, nested=True)
             if not (isinstance(listed["bytes"], int) and isinstance(listed["sha256"], str)):
                 raise ValueError(f"it does not say what {name} holds")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} is damaged ({error}); make the directory again, or give --no-verify to use "
             "its files unchecked",
@@ -100,14 +102,21 @@ def read_contents(path: Path) -> dict[str, Any] | None:
 
 
 def find_change(directory: Path, name: str, listed: Listed) -> str:
-    """What is wrong with a listed file, in words; empty if nothing is."""
+    """What is wrong with a listed file, in words; empty if nothing is.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     path = directory / name
-    if not path.is_file():
-        return "is missing"
-    facts = path.stat()
-    if facts.st_size != listed.bytes:
-        return f"has {facts.st_size} bytes where {MANIFEST} says {listed.bytes}"
-    digest = _digest(path.resolve(), facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    try:
+        if not path.is_file():
+            return "is missing"
+        facts = path.stat()
+        if facts.st_size != listed.bytes:
+            return f"has {facts.st_size} bytes where {MANIFEST} says {listed.bytes}"
+        digest = _digest(path.resolve(), facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    except OSError as error:
+        raise cannot_read(path, error) from error
     return "" if digest == listed.sha256 else f"is not the file that {MANIFEST} lists"
 
 

@@ -116,11 +116,22 @@ def move_files(source: Path, target: Path, names: Iterable[str], last: str = "")
     """
     paths = [Path(name) for name in names]
     for path in sorted(paths, key=lambda path: (path.name == last, path)):
+        follow_umask(source / path, source)
         sync(source / path)
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).replace(target / path)
     for directory in sorted({(target / path).parent for path in paths}):
         sync(directory)
+
+
+def follow_umask(path: Path, directory: Path) -> None:
+    """Give a file the mode of a new one, since libraries write theirs for their owner alone.
+
+    Args:
+        directory: one that `mkdir` made; its mode is the only one that tells the umask without
+            setting it, which would be seen by other threads.
+    """
+    path.chmod(directory.stat().st_mode & 0o666)
 
 
 def sync(path: Path) -> None:

@@ -53,6 +53,7 @@ def study(request: CurveStudy, inputs: StudyInputs) -> Result:
         "method": scores.method,
         "signature_scores": scores.signature,
         "recover": repaired or "none",
+        "at_floor": any(x["at_floor"] for points in lines.values() for x in points),
         "lines": lines,
     }
     return Result(

@@ -22,9 +22,10 @@ from compressor.study.options import Testing
 from compressor.study.statistics import ALPHA, holm
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
-# the `difference` in points, its 95 % `interval`, the two-sided `p`, and all `metrics`. After
-# `corrected` also `p_holm` (Holm: the chance of even one false discovery) and `p_bh` (Benjamini &
-# Hochberg: the share of false discoveries).
+# the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
+# dense value is the metric's floor (`at_floor`), so that nothing follows. After `corrected` also
+# `p_holm` (Holm: the chance of even one false discovery) and `p_bh` (Benjamini & Hochberg: the
+# share of false discoveries).
 Effect = dict[str, Any]
 
 MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, ** after Holm's"
@@ -94,6 +95,7 @@ class MeasuredModel:
             "interval": main.interval,
             "p": main.p_value,
             "metrics": {one.metric: one.pruned for one in comparisons},
+            "at_floor": main.at_floor,
         }
 
     def without(self, mask: Mask) -> Effect:
@@ -135,6 +137,7 @@ def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
         "significant": sum(is_significant(test) for test in tests),
         "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
         "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
+        "at_floor": any(test["at_floor"] for test in tests),
     }
 
 

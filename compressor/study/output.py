@@ -45,11 +45,17 @@ class Result:
     details: Sequence[ReportTable] = ()
 
     def about(self, inputs: StudyInputs) -> Result:
-        """The result with what was studied, and a warning of test rows that were calibrated on."""
-        sentences, rows = list(self.sentences), inputs.rows
+        """The result with what was studied, and with warnings of what it cannot show."""
+        warnings, rows = [], inputs.rows
+        if self.data.get("at_floor", False):
+            warnings.append(
+                "With all heads the metric is at its floor, what chance gives, so nothing can be "
+                "concluded from what changes or does not."
+            )
         if rows.shared and rows.test is not None:
-            sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
-        return replace(self, data={**inputs.facts(), **self.data}, sentences=sentences)
+            warnings.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
+        data = {**inputs.facts(), **self.data}
+        return replace(self, data=data, sentences=[*self.sentences, *warnings])
 
 
 def table(

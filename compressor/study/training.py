@@ -65,6 +65,7 @@ def study(request: TrainingStudy, inputs: StudyInputs) -> Result:
         "metric": measured.metric,
         "signature_scores": last.signature,
         "resamples": request.evaluation.resamples,
+        "at_floor": any(point["at_floor"] for point in checkpoints[-1]["points"]),
         "checkpoints": checkpoints,
     }
     return Result(

@@ -58,6 +58,8 @@ class Task(ABC):
             long row may else be in several parts.
         learns_from_answers: whether distillation from text needs the dense model's answers to it,
             as examples do whose targets the model reads (sequence-level distillation).
+        plain_logits: whether transformers' own class of its checkpoints returns the logits that its
+            graphs do, so that PyTorch can be timed as an engine.
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
         text_learning_rate: the same where there is further text; None: as without.
         muon_on_text: whether distillation from text ends lower by Muon, as measured.
@@ -82,6 +84,7 @@ class Task(ABC):
     head_on_tokens: ClassVar[bool] = False
     one_example_per_row: ClassVar[bool] = True
     learns_from_answers: ClassVar[bool] = False
+    plain_logits: ClassVar[bool] = True
     learning_rate: ClassVar[float]
     text_learning_rate: ClassVar[float | None] = None
     muon_on_text: ClassVar[bool] = False

@@ -32,6 +32,7 @@ from compressor.storage.input_files import parse_json
 from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
 
 JSONL = ".jsonl"
+SEPARATORS = {".tsv": "\t", ".csv": ","}
 Item = TypeVar("Item")
 
 
@@ -156,6 +157,8 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> RowTable:
     first_line, first = _first(path, rows)
+    if header:
+        _require_separated(path, first)
     columns = first if header else [str(number) for number in range(1, len(first) + 1)]
     repeated = [name for name in columns if columns.count(name) > 1]
     if repeated:
@@ -165,6 +168,22 @@ def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> 
         )
     rest = rows if header else chain([(first_line, first)], rows)
     return RowTable(path, columns, _records(path, rest, columns, header), header)
+
+
+def _require_separated(path: str, header: list[str]) -> None:
+    """Check that a header is not all in one cell, since something else separates its names."""
+    usual = SEPARATORS[format_suffix(path)]
+    for mark in ",;\t|" if len(header) == 1 else "":
+        # Behind a comma in a sentence is a space.
+        if mark in header[0] and f"{mark} " not in header[0]:
+            told = {"\t": "tabs", ",": "commas"}
+            advice = f"write the file with {told[usual]}"
+            other = next((suffix for suffix, x in SEPARATORS.items() if x == mark), None)
+            raise InputError(
+                f"{path}:1: the header {shortened(header[0])!r} is one cell, and {mark!r} seems to "
+                f"separate its names; {advice}{f', or call it {other}' if other else ''}",
+                id="separator-unexpected",
+            )
 
 
 def _records(

@@ -23,7 +23,14 @@ from compressor.model.surgery import prune
 from compressor.storage.input_files import read_json
 from tests.helpers import tiny
 from tests.helpers.errors import raises
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, facts, ragged_batch, tiny_model
+from tests.helpers.tiny import (
+    BUILDERS,
+    TRANSLATOR_RELATIVES,
+    TRANSLATORS,
+    facts,
+    ragged_batch,
+    tiny_model,
+)
 
 READER = Path(__file__).parents[1] / "helpers" / "without_compress.py"
 MASKS = {"uneven": tiny.uneven_mask, "first": tiny.empty_first_mask, "none": tiny.nothing_left_mask}
@@ -105,6 +112,38 @@ def test_a_trained_model_is_exported_after_its_record_is_copied(opened):
     with torch.no_grad():
         logits = compressor.load(trained)(**batch).logits
     assert torch.equal(logits, torch.load(results / "bert-uneven.pt")["trained again"])
+
+
+OPENED_ALONE = """
+import sys
+from transformers import AutoModelForSeq2SeqLM
+for directory in sys.argv[1:]:
+    print("opened", directory, flush=True)
+    try:
+        AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_transformers_tells_nothing_of_what_is_computed(tmp_path):
+    """Tables of positions are in no file; a weight that is missing in fact is an error."""
+    names = (*TRANSLATORS, *TRANSLATOR_RELATIVES)
+    whole = [save_pruned(name, tmp_path / name) for name in names]
+    damaged = save_pruned("marian", tmp_path / "damaged")
+    weights = load_file(damaged / "model.safetensors")
+    del weights["model.decoder.layers.0.fc1.weight"]
+    save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED_ALONE, *whole, damaged],
+        check=True, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=os.environ | {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    _, *told, of_damaged = done.stdout.split("opened ")
+    assert len(told) == len(names)
+    for text in map(str.lower, told):
+        assert not [word for word in ("missing", "initialized", "lacks") if word in text], text
+    assert "lacks 1 weights, first model.decoder.layers.0.fc1.weight" in of_damaged
 
 
 @pytest.mark.parametrize(

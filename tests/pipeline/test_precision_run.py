@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
 from compressor.commands import invoke as command
 from compressor.errors import UsageError
@@ -20,6 +21,7 @@ from compressor.pipeline.run import run
 from compressor.report.schema import load_report
 from compressor.report.summary import short_table
 from compressor.request.recipe import BenchRequest, EvaluateRequest, Recipe, make_request
+from compressor.request.sections import Card
 from compressor.results import Comparison
 from compressor.runtime import Classifier
 from tests.helpers import toy
@@ -126,6 +128,36 @@ def test_a_finished_run_repeats_nothing_and_keeps_the_default(inputs, finished):
     assert run(inputs, finished, progress=progress) == load_report(finished / "report.json")
     assert all("done before" in message for message in progress.messages)
     assert (finished / "onnx" / "graphs.json").read_bytes() == before
+
+
+def test_nothing_but_the_recipe_tells_where_files_lie(inputs, finished):
+    """What is published: all that is not the run's own state."""
+    where = str(Path(inputs.model.path).parent).encode()
+    files = [path for path in finished.rglob("*") if path.is_file()]
+    telling = {path.name for path in files if where in path.read_bytes()}
+    assert telling - {path.name for path in (finished / ".compress").iterdir()} == {"recipe.yaml"}
+    report = json.loads((finished / "report.json").read_text())
+    assert report["model"] == Path(inputs.model.path).name
+    assert (report["test"]["files"], report["calibration"]["files"]) == (
+        ["test.tsv"], ["calibration.tsv"]
+    )  # fmt: skip
+    assert [v["directory"] for v in report["variants"]] == [".compress/dense", ".", "."]
+    assert json.loads((finished / "units.json").read_text())["model"] == report["model"]
+
+
+def test_the_card_says_what_the_checkpoints_card_or_the_user_says(inputs, finished):
+    """And what is said of a finished run changes the card alone."""
+    unknown = (finished / "README.md").read_text()
+    assert "does not say license, language and base model" in unknown
+    progress = Progress()
+    said = Card(card_license="mit", card_language="en,de", card_base_model="acme/dense")
+    run(inputs.model_copy(update={"card": said}), finished, progress=progress)
+    assert all("done before" in message for message in progress.messages)
+    fields = ModelCard.load(finished / "README.md").data.to_dict()
+    found = fields["license"], fields["language"], fields["base_model"]
+    assert found == ("mit", ["en", "de"], "acme/dense")
+    run(inputs, finished)
+    assert (finished / "README.md").read_text() == unknown
 
 
 def test_lost_graphs_are_made_again_in_every_precision(inputs, finished, tmp_path):

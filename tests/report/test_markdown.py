@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
 from compressor.errors import InputError
+from compressor.model.card import CardFacts
 from compressor.report import facts
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
 from compressor.report.sections import sections
+from compressor.report.without_paths import without_paths
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
@@ -84,8 +89,28 @@ def test_card_front_matter_has_only_keys_model_hubs_know():
         "library_name": "onnx",
         "tags": ["onnx", "pruned", "attention-head-pruning", "marian"],
     }
-    given = front_matter(render_card(report, "heads-50", license="mit", base_model="a/b"))
-    assert given == fields | {"license": "mit", "base_model": "a/b"}
+    known = CardFacts(
+        license="other", license_name="mine", license_link="https://a.b/c", language=("en", "de"),
+        base_model=("a/b",),
+    )  # fmt: skip
+    card = render_card(report, "heads-50", known)
+    assert front_matter(card) == fields | {
+        "license": "other", "license_name": "mine", "license_link": "https://a.b/c",
+        "language": ["en", "de"], "base_model": "a/b",
+    }  # fmt: skip
+    # As the hub's own library reads it.
+    assert ModelCard(card).data.to_dict() == front_matter(card)
+
+
+def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
+    card = render_card(translator_report(), "heads-50")
+    assert (
+        "The header of this card does not say license and language, which the dense model's card "
+        "does not tell; --card-license and --card-language of compress run do."
+        in Shown(card.split("---\n", 2)[2]).items
+    )
+    card = render_card(translator_report(), "heads-50", CardFacts("mit", language=("en",)))
+    assert "The header of this card" not in card
 
 
 def test_card_of_a_local_model_names_no_base_model():
@@ -98,19 +123,36 @@ def test_card_of_a_local_model_names_no_base_model():
 
 
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine():
-    report = translator_report().model_copy(
+    report = translator_report()
+    here = Path.cwd().name  # of a relative path, whose directory is there
+    report = report.model_copy(
         update={
             "model": "/home/me/models/en-de",
             "revision": None,
             "command": "compress run --model ~/models/en-de -o '/home/me/my out/small' "
-            "--config=/x/r.yaml",
+            f"--config=/x/r.yaml --calibration ../{here}/a.tsv,/home/me/b.tsv acme/model",
+            "test": report.test.model_copy(update={"files": ["private/test.en", "/home/me/t.de"]}),
+            "variants": [
+                variant.model_copy(
+                    update={
+                        "directory": f"/home/me/my out/{variant.name}",
+                        "recovery": "distilled on 9 texts of /home/me/texts.txt",
+                    }
+                )
+                for variant in report.variants
+            ],
         }
     )
+    report = without_paths(report, Path("/home/me/my out"))
+    assert [v.directory for v in report.variants] == ["heads-75", "heads-50", "heads-25"]
     card = render_card(report, "heads-50")
     assert "# heads-50: en-de with fewer attention heads" in card
-    assert "compress run --model en-de -o 'small' --config=r.yaml" in card.replace("\\", "")
-    assert not any(place in card for place in ("/home", "~", "/x/", "my out"))
-    for text in (render_markdown(report), render_html(report)):
+    command = "compress run --model en-de -o small --config=r.yaml --calibration a.tsv,b.tsv "
+    assert f"{command}acme/model" in card.replace("\\", "")
+    texts = [card, render_markdown(report), render_html(report), report.model_dump_json()]
+    for text in texts:
+        assert not any(place in text for place in ("/home", "~/", "/x/", "my out", "private", here))
+    for text in texts[1:3]:
         assert "Compression report: en-de" in text
 
 
@@ -128,7 +170,7 @@ def test_paths_are_cut_to_their_names(text, expected):
 
 def test_card_front_matter_survives_hostile_text():
     report = hostile_report()
-    fields = front_matter(render_card(report, report.variants[1].name, license=HOSTILE))
+    fields = front_matter(render_card(report, report.variants[1].name, CardFacts(HOSTILE)))
     assert fields["license"] == HOSTILE
     assert HOSTILE in fields["tags"]
 

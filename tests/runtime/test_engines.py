@@ -165,7 +165,8 @@ def test_without_a_record_auto_is_onnxruntime(bert: Path) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_says_its_version(name: str) -> None:
-    assert engine_class(name).version() == sys.modules[name].__version__.split("-")[0]
+    engine = engine_class(name)
+    assert engine.version() == sys.modules[engine.package].__version__.split("-")[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import pwd
 import runpy
+import shutil
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -15,9 +19,11 @@ from pathlib import Path
 import pytest
 
 from compressor.runtime import Classifier
-from tests.helpers import runtime_artifacts, toy
+from tests.helpers import other_user, runtime_artifacts, toy
+from tests.helpers.command_line import invoke
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "http" / "serve.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "http" / "serve.py"
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +85,44 @@ def test_requests_have_limits(address: str):
     assert connection.getresponse().status == 413
     connection.close()
     assert ask(address, json.dumps({"texts": ["a"] * 1_001}).encode())[0] == 413
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can be another user")
+def test_the_steps_of_its_dockerfile_serve_as_another_user():
+    """What is copied keeps its modes and belongs to root; the user is the one that it names."""
+    steps = SCRIPT.with_name("Dockerfile").read_text(encoding="utf-8").splitlines()
+    image = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
+    try:
+        image.chmod(0o755)
+        invoke("export", "-m", toy.classifier(image / "dense"), "-o", image / "context" / "out")
+        for words in (line.split()[1:] for line in steps if line.startswith("COPY")):
+            *names, target = words
+            for name in names:
+                source = image / "context" / name if name == "out" else ROOT / name
+                _copy(source, image / target.lstrip("/"), whole=target.endswith("/"))
+        (user,) = (line.split()[1] for line in steps if line.startswith("USER"))
+        secret = Path(shutil.copytree(image / "srv" / "out", image / "secret"))
+        (secret / "onnx" / "model.onnx_data").chmod(0o600)
+        done = other_user.start(
+            "serve", image / "src", image / "srv" / "serve.py", image / "srv" / "out", secret, user
+        )
+        assert done.returncode == 0, done.stderr
+        package, uid, problem, ready, answers = json.loads(done.stdout)
+        assert package.startswith(str(image / "src"))
+        assert uid == pwd.getpwnam("nobody").pw_uid
+        assert problem.startswith(f"cannot read {secret}/onnx/model.onnx_data: Permission denied")
+        assert ready == {"ready": True}
+        expected = Classifier(image / "srv" / "out", threads=1).classify(["w3 w4", "w9"])
+        assert answers == {"answers": expected}
+    finally:
+        shutil.rmtree(image)
+
+
+def _copy(source: Path, target: Path, *, whole: bool) -> None:
+    """As Docker does: a folder's contents into a folder, a file under a name or into a folder."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "example"))
+    else:
+        target = target / source.name if whole else target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)

@@ -71,6 +71,50 @@ def test_rows_of_both_versions(tmp_path):
         task.read_rows(tmp_path / "a.json", text_column="x")
 
 
+def test_rows_of_the_datasets_library(data, tmp_path):
+    """A question an object, in lines, in a list and in `data`: the rows of SQuAD's own form."""
+    flat = [
+        {
+            "id": str(number), "title": "t", "question": asked, "context": context,
+            "answers": {
+                "text": [text for text, _ in json.loads(gold)],
+                "answer_start": [start for _, start in json.loads(gold)],
+            },
+        }
+        for number, (asked, context, gold) in enumerate(
+            zip(data.sources, data.pairs, data.targets, strict=True)
+        )
+    ]  # fmt: skip
+    lines = "".join(f"{json.dumps(row)}\n" for row in flat)
+    for name, content in (
+        ("a.jsonl", lines),
+        ("list.json", json.dumps(flat)),
+        ("data.json", json.dumps({"data": flat})),
+    ):
+        assert task.read_rows(write(tmp_path / name, content)).sha256 == data.sha256
+    with raises(InputError, "json-malformed") as caught:
+        task.read_rows(write(tmp_path / "lines.json", lines))
+    assert "call the file .jsonl" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answers", "id"),
+    [
+        ({"text": ["Ada"], "answer_start": [1]}, "answer-not-in-context"),
+        ({"text": ["Ada"], "answer_start": []}, "questions-malformed"),
+        ({"text": ["Ada"]}, "questions-malformed"),
+        (["Ada"], "questions-malformed"),
+        (None, "questions-malformed"),
+    ],
+)
+def test_bad_rows_of_the_datasets_library_name_their_line(answers, id, tmp_path):
+    row = {"question": "Who?", "context": "Ada came.", "answers": answers}
+    path = write(tmp_path / "a.jsonl", f"{json.dumps(row)}\n")
+    with raises(InputError, id) as caught:
+        task.read_rows(path)
+    assert f"{path}:1: answers" in str(caught.value)
+
+
 def question(**changes: Any) -> str:
     asked = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]} | changes
     return json.dumps({"data": [{"paragraphs": [{"context": "Ada came.", "qas": [asked]}]}]})
@@ -79,7 +123,8 @@ def question(**changes: Any) -> str:
 PLACE = ": data[0].paragraphs[0].qas[0]"
 BAD = {
     "no json": ('{"data": [\n{]}', "json-malformed", ":2:"),
-    "a list": ("[]", "questions-malformed", ": data is missing"),
+    "a list": ("[]", "too-few-rows", ""),
+    "no data": ("{}", "questions-malformed", ": data is missing"),
     "no paragraphs": ('{"data": [{}]}', "questions-malformed", ": data[0].paragraphs"),
     "no context": ('{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "questions-malformed",
                    ": data[0].paragraphs[0].context"),

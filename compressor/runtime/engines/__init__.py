@@ -14,6 +14,8 @@ ENGINES = {
     DEFAULT: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
     "openvino": "compressor.runtime.engines.openvino:OpenVino",
     "ctranslate2": "compressor.runtime.engines.ctranslate2:CTranslate2",
+    "pytorch": "compressor.runtime.engines.pytorch:PyTorch",
+    "pytorch-compiled": "compressor.runtime.engines.pytorch:CompiledPyTorch",
 }
 
 

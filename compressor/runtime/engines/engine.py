@@ -94,6 +94,7 @@ class Engine(ABC):
         package: that has to be installed, and the first and the first too new version of it.
         kinds: of models that it runs: `encoder`, `encoder-decoder`.
         compiles: whether compiled models can be kept in a directory.
+        dense_only: whether it is there to compare with: it runs dense models, and no others.
     """
 
     name: ClassVar[str]
@@ -101,6 +102,7 @@ class Engine(ABC):
     versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]
     kinds: ClassVar[tuple[str, ...]]
     compiles: ClassVar[bool] = False
+    dense_only: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -175,6 +177,15 @@ class Engine(ABC):
             EnvironmentProblem: as `library`.
             UsageError: the artifact has nothing that it could open.
         """
+
+    @classmethod
+    def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
+        """The precisions in which a run on a device measures an artifact; those of `precisions`.
+
+        Raises:
+            EnvironmentProblem, UsageError: as there.
+        """
+        return cls.precisions(directory, artifact)
 
     @classmethod
     @abstractmethod

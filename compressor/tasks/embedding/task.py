@@ -44,6 +44,7 @@ class Embedding(EncoderTask):
 
     name = "embedding"
     auto_class = "AutoModel"
+    plain_logits = False
     metrics = ("spearman",)
     ranked_metrics = METRICS
     exporter = "compressor.export.embedding:EmbeddingGraphs"

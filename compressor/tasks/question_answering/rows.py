@@ -4,6 +4,11 @@
         {"question": TEXT, "answers": [{"text": TEXT, "answer_start": CHARACTER}]}]}]}]}
 
 A question of version 2.0 that the context does not answer has `"is_impossible": true`.
+
+Or one question an object, as the datasets library has them: in a `.jsonl` file one a line, in a
+`.json` file as the list or in its `data`. One without answers has none in its context.
+
+    {"question": TEXT, "context": TEXT, "answers": {"text": [TEXT], "answer_start": [CHARACTER]}}
 """
 
 from __future__ import annotations
@@ -16,10 +21,11 @@ from compressor.errors import InputError, UsageError
 from compressor.storage.input_files import parse_json
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import read_lines
+from compressor.tasks.tables import JSONL, read_lines, read_table
 
 JSON = ".json"
 Gold = list[tuple[str, int]]  # the right answers, and where each starts in the context
+Row = tuple[str, str, Gold]  # question, context, right answers
 
 
 def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
@@ -29,10 +35,11 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
         UsageError: options of tables.
         InputError: not such a file; with the line, or the place in the JSON.
     """
-    if format_suffix(spec) != JSON:
+    suffix = format_suffix(spec)
+    if suffix not in (JSON, JSONL):
         raise InputError(
             f"the format of {spec} is not known by its suffix; give questions as SQuAD has them, "
-            f"in a file that ends in {JSON}",
+            f"in a file that ends in {JSON}, or one an object in {JSONL}",
             id="format-unknown",
         )
     if columns or not header:
@@ -40,14 +47,10 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
             f"{spec} is JSON as SQuAD has it, without columns; leave options of tables out",
             id="columns-of-json",
         )
-    try:
-        contents = parse_json("\n".join(read_lines(spec)))
-    except ValueError as error:
-        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InputError(f"{spec}{line}: not valid JSON: {error}", id="json-malformed") from error
+    read_rows = _rows_of_lines if suffix == JSONL else _rows_of_file
     rows = (
         (question, context, json.dumps(gold, ensure_ascii=False))
-        for question, context, gold in _rows(contents, spec)
+        for question, context, gold in read_rows(spec)
     )
     return RowTexts([spec], rows, paired=True)
 
@@ -57,9 +60,30 @@ def answers_of(target: str) -> Gold:
     return [(text, start) for text, start in json.loads(target)]
 
 
-def _rows(contents: Any, spec: str) -> Iterator[tuple[str, str, Gold]]:
+def _rows_of_lines(spec: str) -> Iterator[Row]:
+    for record in read_table(spec).records:
+        yield _flat(record.cells, f"{spec}:{record.line}: ")
+
+
+def _rows_of_file(spec: str) -> Iterator[Row]:
+    try:
+        contents = parse_json("\n".join(read_lines(spec)))
+    except ValueError as error:
+        line, hint = "", ""
+        if isinstance(error, json.JSONDecodeError):
+            line = f":{error.lineno}"
+            if error.msg == "Extra data":
+                hint = f"; if there is one object a line, call the file {JSONL}"
+        raise InputError(
+            f"{spec}{line}: not valid JSON: {error}{hint}", id="json-malformed"
+        ) from error
+    if isinstance(contents, list):
+        contents = {"data": contents}
     for a, article in enumerate(_part(contents, "data", list, f"{spec}: ")):
         where = f"{spec}: data[{a}]"
+        if isinstance(article, dict) and "paragraphs" not in article and "context" in article:
+            yield _flat(article, f"{where}.")
+            continue
         for p, paragraph in enumerate(_part(article, "paragraphs", list, f"{where}.")):
             there = f"{where}.paragraphs[{p}]"
             context = _text(paragraph, "context", f"{there}.")
@@ -67,6 +91,29 @@ def _rows(contents: Any, spec: str) -> Iterator[tuple[str, str, Gold]]:
                 place = f"{there}.qas[{q}]"
                 gold = _gold(question, context, place)
                 yield _text(question, "question", f"{place}."), context, gold
+
+
+def _flat(row: Any, where: str) -> Row:
+    """A question as the datasets library has it."""
+    context = _text(row, "context", where)
+    answers = row.get("answers")
+    if isinstance(answers, dict):
+        texts, starts = (
+            _part(answers, name, list, f"{where}answers.") for name in ("text", "answer_start")
+        )
+        if len(texts) != len(starts):
+            raise InputError(
+                f"{where}answers has {len(texts)} in text and {len(starts)} in answer_start; give "
+                "each answer both",
+                id="questions-malformed",
+            )
+        answers = [
+            {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
+        ]
+    if answers == []:
+        return _text(row, "question", where), context, []
+    gold = _gold({**row, "answers": answers}, context, where.rstrip(".: "))
+    return _text(row, "question", where), context, gold
 
 
 def _gold(question: Any, context: str, place: str) -> Gold:

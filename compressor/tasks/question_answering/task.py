@@ -34,6 +34,7 @@ class QuestionAnswering(EncoderTask):
 
     name = "question-answering"
     auto_class = "AutoModelForQuestionAnswering"
+    plain_logits = False
     metrics = ("answer_f1", "exact_match")
     columns = ()
     usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {

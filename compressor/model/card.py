@@ -1,0 +1,64 @@
+"""What a checkpoint's own model card (README.md) says in its front matter."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from compressor.storage.input_files import MIB, read_text
+
+CARD = "README.md"
+_FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a hub shows of a model, as its card names it.
+
+    Args:
+        license: the hub's short name of it, `apache-2.0`.
+        license_name, license_link: of the license `other`.
+        language: codes as the hub knows them, `de`.
+        base_model: hub ids of what it was made from.
+    """
+
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    language: tuple[str, ...] = ()
+    base_model: tuple[str, ...] = ()
+
+
+def read_card(directory: Path) -> CardFacts:
+    """The facts in a checkpoint's card; none where there is no card, or one of another kind."""
+    try:
+        found = _FRONT_MATTER.match(read_text(directory / CARD, MIB))
+        data = yaml.safe_load(found[1]) if found else None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return CardFacts()
+    if not isinstance(data, dict):
+        return CardFacts()
+    link = _text(data.get("license_link"))
+    return CardFacts(
+        license=_text(data.get("license")),
+        license_name=_text(data.get("license_name")),
+        # Another one names a file that lies beside that card.
+        license_link=link if link and link.startswith(("https://", "http://")) else None,
+        language=_texts(data.get("language")),
+        base_model=_texts(data.get("base_model")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value.strip() if isinstance(value, str) and value.strip() else None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    # YAML reads the code of Norwegian as the word no.
+    named = ("no" if entry is False else _text(entry) for entry in values)
+    return tuple(entry for entry in named if entry)

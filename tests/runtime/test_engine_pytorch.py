@@ -1,0 +1,103 @@
+"""PyTorch as an engine: the dense model, to compare with, by the same names as any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compressor.errors import EnvironmentProblem, UsageError
+from compressor.pipeline import engines
+from compressor.pipeline.run import run
+from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest, make_request
+from compressor.runtime import Classifier, Translator, collate
+from compressor.runtime.engines.pytorch import PyTorch
+from compressor.tasks import TASKS
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runs import recipe_for
+
+TEXTS = toy.sentences(20, seed=4)
+MAKERS = {"bert": toy.classifier, "marian": toy.translator}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory):
+    def export(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        model = MAKERS[name](folder / "model", name)
+        options = {"model": str(model), "engines": "onnxruntime,pytorch"}
+        export_checkpoint(make_request(ExportRequest, **options), folder / "out")
+        return folder / "out"
+
+    return {name: export(name) for name in MAKERS}
+
+
+def test_a_classifier_answers_as_in_onnxruntime(exported):
+    own = Classifier(exported["bert"], engine="pytorch")
+    assert (own.engine, own.provider, own.precision) == ("pytorch", "PyTorch CPU", "fp32")
+    expected = Classifier(exported["bert"]).logits(TEXTS)
+    np.testing.assert_allclose(own.logits(TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_translator_answers_as_in_onnxruntime(exported, beams: int):
+    own, other = (Translator(exported["marian"], engine=e) for e in ("pytorch", "onnxruntime"))
+    assert own.translate(TEXTS, num_beams=beams) == other.translate(TEXTS, num_beams=beams)
+    batch = collate(own.encode(TEXTS), own.artifact.pad_token_id, own.artifact.inputs)
+    forced = [runtime.generate(batch, forced_length=5) for runtime in (own, other)]
+    assert forced[0] == forced[1]
+    assert {len(row) for row in forced[0]} == {5}
+
+
+@pytest.mark.slow
+def test_a_run_compares_with_it_and_delivers_without(tmp_path: Path):
+    model = toy.classifier(tmp_path / "bert")
+    recipe = recipe_for(model, tmp_path, engines=["onnxruntime,pytorch"], method="magnitude")
+    report = run(recipe, tmp_path / "out")
+    assert [(v.name, v.engine) for v in report.variants] == [
+        ("dense-pytorch", "pytorch"), ("keep-0.5", "onnxruntime"),
+    ]  # fmt: skip
+    rival = report.variants[0]
+    assert {c.difference for c in rival.comparisons} == {0}  # its answers are evaluated
+    assert report.throughput is not None
+    rows = [row for row in report.throughput.rows if row.variant == "keep-0.5"]
+    rate = {(r.variant, r.batch_size): r.sentences_per_second for r in report.throughput.rows}
+    for row in rows:
+        dense = [rate["dense", row.batch_size], rate["dense-pytorch", row.batch_size]]
+        assert rate[row.fastest, row.batch_size] == max(dense)
+    assert not (tmp_path / "out" / "pytorch").exists()
+    with raises(UsageError, "engine-not-in-artifact"):
+        Classifier(tmp_path / "out", engine="pytorch")
+    options = {"model": str(tmp_path / "out"), "engines": "onnxruntime,pytorch"}
+    with raises(UsageError, "engine-for-dense-models"):
+        export_checkpoint(make_request(ExportRequest, **options), tmp_path / "again")
+
+
+def test_a_timed_gpu_is_compared_with_it_unasked(monkeypatch: pytest.MonkeyPatch):
+    asked = ["onnxruntime"]
+    classification, embedding = TASKS["classification"], TASKS["embedding"]
+    monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: True)
+    measured = engines.engines_to_measure(asked, classification, "cuda", timed=True)
+    assert measured == ["onnxruntime", "pytorch"]
+    assert engines.delivered(measured) == asked
+    for device, timed, task in (
+        ("cpu", True, classification), ("cuda", False, classification), ("cuda", True, embedding),
+    ):  # fmt: skip
+        assert engines.engines_to_measure(asked, task, device, timed) == asked
+    assert PyTorch.measured(Path(), None, "cuda") == ["fp16"]
+    monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: False)
+    assert engines.engines_to_measure(asked, classification, "cuda", timed=True) == asked
+
+
+def test_what_it_cannot_do_is_told(exported, monkeypatch: pytest.MonkeyPatch):
+    with raises(UsageError, "engine-not-for-task"):
+        engines.require_engines(["onnxruntime", "pytorch"], TASKS["embedding"])
+    with raises(UsageError, "engine-not-for-task"):
+        Translator(exported["marian"], engine="pytorch-compiled")
+    monkeypatch.setattr("compressor.runtime.engines.pytorch.choose_device", lambda *_: "cuda")
+    with raises(EnvironmentProblem, "pytorch-without-cuda"):
+        PyTorch.choose_device("cuda")
+    assert PyTorch.choose_device("auto") == "cpu"

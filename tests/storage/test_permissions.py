@@ -1,0 +1,102 @@
+"""Files follow the umask; what may not be read or written is told in one sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compressor.pipeline.scores_file import write_scores
+from compressor.request.sections import ModelSection
+from compressor.storage.files import write_at_once, written_at_once
+from tests.helpers import other_user, toy
+from tests.helpers.command_line import invoke
+from tests.helpers.report_samples import translator_report
+from tests.helpers.scores import sample
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and users are POSIX's")
+
+
+@pytest.fixture
+def umask():
+    """A umask that is neither the usual one nor the one that libraries act as if they had."""
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def modes(directory: Path) -> set[str]:
+    return {f"{path.stat().st_mode & 0o7777:o}" for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_file_has_the_mode_of_a_new_one_whoever_wrote_it(umask, tmp_path):
+    path = tmp_path / "new" / "weights"
+    for before in (None, 0o600, 0o777):  # there is none yet, one that was closed, one that was open
+        if before:
+            path.chmod(before)
+        with written_at_once(path) as staged:
+            os.close(os.open(staged, os.O_CREAT, 0o600))
+        assert f"{path.stat().st_mode & 0o7777:o}" == "640"
+    write_at_once(tmp_path / "text", "text")
+    with written_at_once(tmp_path / "linked", replace=False) as staged:
+        staged.touch(0o600)
+    assert modes(tmp_path) == {"640"}
+    assert f"{path.parent.stat().st_mode & 0o777:o}" == "750"
+
+
+def test_a_checkpoint_and_its_graphs_follow_the_umask(umask, tmp_path):
+    dense = toy.classifier(tmp_path / "dense")
+    scores = tmp_path / "scores.json"
+    invoke("score", "-m", dense, "--method", "magnitude", "-o", scores)
+    pruned = tmp_path / "pruned"
+    invoke("prune", "-m", dense, "--scores", scores, "--keep", "0.5", "-o", pruned)
+    invoke("export", "-m", pruned, "-o", pruned, "--precision", "fp32,int8")
+    assert {"model.safetensors", "model.int8.onnx_data"} <= {x.name for x in pruned.rglob("*")}
+    assert modes(pruned) == {"640"}
+
+
+@pytest.mark.skipif(not other_user.can_be_denied(), reason="root, and setpriv is not installed")
+def test_what_may_not_be_read_or_written_is_one_sentence_that_names_it(tmp_path):
+    dense, artifact = toy.classifier(tmp_path / "dense"), tmp_path / "artifact"
+    invoke("export", "-m", dense, "-o", artifact)
+    rows, lines = toy.labels_file(tmp_path / "rows.tsv"), tmp_path / "lines.txt"
+    lines.write_text("w3 w4\n", encoding="utf-8")
+    scores, report, recipe = (tmp_path / name for name in ("scores.json", "r.json", "recipe.yaml"))
+    write_scores(scores, sample(0, "taylor"), ModelSection(path=str(dense)))
+    translator_report().save(report)
+    shutil.copy(report, tmp_path / "earlier.json")
+    recipe.write_text("{}", encoding="utf-8")
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    inspect = ["inspect", str(dense)]
+    classify = ["classify", str(artifact), str(lines)]
+    run = ["run", "-m", str(dense), "--calibration", str(rows), "--macs", "0.5", "-o"]
+    gate = ["gate", str(report), "--max-macs", "0.9"]
+    readers = [
+        (dense, inspect), *((dense / n, inspect) for n in ("config.json", "model.safetensors")),
+        *((artifact / "onnx" / n, classify) for n in ("graphs.json", "model.onnx")),
+        *((artifact / "onnx" / n, classify) for n in ("model.onnx_data", "tokenizer.json")),
+        (artifact / "onnx" / "model.onnx_data", [*classify, "--no-verify"]),
+        (artifact / "manifest.json", classify), (lines, classify),
+        (artifact / "onnx" / "model.onnx", ["verify", str(artifact)]),
+        (rows, [*run, str(tmp_path / "out")]),
+        (recipe, [*run, str(tmp_path / "out"), "-c", str(recipe)]),
+        (scores, ["prune", "-m", str(dense), "--scores", str(scores), "--keep", "1", "-o",
+                  str(tmp_path / "out")]),
+        (report, gate),
+        (tmp_path / "earlier.json", [*gate, "--baseline", str(tmp_path / "earlier.json")]),
+    ]  # fmt: skip
+    writers = [
+        [*run, str(closed)], [*run, str(closed / "below")],
+        ["export", "-m", str(dense), "-o", str(closed / "out")],
+        ["score", "-m", str(dense), "--method", "magnitude", "-o", str(closed / "scores.json")],
+        ["report", str(report), "-o", str(closed)], [*classify, "-o", str(closed / "labels.txt")],
+    ]  # fmt: skip
+    cases = [(path, 0, words) for path, words in readers]
+    cases += [(closed, 0o500, words) for words in writers]
+    for (path, _, words), (status, message) in zip(cases, other_user.denied(cases), strict=True):
+        assert status == 4, (words, message)
+        assert "Permission denied" in message, (words, message)
+        assert str(path) in message, (words, message)
