@@ -34,8 +34,11 @@ def study(request: HeadsStudy, inputs: StudyInputs) -> Result:
     with inputs.scoring(inputs.checkpoint.model, layers, measured.batches) as scoring:
         _, answers = answers_without_units(scoring, layers, request.evaluation.num_beams)
     heads = [(layer.name, head) for layer in layers for head in range(layer.units)]
-    # The correction looks at all heads together.
-    tests = corrected([{"head": key[1], **measured.effect(answers[key])} for key in heads])
+    effects = []
+    for done, key in enumerate(heads, 1):
+        effects.append({"head": key[1], **measured.effect(answers[key])})
+        inputs.progress.update("heads compared", done, len(heads))
+    tests = corrected(effects)  # for the number of all heads together
     by_layer: dict[str, list[Effect]] = {layer.name: [] for layer in layers}
     for (name, _), test in zip(heads, tests, strict=True):
         by_layer[name].append(test)
