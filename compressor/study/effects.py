@@ -11,7 +11,7 @@ from typing import Any
 from scipy.stats import false_discovery_control
 from torch import nn
 
-from compressor.evaluation import METRICS, compare_rows, main_metric, metrics_of
+from compressor.evaluation import METRICS, compare_rows, main_metric
 from compressor.importance.ablation_runs import answers_without_units
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
@@ -46,8 +46,7 @@ class MeasuredModel:
         assert inputs.rows.test is not None
         self.inputs, self.settings, self.rows = inputs, settings, inputs.rows.test
         self.checkpoint = checkpoint or inputs.checkpoint
-        self.metric = metrics_of(self.rows)[0]
-        self.style = metric_style(self.metric)
+        self.style = metric_style(inputs.metric)
         self.batches = inputs.batches(self.rows, self.checkpoint)
         inputs.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.answers()
@@ -58,7 +57,7 @@ class MeasuredModel:
         beams = self.settings.num_beams or 1
         searches = "--num-beams" in self.inputs.task.options
         return {
-            "metric": self.metric,
+            "metric": self.inputs.metric,
             "dense": value,
             "signature": f"{signature}|beams:{beams}" if searches else signature,
             "resamples": self.settings.resamples,
@@ -87,7 +86,7 @@ class MeasuredModel:
             resamples=self.settings.resamples,
             seed=self.inputs.seed,
         )
-        main = next(one for one in comparisons if one.metric == self.metric)
+        main = next(one for one in comparisons if one.metric == self.inputs.metric)
         return {
             "dense": main.dense,
             "value": main.pruned,

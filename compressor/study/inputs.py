@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from compressor.errors import UsageError
+from compressor.evaluation import metrics_of
 from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -51,6 +52,12 @@ class StudyInputs:
     @property
     def task(self) -> Task:
         return TASKS[self.checkpoint.task]
+
+    @property
+    def metric(self) -> str:
+        """The main metric of the test rows, for example `bleu`."""
+        assert self.rows.test is not None
+        return metrics_of(self.rows.test)[0]
 
     def facts(self) -> dict[str, Any]:
         """What was studied, for the JSON file."""

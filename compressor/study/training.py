@@ -15,7 +15,7 @@ from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.report import numbers
-from compressor.report.facts import MetricStyle, kind_label
+from compressor.report.facts import MetricStyle, kind_label, metric_style
 from compressor.report.table import ReportTable
 from compressor.study.compare_scores import TIED, flat, kinds_of, overlap_p, shared_units, spearman
 from compressor.study.curve import removals
@@ -34,38 +34,27 @@ TOP = 0.25  # share of the heads that count as the most important
 def study(request: TrainingStudy, inputs: StudyInputs) -> Result:
     """Score and prune every checkpoint by its own scores, and compare it with the last one."""
     directories = request.checkpoints
-    # Not kept: all checkpoints together may not fit into memory, so each is opened again later.
     for directory in directories[:-1]:
         _open(request, inputs, directory)  # a wrong one is refused before anything is computed
-    last = inputs.score(request.method, inputs.rows.calibration)
-    checkpoints: list[dict[str, Any]] = []
-    for name, directory in zip(_names(directories), directories, strict=True):
-        is_last = len(checkpoints) == len(directories) - 1
-        checkpoint = inputs.checkpoint if is_last else _open(request, inputs, directory)
-        scores = last
-        if not is_last:
-            scores = inputs.score(request.method, inputs.rows.calibration, checkpoint)
-        measured = MeasuredModel(inputs, request.evaluation, checkpoint)
-        full = Mask.full(checkpoint.attention)
-        inputs.progress.message(f"pruning {name} at {len(request.points)} levels …")
-        points = [
-            {"removed": mask.total() - mask.count(), "of": mask.total(), **measured.without(mask)}
-            for mask in removals(scores, full, HEADS, request.points)
-        ]
-        checkpoints.append(
-            {
-                "name": name,
-                "directory": directory,
-                "scores": dict(scores.values),
-                "points": points,
-                **ranking(scores, last),
-            }
-        )
+    names = _names(directories)
+    found = [_measure(request, inputs, *one) for one in zip(names, directories, strict=True)]
+    last, points = found[-1]
+    checkpoints = [
+        {
+            "name": name,
+            "directory": directory,
+            "scores": dict(scores.values),
+            "points": points,
+            **ranking(scores, last),
+        }
+        for name, directory, (scores, points) in zip(names, directories, found, strict=True)
+    ]
+    style = metric_style(inputs.metric)
     data = {
-        "metric": measured.metric,
+        "metric": inputs.metric,
         "signature_scores": last.signature,
         "resamples": request.evaluation.resamples,
-        "at_floor": any(point["at_floor"] for point in checkpoints[-1]["points"]),
+        "at_floor": any(point["at_floor"] for point in points),
         "checkpoints": checkpoints,
     }
     return Result(
@@ -82,9 +71,9 @@ def study(request: TrainingStudy, inputs: StudyInputs) -> Result:
                 "top quarter shared, by chance, p",
                 [(one["name"], *_cells(one)) for one in checkpoints],
             ),
-            _levels(measured.style, checkpoints),
+            _levels(style, checkpoints),
         ],
-        draw=lambda: _figure(measured.style, checkpoints),
+        draw=lambda: _figure(style, checkpoints),
     )
 
 
@@ -92,6 +81,24 @@ def _names(directories: Sequence[str]) -> list[str]:
     """The checkpoints' short names, or their whole paths where two short names are the same."""
     short = [Path(directory).name for directory in directories]
     return short if len(set(short)) == len(short) else list(directories)
+
+
+def _measure(
+    request: TrainingStudy, inputs: StudyInputs, name: str, directory: str
+) -> tuple[Scores, list[dict[str, Any]]]:
+    """A checkpoint's scores, and its quality with more and more heads removed."""
+    # Opened again, and not kept: all checkpoints together may not fit into memory. The last one is
+    # the model of the study, which is open already.
+    is_last = directory == request.checkpoints[-1]
+    checkpoint = inputs.checkpoint if is_last else _open(request, inputs, directory)
+    scores = inputs.score(request.method, inputs.rows.calibration, checkpoint)
+    measured = MeasuredModel(inputs, request.evaluation, checkpoint)
+    inputs.progress.message(f"pruning {name} at {len(request.points)} levels …")
+    masks = removals(scores, Mask.full(checkpoint.attention), HEADS, request.points)
+    return scores, [
+        {"removed": mask.total() - mask.count(), "of": mask.total(), **measured.without(mask)}
+        for mask in masks
+    ]
 
 
 def _open(request: TrainingStudy, inputs: StudyInputs, directory: str) -> Checkpoint:
