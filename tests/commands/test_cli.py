@@ -174,6 +174,7 @@ def test_a_seed_that_generators_refuse_is_refused_first(command, seed, tmp_path)
         ),
         (["score", "--method", "hardconcrete"], "name-unknown", "taylor"),
         (["score", "--method", "random", "--compare", "subset"], "name-unknown", "taylor"),
+        (["score", "--method", "random", "--compare", "random"], "option-without-use", "itself"),
     ],
 )  # fmt: skip
 def test_what_would_do_nothing_is_refused_first(arguments, problem, detail, tmp_path, monkeypatch):
