@@ -12,9 +12,11 @@ from compressor.commands.console import console
 from compressor.report import DEFAULT_FORMATS, FORMATS
 
 
-@o.command()
+@o.command(example="compress report out/report.json --format html -o page")
 def report(
-    reports: Annotated[list[Path], typer.Argument(help="report.json files of the same model.")],
+    reports: Annotated[
+        list[Path], typer.Argument(metavar="REPORT...", help="report.json files of the same model.")
+    ],
     output: o.Output,
     formats: Annotated[
         list[str] | None,

@@ -29,7 +29,7 @@ from compressor.request.sections import (
 # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
 RESAMPLES = 10_000
 _METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Default: second-order.")
-_TEST = option(help="Rows to measure quality on.")
+_TEST = option(first=True, help="Rows to measure quality on.")
 
 
 class Testing(MetricSettings):
@@ -57,9 +57,12 @@ class ScoredAndTestRows(Data):
 class StudyRequest(Section):
     """What all studies take."""
 
+    panel: ClassVar[str] = "Study"
+
     name: ClassVar[str]
     # By its name, since `--help` lists the studies and must not wait for PyTorch.
     function: ClassVar[str]  # `module:function`
+    example: ClassVar[str]
     model: ModelSection
     data: Columns
     seed: int = SEED
@@ -104,6 +107,7 @@ class HeadsStudy(MeasuringStudy):
 
     name = "heads"
     function = "compressor.study.heads:study"
+    example = "compress study heads -m MODEL --test test.tsv -o out"
     data: TestRows
 
 
@@ -112,6 +116,7 @@ class LayersStudy(MeasuringStudy):
 
     name = "layers"
     function = "compressor.study.layers:study"
+    example = "compress study layers -m MODEL --calibration train.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: AnyScoring | None = option(
         None, flag="--method", help="Keep the head with the highest score. Default: the best head."
@@ -123,11 +128,12 @@ class CurveStudy(MeasuringStudy):
 
     name = "curve"
     function = "compressor.study.curve:study"
+    example = "compress study curve -m MODEL --calibration train.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
     # Training at every point would take hours.
     recovery: list[Reconstruct] = option(
-        [], flag="--recover", help="none (default) or reconstruct at every point."
+        [], first=True, flag="--recover", help="none (default) or reconstruct at every point."
     )
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
@@ -147,6 +153,7 @@ class AgreementStudy(StudyRequest):
 
     name = "agreement"
     function = "compressor.study.agreement:study"
+    example = "compress study agreement -m MODEL --calibration a.tsv --other b.tsv -o out"
     data: AgreementData
     method: AnyScoring = _METHOD
 
@@ -155,7 +162,10 @@ class TrainingModels(Access):
     """Checkpoints of one training."""
 
     path: list[str] = option(
-        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
+        first=True,
+        flag="--checkpoint",
+        min_length=2,
+        help="A checkpoint; repeat in the order of training.",
     )
     task: str | None = TASK
 
@@ -165,6 +175,10 @@ class TrainingStudy(MeasuringStudy):
 
     name = "training"
     function = "compressor.study.over_training:study"
+    example = (
+        "compress study training --checkpoint EARLY --checkpoint LAST --calibration train.tsv "
+        "--test test.tsv -o out"
+    )
     model: TrainingModels  # type: ignore[assignment]
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
@@ -180,6 +194,7 @@ class RolesStudy(StudyRequest):
 
     name = "roles"
     function = "compressor.study.roles:study"
+    example = "compress study roles -m MODEL --calibration train.tsv -o out"
     data: CalibrationData = CalibrationData()
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
     pruned: str | None = option(None, help="The model after pruning (a directory).")
