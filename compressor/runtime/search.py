@@ -7,7 +7,7 @@ batch; in beam search, beam b of sentence s is row `s * num_beams + b`.
 No Python loop runs over the vocabulary, or within a step over rows, and greedy search leaves the
 choice of the best token to the graph. With the bundled translator in int8, on one thread,
 onnxruntime takes 93 % of the time of a greedy translation at batch 1 and 98 % at 64
-(benchmarks/results/step.md).
+(a single trial).
 """
 
 from __future__ import annotations
