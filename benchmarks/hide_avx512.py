@@ -1,6 +1,6 @@
 """Run a command as if the processor had AVX2 and nothing newer: no AVX-512, VNNI or AMX.
 
-    python -m benchmarks.hide_avx512 python -m benchmarks.int8_scales …
+    python -m benchmarks.hide_avx512 python -m benchmarks.engines …
 
 onnxruntime chooses its kernels by what CPUID answers, so this shows the kernels of an AVX2
 processor on one that has more, at this one's clock and caches. Works where /proc/cpuinfo lists

@@ -13,6 +13,7 @@ import typer
 
 from benchmarks.pages import markdown_table
 from compressor.commands import application
+from compressor.commands.help import panels
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 _TITLE = """# Commands and options
@@ -29,20 +30,15 @@ def page() -> str:
     parts = [_TITLE]
     for name, command in _commands(group, "compress"):
         parts += [f"## {name}", _one_line(command.help or "")]
-        records = [
-            (parameter, parameter.get_help_record(context))
-            for parameter in command.get_params(context)
-        ]
-        arguments = [_argument(parameter) for parameter, record in records if record is None]
-        if arguments:
-            parts.append(f"    {name} {' '.join(arguments)}")
-        shown = [
-            [f"`{record[0]}`", _cell(record[1])]
-            for parameter, record in records
-            if record is not None and not set(parameter.opts) & set(_EVERYWHERE)
-        ]
-        if shown:
-            parts.append(markdown_table(["option", "meaning"], "l", shown))
+        parts += [f"```sh\n{command.epilog}\n```"] if command.epilog else []
+        for panel, rows in panels(command, context):
+            shown = [
+                [f"`{names}`", _cell(text)]
+                for names, text in rows
+                if not any(name in names for name in _EVERYWHERE)
+            ]
+            if shown:
+                parts.append(markdown_table([panel, "meaning"], "l", shown))
     parts += [
         "## Everywhere",
         "`-q`, `--quiet`: only the result, no messages. `-v`, `--verbose`: also how long stages "
@@ -59,11 +55,6 @@ def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _commands(command, full)
         else:
             yield full, command
-
-
-def _argument(parameter: Any) -> str:
-    name = parameter.name.upper()
-    return f"{name} …" if parameter.nargs == -1 else name
 
 
 def _one_line(text: str) -> str:

@@ -21,24 +21,18 @@ ROOT = Path(__file__).parent.parent
 # Page -> marker -> file in benchmarks/results.
 PAGES = {
     "docs/results.md": {
-        "classifier": "classifier.md",
         "tradeoff-translator": "tradeoff-translator.md",
         "tradeoff-classifier": "tradeoff-classifier.md",
         "quality-translator-summary": "quality-translator-summary.md",
         "quality-classifier-summary": "quality-classifier-summary.md",
-        "scoring": "scoring.md",
     },
-    "docs/budgets.md": {"equal-speed": "equal-speed.md"},
     "docs/serving.md": {
-        "workers": "workers.md",
-        "batch-tokens": "batch-tokens.md",
         "engines-classification": "engines-classification.md",
         "engines-translation": "engines-translation.md",
-        "beams": "beams.md",
     },
-    "docs/recovery.md": {"text-memory": "text-memory.md"},
-    "docs/precision.md": {"int8-scales": "int8-scales.md"},
-    "docs/embedding.md": {"embedding": "embedding.md", "embedding-speed": "embedding-speed.md"},
+    "docs/embedding.md": {
+        "embedding": "embedding.md",
+    },
     "docs/costs.md": {"costs": "costs.md"},
     "docs/tokens.md": {
         "token-classification": "token-classification.md",
@@ -51,9 +45,6 @@ PAGES = {
     },
     "docs/speed.md": {
         "speed": "speed-1-threads-summary.md",
-        "operators": "operators.md",
-        "step": "step.md",
-        "source-text": "source-text.md",
         "memory": "memory.md",
     },
 }

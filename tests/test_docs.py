@@ -63,6 +63,7 @@ def flags_of_commands() -> dict[str, set[str]]:
     for section in sections[:-1]:
         name, _, rest = section.partition("\n")
         cells = " ".join(re.findall(r"^\| `([^`]*)`", rest, re.MULTILINE))
+        cells = re.sub(r"--\[no-\]([-a-z]+)", r"--\1 --no-\1", cells)
         found[name] = everywhere | set(re.findall(r"(?<![\w-])--?[a-z][-\w]*", cells))
     return found
 

@@ -11,4 +11,4 @@ from compressor.budgets.speedup import Speedup
 
 __all__ = ["AnyBudget", "Budget", "Choice", "Counts", "Limits", "Trials"]
 
-AnyBudget = SteppedCounts | Macs | Speedup | MaxDrop | Penalty
+AnyBudget = Macs | SteppedCounts | Speedup | MaxDrop | Penalty

@@ -193,6 +193,8 @@ class Trials(Protocol):
 class Budget(Section):
     """How much of a model goes; each kind is a subclass."""
 
+    panel: ClassVar[str] = "Budget"
+
     name: str
     floor: str | None = option(
         None,

@@ -59,14 +59,20 @@ class Macs(CompetingUnits):
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
         if limits.to_drop:
             return  # how much is left depends on which layers these are
+        self._smallest(limits, costs).position_at(self.macs[0])
+
+    def least_share(self, limits: Limits, costs: UnitCosts) -> float:
+        """The smallest share of the multiply-adds that can be asked for."""
+        return self._smallest(limits, costs).shares[-1]
+
+    def _smallest(self, limits: Limits, costs: UnitCosts) -> RemovalPath:
         # Any scores will do: they order the path, and do not change where it ends.
         equal = {
             name: (0.0,) * len(flags)
             for name, flags in limits.full.keep.items()
             if units_of(name) in limits.units
         }
-        path = self._path(Scores(equal, "none", "", {}), limits.full, limits, costs)
-        path.position_at(self.macs[0])
+        return self._path(Scores(equal, "none", "", {}), limits.full, limits, costs)
 
     def choose(self, trials: Trials) -> Choice:
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:

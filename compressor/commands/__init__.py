@@ -12,7 +12,9 @@ from importlib import import_module
 import typer
 
 from compressor.commands.console import console, leave_stdout
+from compressor.commands.help import GroupHelp
 from compressor.commands.memory import is_out_of_memory, memory_message
+from compressor.commands.options import show_help
 from compressor.errors import CompressError, EnvironmentProblem, InputError, UsageError
 from compressor.parallel import launch
 from compressor.storage.disk import disk_problem
@@ -52,11 +54,12 @@ def _version(value: bool) -> None:
 
 
 def _common(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    pass
+    show_help(context)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -65,7 +68,8 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         name="compress",
         help="Remove the attention heads and feed-forward neurons a transformer does not need, "
         "export the smaller model to ONNX, and measure what that costs and gains.",
-        no_args_is_help=True,
+        cls=GroupHelp,
+        invoke_without_command=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -12,11 +12,14 @@ from compressor.commands.console import console
 from compressor.request.recipe import BenchRequest
 
 
-@o.command(BenchRequest)
+@o.command(BenchRequest, example="compress bench dense pruned --test test.tsv -b 1,16")
 def bench(
     request: BenchRequest,
     artifacts: Annotated[
-        list[Path], typer.Argument(help="Artifact directories; the first is the reference.")
+        list[Path],
+        typer.Argument(
+            metavar="ARTIFACT...", help="Artifact directories; the first is the reference."
+        ),
     ],
     precision: o.MeasuredPrecision = None,
     engine: o.MeasuredEngines = "onnxruntime",

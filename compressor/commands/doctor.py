@@ -1,4 +1,4 @@
-"""`compress doctor`: versions, providers, and what clashes."""
+"""`compress doctor`: what is there, what is absent and why, and what clashes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from compressor.errors import EnvironmentProblem
 
 @o.command()
 def doctor() -> int:
-    """Show versions, hardware and execution providers; exit status 3 if packages clash."""
+    """Show what is installed and what is absent: engines, devices; status 3 for a problem."""
     from compressor.throughput.diagnosis import diagnose
 
     diagnosis = diagnose()
     lines = [f"{name:<20}{value}" for name, value in diagnosis.versions.items()]
-    lines += ["", *(f"{name:<20}{value}" for name, value in diagnosis.hardware.items()), ""]
-    lines += [f"provider {name}: {state}" for name, state in diagnosis.providers.items()]
-    lines += [f"problem: {problem}" for problem in diagnosis.problems]
+    for title, facts in (
+        ("", diagnosis.hardware),
+        ("engines", diagnosis.engines),
+        ("devices of onnxruntime", diagnosis.providers),
+        ("optional packages", diagnosis.optional),
+    ):
+        lines += ["", *([f"{title}:"] if title else [])]
+        lines += [f"{name:<20}{value}" for name, value in facts.items()]
+    lines += ["", *(f"problem: {problem}" for problem in diagnosis.problems)]
     if not diagnosis.problems:
         lines.append("no problems found")
     if diagnosis.problems and console.as_json:

@@ -12,11 +12,14 @@ from compressor.commands.console import console
 from compressor.request.recipe import EvaluateRequest
 
 
-@o.command(EvaluateRequest)
+@o.command(EvaluateRequest, example="compress evaluate dense pruned --test test.tsv")
 def evaluate(
     request: EvaluateRequest,
     artifacts: Annotated[
-        list[Path], typer.Argument(help="Directories with onnx/; the first is the reference.")
+        list[Path],
+        typer.Argument(
+            metavar="ARTIFACT...", help="Directories with onnx/; the first is the reference."
+        ),
     ],
     precision: o.MeasuredPrecision = None,
     engine: o.MeasuredEngines = "onnxruntime",

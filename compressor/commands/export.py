@@ -14,6 +14,7 @@ Layout = Annotated[
     str,
     typer.Option(
         "--layout",
+        rich_help_panel="Export",
         help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
         "loaders of Hugging Face optimum (fp32); ctranslate2: OUTPUT for ctranslate2.Translator, "
         "in the one --precision that is given.",
@@ -21,7 +22,7 @@ Layout = Annotated[
 ]
 
 
-@o.command(ExportRequest)
+@o.command(ExportRequest, example="compress export -m MODEL -o out")
 def export(request: ExportRequest, output: o.Output, layout: Layout = "compress") -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
 

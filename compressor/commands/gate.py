@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from compressor.results import Inconclusive
 
 
-@o.command(GateRequest)
+@o.command(
+    GateRequest,
+    example="compress gate out/report.json --max-metric-drop bleu=0.5 --min-speedup 1.1@16",
+)
 def gate(
-    report: Annotated[Path, typer.Argument(help="A report.json.")],
+    report: Annotated[Path, typer.Argument(metavar="REPORT", help="A report.json.")],
     flags: dict[str, Any],
     config: Annotated[
         Path | None,

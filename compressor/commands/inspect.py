@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
     from compressor.pipeline.inspection import Inspection, PartFacts
 
 
-@o.command(InspectRequest)
+@o.command(InspectRequest, example="compress inspect MODEL")
 def inspect(
     request: InspectRequest,
-    model: Annotated[str, typer.Argument(help="Checkpoint: a local directory or a hub id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Checkpoint: a local directory or a hub id.")
+    ],
 ) -> int:
     """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
     from compressor.pipeline.inputs import load
@@ -36,6 +40,7 @@ def inspect(
         "share: of the parameters; macs: of the multiply-adds at batch size x tokens per row",
         "",
         _fixed(facts),
+        *_next(facts, model, request.task),
     ]
     console.result("\n".join(lines), asdict(facts))
     return 0
@@ -86,3 +91,27 @@ def _fixed(facts: Inspection) -> str:
         f"In no head or neuron: {parameters / facts.parameters:.1%} of the parameters, and of the "
         f"multiply-adds {join(shares)}"
     )
+
+
+def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
+    """What `--macs` can ask for, and the command to go on with; nothing of a pruned model."""
+    least = [
+        (shape.source_tokens, shape.least_share)
+        for shape in facts.shapes
+        if shape.least_share is not None
+    ]
+    if not least:
+        return []
+    reached = ", ".join(f"{_round_up(share):.2f} at {tokens}" for tokens, share in least)
+    share = max(0.5, min(0.9, _round_up(max(share for _, share in least) + 0.05)))
+    words = ["compress", "run", "-m", model, "-t", task or facts.task, "--macs", f"{share:g}"]
+    return [
+        f"Least that --macs can reach, by tokens per row: {reached}; a run counts at the lengths "
+        "of its rows",
+        "",
+        f"Next: {shlex.join(words)} --calibration ROWS --test ROWS -o out",
+    ]
+
+
+def _round_up(share: float) -> float:
+    return math.ceil(share * 100) / 100

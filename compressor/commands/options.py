@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from compressor.commands.console import console
+from compressor.commands.help import GENERAL, CommandHelp, GroupHelp
 from compressor.errors import InputError
 from compressor.options.assemble import assemble
 from compressor.options.declare import Flag, Section, flags_of
@@ -38,14 +39,20 @@ Verbose = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", callback=_set("as_json"), help="The result as one JSON object.")
 ]
-Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")]
+_MODEL, _MEASUREMENT = "Model and output", "Measurement"
+Output = Annotated[
+    Path, typer.Option("-o", "--output", rich_help_panel=_MODEL, help="Directory to write to.")
+]
 Config = Annotated[
-    Path | None, typer.Option("-c", "--config", help="YAML recipe; flags win over it.")
+    Path | None,
+    typer.Option("-c", "--config", rich_help_panel=_MODEL, help="YAML recipe; flags win over it."),
 ]
 MeasuredPrecision = Annotated[
     list[str] | None,
     typer.Option(
-        "--precision", help="Precisions to run, as in fp32,int8; each artifact's default if none."
+        "--precision",
+        rich_help_panel=_MEASUREMENT,
+        help="Precisions to run, as in fp32,int8; each artifact's default if none.",
     ),
 ]
 
@@ -53,6 +60,7 @@ MeasuredEngines = Annotated[
     str,
     typer.Option(
         "--engine",
+        rich_help_panel=_MEASUREMENT,
         help="Libraries to run artifacts in, as in onnxruntime,openvino; each computes in those of "
         "--precision that it has.",
     ),
@@ -68,12 +76,14 @@ class Command:
             it has a parameter `flags`, the values that were typed by flag name.
         json: whether it has `--json`.
         help: its description; None: the function's docstring.
+        example: a command line, shown at the top of its help.
     """
 
     function: Callable[..., int]
     request: type[Section] | None
     json: bool = True
     help: str | None = None
+    example: str | None = None
 
     def add_to(self, app: typer.Typer, name: str) -> None:
         """Register it under a name."""
@@ -83,15 +93,19 @@ class Command:
         flags = {} if self.request is None else flags_of(self.request)
         generated = {flag.parameter: flag for flag in flags.values()}
         shared = {"quiet": Quiet, "verbose": Verbose} | ({"as_json": Json} if self.json else {})
+        first = {flag.parameter for flag in generated.values() if flag.first} | set(parameters)
         ordered = [
-            *parameters.values(),
             *map(_parameter, generated.values()),
+            *parameters.values(),
             *(_optional(key, annotation, False) for key, annotation in shared.items()),
         ]
         for parameter in ordered:  # who reads a file says that it cannot, as for any other reason
             for declared in getattr(parameter.annotation, "__metadata__", ()):
                 declared.readable = False
-        ordered.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        # A panel stands where the last of its sections does; what is shared by all comes last.
+        own = [*parameters.values(), *map(_parameter, generated.values())]
+        place = {_panel(x): number for number, x in enumerate(own)} | {GENERAL: len(own)}
+        ordered.sort(key=lambda x: (place[_panel(x)], x.name not in first))
 
         @functools.wraps(self.function)
         def called(**values: Any) -> int:
@@ -111,14 +125,14 @@ class Command:
             [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in ordered], return_annotation=int
         )
         called.__annotations__ = {p.name: p.annotation for p in ordered} | {"return": int}
-        app.command(name, help=self.help)(called)
+        app.command(name, cls=CommandHelp, help=self.help, epilog=self.example)(called)
 
 
 def command(
-    request: type[Section] | None = None, *, json: bool = True
+    request: type[Section] | None = None, *, json: bool = True, example: str | None = None
 ) -> Callable[[Callable[..., int]], Command]:
     """Make a function a `Command`; arguments are its."""
-    return lambda function: Command(function, request, json)
+    return lambda function: Command(function, request, json, example=example)
 
 
 @dataclass(frozen=True)
@@ -130,10 +144,17 @@ class CommandGroup:
 
     def add_to(self, app: typer.Typer, name: str) -> None:
         """Register all of them under a name."""
-        group = typer.Typer(help=self.help, no_args_is_help=True)
+        group = typer.Typer(cls=GroupHelp, help=self.help, invoke_without_command=True)
+        group.callback()(show_help)
         for member, command in self.members.items():
             command.add_to(group, member)
         app.add_typer(group, name=name)
+
+
+def show_help(context: typer.Context) -> None:
+    """What a command that has commands does when none is named."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def _require_utf8(values: Mapping[str, Any]) -> None:
@@ -164,8 +185,14 @@ def _parameter(flag: Flag) -> inspect.Parameter:
     else:
         names.append(flag.name)
     kind: Any = list[flag.kind] if flag.is_list else flag.kind  # type: ignore[name-defined]
-    annotation = Annotated[kind | None, typer.Option(*names, help=flag.help)]
+    panel = flag.panel or None
+    annotation = Annotated[kind | None, typer.Option(*names, help=flag.help, rich_help_panel=panel)]
     return _optional(flag.parameter, annotation, None)
+
+
+def _panel(parameter: inspect.Parameter) -> str:
+    (declared,) = parameter.annotation.__metadata__
+    return declared.rich_help_panel or GENERAL
 
 
 def _optional(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -27,19 +27,20 @@ Artifact = Annotated[
 ]
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE", help="One text per line; standard input by default, or -."),
+    typer.Argument(metavar="FILE...", help="One text per line; standard input by default, or -."),
 ]
 LinesOutput = Annotated[
     Path | None,
     typer.Option(
         "-o",
         "--output",
+        rich_help_panel="Answers",
         help="A new file, instead of standard output; of embeddings, .npy for a NumPy array.",
     ),
 ]
 
 
-@o.command(PredictRequest, json=False)
+@o.command(PredictRequest, json=False, example="compress predict out lines.txt -o answers.txt")
 def predict(
     request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
@@ -47,7 +48,7 @@ def predict(
     return _predict(request, directory, files, output)
 
 
-@o.command(PredictRequest, json=False)
+@o.command(PredictRequest, json=False, example="compress translate out lines.txt -o answers.txt")
 def translate(
     request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
@@ -55,7 +56,7 @@ def translate(
     return _predict(request, directory, files, output, ("translation",))
 
 
-@o.command(PredictRequest, json=False)
+@o.command(PredictRequest, json=False, example="compress classify out lines.txt --top-k 3")
 def classify(
     request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:

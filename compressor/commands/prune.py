@@ -12,10 +12,17 @@ from compressor.commands.console import console
 from compressor.request.recipe import PruneRequest
 
 
-@o.command(PruneRequest)
+@o.command(
+    PruneRequest, example="compress prune -m MODEL --scores scores.json --keep 0.5 -o pruned"
+)
 def prune(
     request: PruneRequest,
-    scores: Annotated[Path, typer.Option("--scores", help="Scores from `compress score`.")],
+    scores: Annotated[
+        Path,
+        typer.Option(
+            "--scores", rich_help_panel="Model and output", help="Scores from `compress score`."
+        ),
+    ],
     output: o.Output,
 ) -> int:
     """Remove the least important units, maybe repair, and save the smaller checkpoint."""

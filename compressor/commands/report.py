@@ -12,7 +12,7 @@ from compressor.commands.console import console
 from compressor.report import DEFAULT_FORMATS, FORMATS
 
 
-@o.command()
+@o.command(example="compress report out/report.json --format html -o page")
 def report(
     report: Annotated[Path, typer.Argument(help="The report.json of a run.")],
     output: o.Output,

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@o.command(Recipe)
+@o.command(
+    Recipe,
+    example="compress run -m MODEL --calibration train.tsv --test test.tsv --macs 0.5 -o out",
+)
 def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     recipe = _as_launched(build_recipe(flags, config))

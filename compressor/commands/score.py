@@ -16,13 +16,28 @@ if TYPE_CHECKING:
     from compressor.model.sublayers import Scores
 
 
-@o.command(ScoreRequest)
+@o.command(
+    ScoreRequest,
+    example="compress score -m MODEL --calibration train.tsv -o scores.json",
+)
 def score(
     flags: dict[str, Any],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Scores file to write (JSON).")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            rich_help_panel="Model and output",
+            help="Scores file to write (JSON).",
+        ),
+    ],
     compare: Annotated[
         list[str] | None,
-        typer.Option("--compare", help="Other methods to compare with; repeat for several."),
+        typer.Option(
+            "--compare",
+            rich_help_panel="Method",
+            help="Other methods to compare with; repeat for several.",
+        ),
     ] = None,
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
@@ -36,7 +51,8 @@ def score(
     _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(request, console)
     written = write_scores(output, scores, request.model)
-    lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
+    seconds = scores.cost["seconds"]
+    lines = [f"{scores.method}: scores in {output}, {seconds:.1f} s", scores.signature, ""]
     lines += _shown(scores)
     data = {"output": str(output), **written}
     if others:

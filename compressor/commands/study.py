@@ -20,5 +20,8 @@ def _run(request: StudyRequest, output: o.Output) -> int:
 
 study = o.CommandGroup(
     "Analyze the heads of a model; writes study-NAME.json, .md, .png and .svg.",
-    {name: o.Command(_run, request, help=request.__doc__) for name, request in STUDIES.items()},
+    {
+        name: o.Command(_run, request, help=request.__doc__, example=request.example)
+        for name, request in STUDIES.items()
+    },
 )

@@ -12,7 +12,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 
 
-@o.command()
+@o.command(example="compress verify out")
 def verify(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="What `compress` wrote, with a manifest.json.")

@@ -2,8 +2,8 @@
 
 `torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
 twice more: to decompose operators that it has no ONNX function for, and to convert operands of
-different types. With dynamic shapes this takes more than half of the CPU time of writing graphs;
-`benchmarks/export_time.py` times exports with and without it. Our graphs hardly need the first:
+different types. With dynamic shapes this takes more than half of the CPU time of writing graphs.
+Our graphs hardly need the first:
 what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
 dropped here. For the second, the types are known from the trace. Each export also makes tables of
 all operators, which takes about half a second; here a process makes them once.

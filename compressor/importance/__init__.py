@@ -38,6 +38,8 @@ class UnitMethod(Section):
         takes_penalty: a penalty on open gates may stand in place of the number of units to keep.
     """
 
+    panel: ClassVar[str] = "Method"
+
     learns: ClassVar[bool] = False
     needs_rows: ClassVar[bool] = True
     needs_answers: ClassVar[bool] = False

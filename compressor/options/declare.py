@@ -9,10 +9,11 @@ recipe file over the defaults, and refuses flags that the chosen sections have n
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -23,7 +24,13 @@ Request = TypeVar("Request", bound="Section")
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown options are errors, values never change."""
+    """Base of all sections: unknown options are errors, values never change.
+
+    Args:
+        panel: heading in `--help` of the options that the class itself declares.
+    """
+
+    panel: ClassVar[str] = ""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), validate_default=True
@@ -68,6 +75,8 @@ def option(
     short: str | None = None,
     needs: str | None = None,
     selects: bool = False,
+    panel: str | None = None,
+    first: bool = False,
     **bounds: Any,
 ) -> Any:
     """A field of a section, with all that its flag and its help need.
@@ -78,9 +87,14 @@ def option(
         short: a second name of one letter.
         needs: another field of the section, without which this one means nothing.
         selects: giving this flag chooses the variant of a union that has it.
+        panel: heading in `--help`, where that is not its section's.
+        first: it stands at the top of its panel, as those with `short` or `selects` do.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
-    extra: dict[str, Any] = {"flag": flag, "short": short, "needs": needs, "selects": selects}
+    extra: dict[str, Any] = {
+        "flag": flag, "short": short, "needs": needs, "selects": selects, "panel": panel,
+        "first": first or selects or short is not None,
+    }  # fmt: skip
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
@@ -118,6 +132,8 @@ class Flag:
     kind: type
     is_list: bool
     short: str | None = None
+    panel: str = ""
+    first: bool = False
     places: list[Place] = field(default_factory=list)
 
     @property
@@ -135,6 +151,8 @@ def shown(value: Any) -> str:
     """A value as it would be written on the command line."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -171,8 +189,16 @@ def _add(flags: dict[str, Flag], place: Place) -> None:
         switch = "name" not in members[0].model_fields and is_optional(info.annotation)
         kind, is_list = (bool, False) if switch else (str, False)
     if name not in flags:
-        flags[name] = Flag(name, _help(info), kind, is_list, extra.get("short"))
+        panel = extra.get("panel") or (members[0].panel if members else _declaring(place).panel)
+        short, first = extra.get("short"), bool(extra.get("first"))
+        flags[name] = Flag(name, _help(info), kind, is_list, short, panel, first)
     flags[name].places.append(place)
+
+
+def _declaring(place: Place) -> type[Section]:
+    """The class that an option is written in, which others inherit it from."""
+    classes = (c for c in place.variant.__mro__ if issubclass(c, Section))
+    return next(c for c in classes if place.name in inspect.get_annotations(c))
 
 
 def _help(info: FieldInfo) -> str:

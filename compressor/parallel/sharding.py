@@ -76,7 +76,7 @@ def _give_freed_memory_back() -> None:
     """Have glibc return blocks of 256 KiB and more to the system when they are freed.
 
     It comes to keep blocks of up to 32 MiB otherwise, and with them most of the weights that were
-    given up: a process of `benchmarks.shards` then needs more memory than one with whole models.
+    given up: a process with half of the weights then needs more memory than one with whole models.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -6,16 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from compressor.budgets.macs import Macs
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import KINDS, UNITS_OF, Units
 from compressor.model.weights import computed_weights, count_parameters
-from compressor.pipeline.unit_costs import model_shape
+from compressor.pipeline.unit_costs import costs_at, model_shape
 from compressor.throughput.multiply_adds import WorkSize, multiply_adds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-SHAPES = ((16, 16), (16, 128), (16, 512))  # (batch size, tokens per row)
+BATCH = 16
+TOKENS = (16, 128, 512)  # per row, where the model takes as many
 _FIXED = EMBEDDINGS, VOCABULARY, OTHER = "embeddings", "vocabulary", "other"
 
 
@@ -31,7 +33,7 @@ class PartFacts:
         units: how many each of its sublayers has.
         unit_width: `head_dim` of a head, 1 of a neuron.
         parameters: how many belong to it (see `inspect_checkpoint`).
-        macs_share: its share of the multiply-adds at each of `SHAPES`.
+        macs_share: its share of the multiply-adds at each of the shapes.
     """
 
     name: str
@@ -44,12 +46,18 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class ShapeFacts:
-    """One of `SHAPES`, and the share of its multiply-adds that no head or neuron has."""
+    """A batch, and its multiply-adds.
+
+    Args:
+        fixed_share: the share that no head or neuron has.
+        least_share: the smallest that `--macs` can ask for; None of a pruned model.
+    """
 
     batch_size: int
     source_tokens: int
     target_tokens: int
     fixed_share: float
+    least_share: float | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Inspection:
     parameters: int
     parts: list[PartFacts]
     tied: bool  # whether the vocabulary projection has the embeddings' weights, counted there
-    shapes: list[ShapeFacts]  # one for each of `SHAPES`
+    shapes: list[ShapeFacts]
 
 
 def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
@@ -85,9 +93,10 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
     parameters = count_parameters(model)
     owned[OTHER] = parameters - sum(owned.values())
+    longest = checkpoint.max_source_tokens
     sizes = [
-        WorkSize(batch, tokens, tokens if checkpoint.entry.decoder else 0)
-        for batch, tokens in SHAPES
+        WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
+        for tokens in sorted({min(tokens, longest) for tokens in TOKENS})
     ]
     works = [_work(checkpoint, size) for size in sizes]
     parts = [
@@ -111,9 +120,25 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parts=parts,
         tied=tied,
         shapes=[
-            ShapeFacts(size.batch, size.source, size.target, sum(work[x] for x in _FIXED))
+            ShapeFacts(
+                size.batch,
+                size.source,
+                size.target,
+                sum(work[x] for x in _FIXED),
+                _least_share(checkpoint, size),
+            )
             for size, work in zip(sizes, works, strict=True)
         ],
+    )
+
+
+def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
+    """The share of the multiply-adds that is left when all goes that may by default."""
+    if checkpoint.pruning is not None:
+        return None
+    budget, full = Macs(macs=[0.5]), checkpoint.mask  # of any share: the limits are the same
+    return budget.least_share(
+        budget.limits(full), costs_at(checkpoint, [(size.source, size.target)])
     )
 
 

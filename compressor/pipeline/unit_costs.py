@@ -20,7 +20,11 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     Everything is counted, the vocabulary too. As all operations that belong to a unit are linear
     in the number of units, one unit less says what each costs.
     """
-    lengths = [(len(x.source), task.target_tokens(x)) for x in examples]
+    return costs_at(checkpoint, [(len(x.source), task.target_tokens(x)) for x in examples])
+
+
+def costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> UnitCosts:
+    """As `unit_costs`, over rows of these source and target lengths."""
     full = Mask.full(checkpoint.layers)
 
     def count(shape: ModelShape) -> float:

@@ -47,6 +47,8 @@ class RecoveryMethod(Section):
         file_options: the options that name files.
     """
 
+    panel: ClassVar[str] = "Recovery"
+
     trains: ClassVar[bool] = False
     undoes_training: ClassVar[bool] = False
     file_options: ClassVar[tuple[str, ...]] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -68,7 +68,10 @@ class Recipe(Section):
     method: AnyMethod = option(DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP)
     budget: Annotated[AnyBudget, _NAMED]
     recovery: list[AnyRecovery] = option(
-        [{"name": "reconstruct"}], flag="--recover", help=RECOVER_HELP + " Default: reconstruct."
+        [{"name": "reconstruct"}],
+        first=True,
+        flag="--recover",
+        help=RECOVER_HELP + " Default: reconstruct.",
     )
     export: Export = Export()
     evaluation: Evaluation = Evaluation()
@@ -99,6 +102,8 @@ class Recipe(Section):
 class ScoreRequest(Section):
     """What `compress score` takes."""
 
+    panel: ClassVar[str] = "Method"
+
     model: ModelSection
     data: CalibrationData = CalibrationData()
     method: AnyScoring = option(DEFAULT_METHOD, flag="--method", help=METHOD_HELP)
@@ -114,7 +119,7 @@ class PruneRequest(Section):
     data: CalibrationData = CalibrationData()
     budget: Annotated[Counts, _NAMED]
     recovery: list[AnyRecovery] = option(
-        [], flag="--recover", help=RECOVER_HELP + " Default here: none."
+        [], first=True, flag="--recover", help=RECOVER_HELP + " Default here: none."
     )
     seed: int = SEED
     device: Device = DEVICE

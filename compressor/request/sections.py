@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -28,8 +28,10 @@ from compressor.options.declare import Section, option, split_commas
 from compressor.results import Inconclusive
 
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-TASK = option(None, short="-t", help="What it is for, if not the usual task.")
-VERIFY = option(True, help="Check the files against manifest.json first.")
+TASK = option(
+    None, short="-t", panel="Model and output", help="What it is for, if not the usual task."
+)
+VERIFY = option(True, panel="General", help="Check the files against manifest.json first.")
 CUDA_GRAPHS = option(
     True, help="On CUDA, capture small batches as CUDA graphs, where graphs are made for that."
 )
@@ -37,6 +39,8 @@ CUDA_GRAPHS = option(
 
 class Access(Section):
     """Which version of a checkpoint, and what loading it may do."""
+
+    panel: ClassVar[str] = "Model and output"
 
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
     allow_pickle: bool = option(False, help="Load weights that exist only as pytorch_model.bin.")
@@ -70,6 +74,8 @@ class ModelSection(Access):
 
 class Columns(Section):
     """Which columns of a file of rows are read."""
+
+    panel: ClassVar[str] = "Data"
 
     source_column: str | None = option(
         None, help="Text to translate or to summarize; default: source, or the first column."
@@ -105,32 +111,39 @@ class CalibrationData(Columns):
 
     calibration: str | None = option(
         None,
+        first=True,
         help="Rows to score, repair and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
         "may be packed (.gz, .zst).",
     )
     calibration_rows: int | None = option(
-        None, needs="calibration", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
+        None,
+        first=True,
+        needs="calibration",
+        ge=MINIMUM_ROWS,
+        help="Use only the first N, at least 8.",
     )
 
 
 class Data(CalibrationData):
     """Calibration rows, and rows to measure on."""
 
-    test: str | None = option(None, help="Rows to measure quality and speed on.")
+    test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
     test_rows: int | None = option(
-        None, needs="test", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
+        None, first=True, needs="test", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
     )
 
 
 class TestData(Columns):
     """Rows to measure finished artifacts on; two are enough."""
 
-    test: str = option(help="Rows to measure on.")
-    test_rows: int | None = option(None, ge=2, help="Use only the first N.")
+    test: str = option(first=True, help="Rows to measure on.")
+    test_rows: int | None = option(None, first=True, ge=2, help="Use only the first N.")
 
 
 class Export(Section):
     """The graphs to write."""
+
+    panel: ClassVar[str] = "Export"
 
     precision: list[str] = option(
         [BASE],
@@ -172,6 +185,8 @@ BLEU_TOKENIZER = option(
 class MetricSettings(Section):
     """How the metrics of answers are computed."""
 
+    panel: ClassVar[str] = "Measurement"
+
     bleu_tokenizer: str | None = BLEU_TOKENIZER
 
     @property
@@ -191,6 +206,8 @@ class Evaluation(MetricSettings):
 
 class Benchmark(Section):
     """How throughput is measured."""
+
+    panel: ClassVar[str] = "Measurement"
 
     batch_size: list[BatchSize] = option(
         [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
@@ -268,27 +285,29 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 class Gate(Section):
     """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
 
+    panel: ClassVar[str] = "Gate"
+
     max_metric_drop: list[str] = option(
-        [], help="Gate: a metric may fall by at most this, as in bleu=0.5."
+        [], help="A metric may fall by at most this, as in bleu=0.5."
     )
-    min_speedup: list[str] = option([], help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch).")
+    min_speedup: list[str] = option(
+        [], help="Speedup at least: 1.1@16 (at batch 16) or 1.1 (at every batch)."
+    )
     min_fastest_speedup: list[str] = option(
         [],
-        help="Gate: 2@16 or 2: the fastest build that keeps the quality, over the fastest dense "
-        "build of any engine (--engines).",
+        help="Speedup at least of the fastest build that keeps the quality, over the fastest "
+        "dense build of any engine (--engines): 2@16 or 2.",
     )
     max_size_mb: float | None = option(
-        None, gt=0, allow_inf_nan=False, help="Gate: megabytes of the ONNX files at most."
+        None, gt=0, allow_inf_nan=False, help="Megabytes of the ONNX files at most."
     )
-    max_macs: Share | None = option(
-        None, help="Gate: multiply-adds at most, as a share of dense: 0.5."
-    )
+    max_macs: Share | None = option(None, help="Multiply-adds at most, as a share of dense: 0.5.")
     max_parameters: Share | None = option(
-        None, help="Gate: parameters at most, as a share of dense: 0.5."
+        None, help="Parameters at most, as a share of dense: 0.5."
     )
     inconclusive: Inconclusive = option(
         "fail",
-        help="Gate: what a rule counts as whose limit is inside the confidence interval: fail, "
+        help="What a rule counts as whose limit is inside the confidence interval: fail, "
         "pass, or measured (as the measured number says).",
     )
 
@@ -308,6 +327,6 @@ class Gate(Section):
         return self
 
 
-SEED = option(0, ge=0, lt=2**32, help="Of everything random.")
-DEVICE = option("auto", help="auto, cpu or cuda.")
+SEED = option(0, panel="General", ge=0, lt=2**32, help="Seed of everything random.")
+DEVICE = option("auto", panel="General", help="Where to compute: auto, cpu or cuda.")
 Device = Literal["auto", "cpu", "cuda"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from compressor.options.bounds import (
     MOST_BATCH,
     MOST_BATCH_TOKENS,
@@ -14,9 +16,19 @@ from compressor.options.declare import Section, option
 from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 
 
-class PredictRequest(Section):
-    """What `compress predict` takes."""
+class _Engine(Section):
+    """What computes, and how many lines at once."""
 
+    panel: ClassVar[str] = "Engine"
+
+    precision: str | None = option(
+        None, help="One that was exported, or bf16 with openvino; the artifact's default otherwise."
+    )
+    engine: str = option(
+        "onnxruntime",
+        help="Library that computes: onnxruntime, openvino, ctranslate2, or auto: the fastest in "
+        "the same precision when the artifact was made, where that was measured.",
+    )
     batch_size: int | None = option(
         None, short="-b", ge=1, le=MOST_BATCH, help="Rows per batch at most."
     )
@@ -33,15 +45,6 @@ class PredictRequest(Section):
         le=MOST_CHUNK_LINES,
         help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
     )
-    precision: str | None = option(
-        None, help="One that was exported, or bf16 with openvino; the artifact's default otherwise."
-    )
-    engine: str = option(
-        "onnxruntime",
-        help="Library that computes: onnxruntime, openvino, ctranslate2, or auto: the fastest in "
-        "the same precision when the artifact was made, where that was measured.",
-    )
-    device: Device = DEVICE
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
     workers: int = option(
         1,
@@ -50,10 +53,16 @@ class PredictRequest(Section):
         help="Batches that are computed at the same time, each with --threads (default then 1).",
     )
     cuda_graphs: bool = CUDA_GRAPHS
-    verify: bool = VERIFY
     cache: str | None = option(
         None, help="Directory outside of the artifact where openvino keeps compiled models."
     )
+
+
+class _Answers(Section):
+    """What an answer says; each option is for the tasks that its help names."""
+
+    panel: ClassVar[str] = "Answers"
+
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
     prompt: str | None = option(
         None,
@@ -106,6 +115,13 @@ class PredictRequest(Section):
     target_language: str | None = option(
         None, help="Translation: language to translate into; by default the one of the artifact."
     )
+
+
+class PredictRequest(_Answers, _Engine):
+    """What `compress predict` takes."""
+
+    device: Device = DEVICE
+    verify: bool = VERIFY
 
 
 # What an artifact is opened with, where it is given.

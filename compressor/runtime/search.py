@@ -7,7 +7,7 @@ batch; in beam search, beam b of sentence s is row `s * num_beams + b`.
 No Python loop runs over the vocabulary, or within a step over rows, and greedy search leaves the
 choice of the best token to the graph. With the bundled translator in int8, on one thread,
 onnxruntime takes 93 % of the time of a greedy translation at batch 1 and 98 % at 64
-(benchmarks/results/step.md).
+(a single trial).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from compressor.runtime.processors import (
 EXCLUDED = np.float32(-1e9)
 # Finished sentences leave the batch when they are at least this share of it: copying the caches
 # of the others costs less than a step of the finished ones, and it is paid once. Greedy search with
-# the bundled translator (454 of its test lines, batches of 1024 tokens, one thread) took 6.1 CPU seconds when
+# the bundled translator (454 lines, batches of 1024 tokens, one thread) took 6.1 CPU seconds when
 # none ever left, and 3.5 to 3.8, within the noise, when a half to a sixteenth had to be finished.
 MIN_FINISHED_SHARE = 0.125
 

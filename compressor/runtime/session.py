@@ -25,7 +25,7 @@ _ERRORS_ONLY = 3  # onnxruntime's number of the severity
 # (device, precision) -> optimizations of onnxruntime that make our graphs slower there. Its one
 # kernel for residual addition and layer normalization is slower in float32 on the CPU than the two
 # that it replaces: without it encoders run 1.05 to 1.25 times as fast, decoders up to 1.03 times
-# (benchmarks/results/optimizers.md). All its other optimizations gain, or change nothing.
+# (single trials). All its other optimizations gain, or change nothing.
 _SLOWER = {("cpu", "fp32"): ("SkipLayerNormFusion",)}
 
 

@@ -29,7 +29,7 @@ from compressor.request.sections import (
 # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
 RESAMPLES = 10_000
 _METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Default: second-order.")
-_TEST = option(help="Rows to measure quality on.")
+_TEST = option(first=True, help="Rows to measure quality on.")
 
 
 class Testing(MetricSettings):
@@ -57,7 +57,10 @@ class ScoredAndTestRows(Data):
 class StudyRequest(Section):
     """What all studies take."""
 
+    panel: ClassVar[str] = "Study"
+
     name: ClassVar[str]
+    example: ClassVar[str]
     model: ModelSection
     data: Columns
     seed: int = SEED
@@ -101,6 +104,7 @@ class HeadsStudy(MeasuringStudy):
     """Quality with each head removed alone."""
 
     name = "heads"
+    example = "compress study heads -m MODEL --test test.tsv -o out"
     data: TestRows
 
 
@@ -108,6 +112,7 @@ class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
+    example = "compress study layers -m MODEL --calibration train.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: AnyScoring | None = option(
         None, flag="--method", help="Keep the head with the highest score. Default: the best head."
@@ -118,11 +123,12 @@ class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
+    example = "compress study curve -m MODEL --calibration train.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
     # Training at every point would take hours.
     recovery: list[Reconstruct] = option(
-        [], flag="--recover", help="none (default) or reconstruct at every point."
+        [], first=True, flag="--recover", help="none (default) or reconstruct at every point."
     )
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
@@ -141,6 +147,7 @@ class AgreementStudy(StudyRequest):
     """Do two data sets, or two halves of one, rank heads alike?"""
 
     name = "agreement"
+    example = "compress study agreement -m MODEL --calibration a.tsv --other b.tsv -o out"
     data: AgreementData
     method: AnyScoring = _METHOD
 
@@ -149,7 +156,10 @@ class TrainingModels(Access):
     """Checkpoints of one training."""
 
     path: list[str] = option(
-        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
+        first=True,
+        flag="--checkpoint",
+        min_length=2,
+        help="A checkpoint; repeat in the order of training.",
     )
     task: str | None = TASK
 
@@ -158,6 +168,10 @@ class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
+    example = (
+        "compress study training --checkpoint EARLY --checkpoint LAST --calibration train.tsv "
+        "--test test.tsv -o out"
+    )
     model: TrainingModels  # type: ignore[assignment]
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
@@ -172,6 +186,7 @@ class RolesStudy(StudyRequest):
     """Which heads are positional, syntactic, or attend to rare words."""
 
     name = "roles"
+    example = "compress study roles -m MODEL --calibration train.tsv -o out"
     data: CalibrationData = CalibrationData()
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
     pruned: str | None = option(None, help="The model after pruning (a directory).")

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from compressor.errors import CompressError
 from compressor.throughput.hardware import describe, versions
 
+# Extras that are no engines, and what they are for.
+_EXTRAS = {
+    "distributed": "several processes",
+    "summarization": "ROUGE",
+    "zstd": "data in .zst files",
+}
 _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The environment; each of `problems` is a sentence that says what to do."""
+    """The environment; each of `problems` is a sentence that says what to do.
+
+    Args:
+        engines: name -> version and what it can do here, or why it is absent.
+        providers: device -> whether onnxruntime computes on it.
+        optional: package that only some uses need -> its version, or how to install it.
+    """
 
     versions: dict[str, str]
     hardware: dict[str, str]
+    engines: dict[str, str]
     providers: dict[str, str]
+    optional: dict[str, str]
     problems: list[str]
 
     def as_dict(self) -> dict[str, Any]:
@@ -28,9 +42,68 @@ class Diagnosis:
 def diagnose() -> Diagnosis:
     """Look at the installed packages and try the execution providers."""
     providers, unusable = _providers()
-    return Diagnosis(
-        versions(), describe(), providers, problems=[*_clashes(), *_too_old(), *unusable]
-    )
+    hardware = describe()
+    engines = _engines() | {"pytorch": _pytorch("gpu" in hardware)}
+    problems = [*_clashes(), *_too_old(), *unusable]
+    return Diagnosis(versions(), hardware, engines, providers, _optional(), problems)
+
+
+def _engines() -> dict[str, str]:
+    """Each engine's version and the models that it runs, or why it cannot be used."""
+    from compressor.runtime.engines import ENGINES, engine_class
+
+    states = {}
+    for name in ENGINES:
+        engine = engine_class(name)
+        try:
+            states[name] = f"{engine.version()}, for {' and '.join(f'{x}s' for x in engine.kinds)}"
+        except CompressError as error:
+            states[name] = f"absent: {error}"
+    return states
+
+
+def _pytorch(has_gpu: bool) -> str:
+    """PyTorch's version, and whether it computes on a GPU.
+
+    Args:
+        has_gpu: whether the NVIDIA driver lists one.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        least = ".".join(map(str, _MINIMUM["torch"]))
+        return f"absent: {error}; install it with `pip install 'torch>={least}'`"
+    if torch.cuda.is_available():
+        return f"{torch.__version__}, with CUDA on {torch.cuda.get_device_name()}"
+    if not has_gpu:
+        why = "no CUDA: nvidia-smi lists no GPU here"
+    elif torch.version.cuda is None:
+        why = (
+            "no CUDA: this build of PyTorch is for CPUs; install the one for CUDA with "
+            "`pip install --force-reinstall torch`"
+        )
+    else:
+        why = f"no CUDA: PyTorch needs a driver for CUDA {torch.version.cuda} or newer"
+    return f"{torch.__version__}, {why}"
+
+
+def _optional() -> dict[str, str]:
+    """The packages of the extras, as the installed distribution declares them."""
+    from packaging.requirements import Requirement
+
+    try:
+        declared = [Requirement(text) for text in requires("compress-heads") or ()]
+    except PackageNotFoundError:
+        return {"compress-heads": "not installed, this is a checkout; `pip install .` in it"}
+    states = {}
+    for wanted in declared:
+        for extra in _EXTRAS:
+            alone = wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})
+            if alone and wanted.marker and wanted.marker.evaluate({"extra": extra}):
+                install = f"absent: `pip install '{wanted.name}{wanted.specifier}'`"
+                found = version(wanted.name) if _installed(wanted.name) else install
+                states[wanted.name] = f"{found} ({_EXTRAS[extra]})"
+    return states
 
 
 def _installed(name: str) -> bool:

@@ -13,7 +13,9 @@ from compressor.options.declare import option
 if TYPE_CHECKING:
     from compressor.tasks import Example, Task
 
-PATIENCE: Any = option(2, help="Training stops after so many epochs without gain.")
+PATIENCE: Any = option(
+    2, panel="Recovery", help="Training stops after so many epochs without gain."
+)
 
 
 def rate_option(needs: str | None = None) -> Any:
@@ -23,8 +25,9 @@ def rate_option(needs: str | None = None) -> Any:
         gt=0,
         allow_inf_nan=False,
         needs=needs,
-        help="Of weights that are trained. Default: 0.0001 for encoder-decoders, 0.0005 with "
-        "--distill-text, 0.00005 for encoders with a head, 0.0002 for classifiers with "
+        panel="Recovery",
+        help="Learning rate of weights that are trained. Default: 0.0001 for encoder-decoders, "
+        "0.0005 with --distill-text, 0.00005 for encoders with a head, 0.0002 for classifiers with "
         "--distill-text and for sentence encoders.",
     )
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from compressor.commands import application
 from compressor.commands import invoke as run
 from compressor.errors import UsageError
 from compressor.model.sublayers import Scores
@@ -65,6 +69,51 @@ def test_help_names_every_command_and_needs_no_torch():
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("run", "inspect", "prune", "export", "gate", "translate", "classify", "doctor"):
         assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["study"]])
+def test_a_bare_command_shows_its_commands(words, capsys):
+    assert run(words) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    name = "curve" if words else "doctor"
+    assert f"\n  {name} " in told.out
+    assert "..." not in told.out.partition("Commands:")[2]  # no description is cut
+
+
+PANELS = [
+    "Model and output", "Data", "Method", "Budget", "Recovery", "Export", "Measurement", "Gate",
+    "General",
+]  # fmt: skip
+
+
+def test_help_has_an_example_and_panels(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    headings = [x.removesuffix(":") for x in text.splitlines() if x[:1].isalpha()]
+    assert headings[1:] == ["Example", *PANELS]
+    assert "list[" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    first = [text.split(f"\n{name}:\n")[1].split()[:2] for name in PANELS]
+    assert first[0] == ["-m,", "--model"]
+    assert [words[0] for words in first[1:5]] == [
+        "--calibration",
+        "--method",
+        "--macs",
+        "--recover",
+    ]
+
+
+def test_the_examples_of_the_help_are_right_but_for_their_files(tmp_path, monkeypatch, capsys):
+    """Nothing is wrong with the options; the model, or the artifact, is not there."""
+    monkeypatch.chdir(tmp_path)
+    group: Any = typer.main.get_command(application())
+    commands = [*group.commands.values(), *group.commands["study"].commands.values()]
+    examples = [x.epilog for x in commands if x.epilog]
+    assert len(examples) >= 18
+    for example in examples:
+        assert run(shlex.split(example)[1:]) == 4, example
 
 
 def test_checkout_script_and_module_are_the_same_command():
@@ -234,6 +283,7 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path):
     done = compress("score", *model, "--calibration", inputs["calibration"], "-o", scores,
                     "--device", "cpu")  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("second-order: ")
     assert "second-order|" in done.stdout
     pruned = tmp_path / "pruned"
     done = compress("prune", *model, "--scores", scores, "--keep", "0.5", "-o", pruned,
@@ -289,6 +339,10 @@ def test_inspect_shows_what_units_cost(inputs):
     assert "3 x 4 = 12 heads of 8" in text
     assert "3 x 48 = 144 neurons" in text
     assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Next: "))
+    words = shlex.split(line)[1:]
+    assert words[:6] == ["compress", "run", "-m", str(inputs["model"]), "-t", "classification"]
+    assert float(words[words.index("--macs") + 1]) >= data["shapes"][0]["least_share"]
 
 
 def test_reports_can_be_written_again(finished, tmp_path):
@@ -304,7 +358,19 @@ def test_doctor_knows_this_environment():
     data = json.loads(done.stdout)
     assert data["providers"]["cpu"].startswith("works")
     assert data["versions"]["torch"]
+    assert data["engines"].keys() == {"onnxruntime", "openvino", "ctranslate2", "pytorch"}
+    assert data["engines"]["pytorch"].startswith(data["versions"]["torch"])
     assert compress("doctor").stdout.splitlines()[-1] == "no problems found"
+
+
+def test_doctor_says_how_to_install_an_engine_that_is_absent(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "openvino", None)  # its import fails
+    assert run(["doctor"]) == 0
+    told = capsys.readouterr().out
+    (line,) = (line for line in told.splitlines() if " absent: " in line)
+    assert line.startswith("openvino ")
+    assert "not installed" in line
+    assert "pip install 'openvino>=" in line
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as on a terminal need POSIX")

@@ -1,1 +1,0 @@
-"""What scoring costs, against one plain forward and backward pass over the same rows."""

@@ -1,0 +1,96 @@
+"""What `--help` shows: an example, then the options in panels; plain text, 80 columns, no cuts."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+GENERAL = "General"
+_NO_PANELS = 12  # options that need no panels to be found among
+_NAME_WIDTH = 26
+_WIDTH = 74  # of an example, within 80 columns
+_TYPES = {
+    "<str>": "<text>", "<list[str]>": "<text>", "<float>": "<number>", "<int>": "<number>",
+    "<list[path]>": "<path>",
+}  # fmt: skip
+
+
+class CommandHelp(TyperCommand):
+    """A command whose help begins with its example, kept as Typer's epilog."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        names = (_argument(p) if p.required else f"[{_argument(p)}]" for p in arguments)
+        return ["[OPTIONS]", *names]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        super().format_help_text(ctx, formatter)
+        if self.epilog:
+            with formatter.section("Example"):
+                formatter.write(f"{example(self.epilog)}\n")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example stands at the top."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for panel, rows in panels(self, ctx):
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=_NAME_WIDTH)
+
+
+class GroupHelp(TyperGroup):
+    """A command with commands, whose descriptions are shown whole."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary(x)) for name, x in self.commands.items()])
+
+
+def example(line: str) -> str:
+    """A command line, broken before an option where 80 columns ask for it, as a shell reads it."""
+    lines = [""]
+    for part in line.replace(" -", "\n-").splitlines():
+        if len(lines[-1]) + len(part) > _WIDTH:
+            lines.append("    ")
+        lines[-1] += f" {part}"
+    return " \\\n".join(f" {line}" for line in lines)
+
+
+def summary(command: Any) -> str:
+    """The first paragraph of what a command says it does."""
+    return " ".join((command.help or "").split("\n\n")[0].split())
+
+
+def panels(command: Any, ctx: Any) -> list[tuple[str, list[tuple[str, str]]]]:
+    """A command's arguments and options: (panel, rows of name and help), in declared order."""
+    arguments = [p for p in command.get_params(ctx) if p.param_type_name == "argument"]
+    options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
+    shown = [("Arguments", [(_argument(p), _help(p, ctx)) for p in arguments])]
+    if len(options) <= _NO_PANELS:
+        return [*shown[: len(arguments)], ("Options", [_row(p, ctx) for p in options])]
+    shown += [(name, [_row(p, ctx) for p in group]) for name, group in groupby(options, _panel)]
+    return [(name, rows) for name, rows in shown if rows]
+
+
+def _panel(parameter: Any) -> str:
+    return getattr(parameter, "rich_help_panel", None) or GENERAL
+
+
+def _argument(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _help(parameter: Any, ctx: Any) -> str:
+    return str(parameter.get_help_record(ctx)[1])
+
+
+def _row(parameter: Any, ctx: Any) -> tuple[str, str]:
+    """`--[no-]verify`, `-b, --batch-size <text>`, and what it is for."""
+    names, text = parameter.get_help_record(ctx)
+    if parameter.secondary_opts:
+        return f"--[no-]{parameter.opts[0].removeprefix('--')}", text
+    for theirs, ours in _TYPES.items():
+        names = names.replace(theirs, ours)
+    return names, text
