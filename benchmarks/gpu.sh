@@ -19,10 +19,11 @@ work=${WORK:-$folder/work}
 device=${DEVICE:-cuda}
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
-batches="1 16 64 256" lengths="32 128" seconds=0.4 rows="64 512 2048" lines=16384 steps=30
+batches="1 16 64 256" lengths="32 128" seconds=0.4 rows="64 512 2048" lines=16384 steps=30 test_rows=454
 encoder_programs="eager compile"
 if [ -n "${QUICK:-}" ]; then
-  batches="1 2" lengths="8" seconds=0.01 rows="8 16" lines=64 steps=2 encoder_programs="eager"
+  batches="1 2" lengths="8" seconds=0.01 rows="8 16" lines=64 steps=2 test_rows=8
+  encoder_programs="eager"
 fi
 rivals="eager"
 "$python" -c "import ctranslate2" 2>/dev/null && rivals="eager ctranslate2"
@@ -57,7 +58,8 @@ if [ -n "${CLASSIFIER:-}" ]; then
 fi
 # shellcheck disable=SC2086
 stage translator 100 "$python" -m benchmarks.speed translator --work "$work" --device "$device" \
-  --programs $rivals --batches $batches --seconds "$seconds" --results "$folder"
+  --programs $rivals --batches $batches --seconds "$seconds" --test-rows "$test_rows" \
+  --results "$folder"
 # shellcheck disable=SC2086
 stage distillation 80 "$python" -m benchmarks.distill_rate --device "$device" --lines "$lines" \
   --rows $rows --steps "$steps" --output "$folder/distill-rate.json"

@@ -11,12 +11,10 @@ import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     ValidationInfo,
-    model_validator,
 )
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
@@ -24,8 +22,6 @@ HALF_RANGE = "values within float16's range"
 FROM_FILE = {"file": True}  # validation context of what is read from a file
 # In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
-# With fewer draws a bootstrap's interval may lie anywhere.
-_DRAWS_THAT_TELL = 100
 
 
 def _is_number(value: Any, info: ValidationInfo) -> Any:
@@ -47,45 +43,11 @@ def _is_ratio(value: Any, info: ValidationInfo) -> Any:
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
 
-def _at_least_zero(value: float) -> float:
-    if value < 0:
-        raise ValueError(f"{value:g} is negative")
-    return value
-
-
-def _at_most_all(value: float) -> float:
-    if value > 1 and differ(value, 1):
-        raise ValueError(f"{value:g} is a share of more than all")
-    return value
-
-
-def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
-    if ends[0] > ends[1]:
-        raise ValueError(f"the interval [{ends[0]:g}, {ends[1]:g}] is reversed")
-    return ends
-
-
-def differ(first: float, second: float) -> bool:
-    """Whether numbers differ by more than rounding; NaN differs from nothing."""
-    return abs(first - second) > 1e-6 * max(1, abs(first), abs(second))
-
-
-def _outside(value: float, interval: tuple[float, float]) -> float:
-    return max(interval[0] - value, value - interval[1])
-
-
-def _far_outside(what: str, value: float, interval: tuple[float, float]) -> str:
-    return f"the {what} {value:g} lies far outside its interval [{interval[0]:g}, {interval[1]:g}]"
-
-
 # JSON has no NaN; as the string "NaN" it can be written and read back.
 Number = Annotated[float, BeforeValidator(_is_number)]
-Ratio = Annotated[float, BeforeValidator(_is_ratio), AfterValidator(_at_least_zero)]
+Ratio = Annotated[float, BeforeValidator(_is_ratio)]
 Whole = Annotated[int, BeforeValidator(_is_number)]
-Amount = Annotated[Number, AfterValidator(_at_least_zero)]
-Share = Annotated[Amount, AfterValidator(_at_most_all)]
-Count = Annotated[Whole, AfterValidator(_at_least_zero)]
-Interval = Annotated[tuple[Number, Number], AfterValidator(_ascending)]
+Interval = tuple[Number, Number]
 
 
 class ResultModel(BaseModel):
@@ -101,7 +63,7 @@ class Quality(ResultModel):
 
     metrics: dict[str, Number]
     signatures: dict[str, str]
-    rows: Count
+    rows: Whole
 
 
 class Comparison(ResultModel):
@@ -112,27 +74,12 @@ class Comparison(ResultModel):
     pruned: Number
     difference: Number
     interval: Interval  # 95 % percentile interval of the difference
-    p_value: Share  # two-sided
-    resamples: Count
+    p_value: Number  # two-sided
+    resamples: Whole
     # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
     discordant: tuple[Whole, Whole] | None = None
     floor: Number | None = None  # what chance gives the dense model's answers
     at_floor: bool = False  # whether its score cannot be told from that; then nothing can be said
-
-    @model_validator(mode="after")
-    def _numbers_agree(self, info: ValidationInfo) -> Comparison:
-        if not info.context:
-            return self
-        if differ(self.pruned - self.dense, self.difference):
-            raise ValueError(
-                f"{self.pruned:g} - {self.dense:g} is no difference of {self.difference:g}"
-            )
-        # Of very few rows a percentile interval need not contain the difference, but is near it.
-        width = self.interval[1] - self.interval[0]
-        outside = _outside(self.difference, self.interval)
-        if self.resamples >= _DRAWS_THAT_TELL and outside > width and differ(outside, width):
-            raise ValueError(_far_outside("difference", self.difference, self.interval))
-        return self
 
 
 class Check(ResultModel):
@@ -165,17 +112,17 @@ class Variant(ResultModel):
     directory: str
     budget: str
     kept: dict[str, list[Whole]]  # attention sublayer -> kept heads
-    heads: dict[str, Count]  # attention sublayer -> heads before removal
-    neurons: dict[str, Count]  # feed-forward part -> neurons before removal
-    kept_neurons: dict[str, Count]  # feed-forward part -> how many are kept
+    heads: dict[str, Whole]  # attention sublayer -> heads before removal
+    neurons: dict[str, Whole]  # feed-forward part -> neurons before removal
+    kept_neurons: dict[str, Whole]  # feed-forward part -> how many are kept
     dropped_layers: list[str] = []  # Transformer layers that are skipped whole, `decoder.2`
-    macs_share: Share  # of the dense model's multiply-adds, at the rows' lengths
-    parameters: Count
-    checkpoint_bytes: Count
-    onnx_bytes: Count
-    output_tokens: Count | None = None  # how many a translator's decoder scores
-    embedding_rows: Count | None = None  # of an encoder's tokens
-    embedding_bytes: Count | None = None  # of these rows in float32
+    macs_share: Number  # of the dense model's multiply-adds, at the rows' lengths
+    parameters: Whole
+    checkpoint_bytes: Whole
+    onnx_bytes: Whole
+    output_tokens: Whole | None = None  # how many a translator's decoder scores
+    embedding_rows: Whole | None = None  # of an encoder's tokens
+    embedding_bytes: Whole | None = None  # of these rows in float32
     precision: str
     engine: str = "onnxruntime"  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of
@@ -198,50 +145,21 @@ class Variant(ResultModel):
         """Name of the float32 model that this is one precision of."""
         return self.base or self.name
 
-    @model_validator(mode="after")
-    def _units_exist(self) -> Variant:
-        if self.kept.keys() != self.heads.keys():
-            odd = sorted(self.kept.keys() ^ self.heads.keys())
-            raise ValueError(f"variant {self.name!r}: kept and heads differ in the layers {odd}")
-        for name, kept in self.kept.items():
-            if len(set(kept)) != len(kept) or not all(0 <= x < self.heads[name] for x in kept):
-                raise ValueError(
-                    f"variant {self.name!r}: kept heads {kept[:99]} of {name} are not distinct "
-                    f"numbers below {self.heads[name]}"
-                )
-        if self.kept_neurons.keys() != self.neurons.keys() or any(
-            not 0 <= kept <= self.neurons[name] for name, kept in self.kept_neurons.items()
-        ):
-            raise ValueError(f"variant {self.name!r}: kept_neurons and neurons do not agree")
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_counted_alike(self) -> Variant:
-        rows = 0 if self.quality is None else self.quality.rows
-        for found in (*self.comparisons, *self.base_comparisons):
-            lost, won = found.discordant or (0, 0)
-            if min(lost, won) < 0 or (found.discordant and lost + won > rows):
-                raise ValueError(
-                    f"variant {self.name!r}: {lost} and {won} rows with another answer are not "
-                    f"possible on {rows} rows"
-                )
-        return self
-
 
 class Timing(ResultModel):
     """One model at one batch size."""
 
     variant: str
-    batch_size: Count
-    source_tokens: Amount  # mean real tokens per row
-    padded_source_tokens: Amount  # mean tokens per row with padding
-    target_tokens: Amount  # mean generated tokens per row; 0 for classifiers
-    runs: Count
-    sentences_per_second: Amount
-    tokens_per_second: Amount  # generated tokens, or real source tokens for classifiers
-    latency_ms: dict[Literal["p50", "p90", "p99"], Amount]  # of one batch
-    peak_memory_mib: Amount | None = None
-    speedup: Amount | None = None  # sentences per second over dense, from the same run
+    batch_size: Whole
+    source_tokens: Number  # mean real tokens per row
+    padded_source_tokens: Number  # mean tokens per row with padding
+    target_tokens: Number  # mean generated tokens per row; 0 for classifiers
+    runs: Whole
+    sentences_per_second: Number
+    tokens_per_second: Number  # generated tokens, or real source tokens for classifiers
+    latency_ms: dict[Literal["p50", "p90", "p99"], Number]  # of one batch
+    peak_memory_mib: Number | None = None
+    speedup: Number | None = None  # sentences per second over dense, from the same run
     speedup_interval: Interval | None = None
     macs_ratio: Ratio | None = None  # multiply-adds of dense over this model's, at these lengths
     provider: str | None = None  # what ran it; None where only the whole measurement tells
@@ -249,21 +167,11 @@ class Timing(ResultModel):
     engine: str | None = None
     # Where several engines were timed: over the dense model in the same engine (float32 where that
     # was timed), and over `fastest`, the fastest dense build of any engine at this batch size.
-    engine_speedup: Amount | None = None
+    engine_speedup: Number | None = None
     engine_speedup_interval: Interval | None = None
     fastest: str | None = None
-    fastest_speedup: Amount | None = None
+    fastest_speedup: Number | None = None
     fastest_speedup_interval: Interval | None = None
-
-    @model_validator(mode="after")
-    def _speedup_agrees(self, info: ValidationInfo) -> Timing:
-        if not info.context or self.speedup is None or self.speedup_interval is None:
-            return self
-        # Medians of few passes are skewed, so an interval need not contain the speed-up.
-        low, high = self.speedup_interval
-        if _outside(self.speedup, self.speedup_interval) > max(high - low, low / 4):
-            raise ValueError(_far_outside("speed-up", self.speedup, self.speedup_interval))
-        return self
 
 
 class Throughput(ResultModel):
@@ -272,7 +180,7 @@ class Throughput(ResultModel):
     provider: str
     device: str
     precision: str
-    threads: Count
+    threads: Whole
     lengths: str  # how lengths were chosen, in words
     rows: list[Timing]
 
@@ -281,7 +189,7 @@ class Source(ResultModel):
     """A data file: where, how many rows, and a fingerprint of what was used."""
 
     files: list[str]
-    rows: Count
+    rows: Whole
     sha256: str
 
 
@@ -293,9 +201,9 @@ class LayerCost(ResultModel):
     """
 
     kind: str
-    units: Count
-    layers: Count  # that were reduced at once
-    speedup: Amount  # of that model over dense
+    units: Whole
+    layers: Whole  # that were reduced at once
+    speedup: Number  # of that model over dense
     speedup_interval: Interval
     saved_share: Number  # of the dense time, per sublayer; never falls as units go
 
@@ -303,8 +211,8 @@ class LayerCost(ResultModel):
 class CostTable(ResultModel):
     """Measured cost of units at one batch size on one machine."""
 
-    batch_size: Count
-    dense_seconds: Amount  # of a batch
+    batch_size: Whole
+    dense_seconds: Number  # of a batch
     lengths: str  # how lengths were chosen, in words
     rows: list[LayerCost]
 
@@ -315,7 +223,7 @@ class SpeedTry(ResultModel):
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen
     kept: str  # units, in words
-    speedup: Amount  # measured
+    speedup: Number  # measured
     speedup_interval: Interval
     met: bool
 
@@ -325,10 +233,10 @@ class LayersTry(ResultModel):
 
     layers: list[str]  # in the order in which they went, `decoder.2`
     kept: str = ""  # units; none where no choice is fast enough
-    speedup: Amount | None = None  # over dense, measured
+    speedup: Number | None = None  # over dense, measured
     # From the dense model on held-out rows, after the repair, nats per loss term; None where the
     # wanted speed-up was not reached.
-    divergence: Amount | None = None
+    divergence: Number | None = None
 
 
 class SpeedSearch(ResultModel):
@@ -343,14 +251,14 @@ class SpeedSearch(ResultModel):
 class QualityProbe(ResultModel):
     """A smaller model that was built, answered test rows, and was judged by them."""
 
-    kept: Count  # heads
-    neurons: Count  # kept, as heads
-    macs: Share  # share of the dense model's multiply-adds
-    position: Count  # on the path of cuts, the dense model being 0
+    kept: Whole  # heads
+    neurons: Whole  # kept, as heads
+    macs: Number  # share of the dense model's multiply-adds
+    position: Whole  # on the path of cuts, the dense model being 0
     comparison: Comparison
     bound: Number  # lower confidence bound of the difference
-    confidence: Share  # of the bound, one-sided
-    rows_needed: Count | None = None  # for a bound within the limit; None where none are enough
+    confidence: Number  # of the bound, one-sided
+    rows_needed: Whole | None = None  # for a bound within the limit; None where none are enough
     accepted: bool
 
 
@@ -362,9 +270,9 @@ class QualitySearch(ResultModel):
     proof: Literal["bound", "measured"]  # what a probe must show to be accepted
     rows: Source  # that probes were judged on
     probes: list[QualityProbe]  # in the order they were made
-    held_out: Count  # rows that looks, and all final figures, were measured on
+    held_out: Whole  # rows that looks, and all final figures, were measured on
     looks: list[QualityProbe]  # in the order they were made
-    delivered: Count  # position of the look that is the delivered model
+    delivered: Whole  # position of the look that is the delivered model
     proven: bool  # whether its bound on the held-out rows is within the limit
 
 
@@ -386,4 +294,4 @@ class Outcome(ResultModel):
     measured: Number | None = None
     interval: Interval | None = None  # confidence bounds; None of exact numbers
     limit: Number | None = None  # on the scale of `measured`
-    enough: Count | None = None  # rows, or timed batches, that would about settle it
+    enough: Whole | None = None  # rows, or timed batches, that would about settle it

@@ -40,7 +40,7 @@ COMMANDS = (
 FOR_ONE = ("demo", "score", "study", "prune", "export", "evaluate", "bench")
 # Commands that stand in the file of another one.
 IN_FILE = {"translate": "predict", "classify": "predict"}
-RESUMABLE = ("run", "demo", "study")
+RESUMABLE = ("run", "demo")
 BUG = 70
 INTERRUPTED = 130
 

@@ -1,4 +1,4 @@
-"""`compress report`: render one or several reports again, or side by side."""
+"""`compress report`: render a report again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compressor.report import DEFAULT_FORMATS, FORMATS
 
 @o.command()
 def report(
-    reports: Annotated[list[Path], typer.Argument(help="report.json files of the same model.")],
+    report: Annotated[Path, typer.Argument(help="The report.json of a run.")],
     output: o.Output,
     formats: Annotated[
         list[str] | None,
@@ -26,12 +26,11 @@ def report(
         bool, typer.Option("--plots", help="Also write the plots as PNG and SVG files.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option(help="Check the reports against the manifest.json beside them first.")
+        bool, typer.Option(help="Check the report against the manifest.json beside it first.")
     ] = True,
 ) -> int:
-    """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
+    """Write report files (Markdown, HTML, JUnit, plots) from a report.json."""
     from compressor.report import require_replaceable, write_reports
-    from compressor.report.combine import combine
     from compressor.report.plots import save_plots
     from compressor.report.schema import load_report
     from compressor.report.summary import short_table, summary
@@ -42,14 +41,13 @@ def report(
     require_replaceable(output, names)
     if plots:
         _require_plots(output)
-    combined = combine([load_report(path, verify=verify) for path in reports])
-    written = write_reports(combined, output, names)
+    found = load_report(report, verify=verify)
+    written = write_reports(found, output, names)
     if plots:
-        written += save_plots(combined, output)
-    console.message("wrote " + ", ".join(str(path) for path in written))
-    console.result(
-        short_table(combined), {"written": [str(path) for path in written], **summary(combined)}
-    )
+        written += save_plots(found, output)
+    paths = [str(path) for path in written]
+    console.message("wrote " + ", ".join(paths))
+    console.result(short_table(found), {"written": paths, **summary(found)})
     return 0
 
 

@@ -29,7 +29,7 @@ def score(
     from compressor.pipeline.scores_file import write_scores
     from compressor.pipeline.single_steps import score_checkpoint
     from compressor.request.validate import score_requests
-    from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_table
+    from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_text
 
     request, *others = score_requests(flags, compare or [])
     plot = output.with_suffix(".png")
@@ -43,7 +43,7 @@ def score(
         compared = [scores, *(score_checkpoint(other, console) for other in others)]
         comparison = compare_scores(compared)
         comparison_plot(compared, plot)
-        lines += ["", comparison_table(comparison), f"plot: {plot}"]
+        lines += ["", comparison_text(comparison), f"plot: {plot}"]
         data |= {"comparison": comparison, "plot": str(plot)}
     console.result("\n".join(lines), data)
     return 0

@@ -12,11 +12,12 @@ rows that all have the same label. The floor of correlations is 0, and of rankin
 Of BLEU, which smooths, a score counts as 0 here where of any length no n-gram matches.
 
 A score is at the floor unless a bootstrap shows it to be above: the difference of the two, on the
-same draws of rows, must be positive in 95 % of them.
+same draws of rows, must be positive in 95 % of them. Of very many rows some are looked at.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,7 @@ import numpy as np
 from compressor.errors import InputError
 from compressor.evaluation.draws import resampled_counts
 from compressor.evaluation.metric import Metric
-from compressor.evaluation.metrics import metrics_for
+from compressor.evaluation.metrics import main_metric, metrics_for
 from compressor.tasks import Rows
 
 DRAWS = 200
@@ -39,7 +40,7 @@ class Floor:
     """What a metric sees in a model's answers.
 
     Args:
-        dense: the model's score.
+        dense: the model's score on the rows looked at.
         score: that of answers that know nothing of their rows.
         reached: whether the model's score cannot be told from that.
     """
@@ -69,7 +70,7 @@ def require_sight(rows: Rows, answers: Sequence[str], asked: str) -> None:
         count, what = rows.counted
         raise InputError(
             f"{asked}: on {count:,} {what} the dense model's {metric.label} of "
-            f"{found.dense:.{metric.digits}f} is at the metric's floor "
+            f"{main_metric(rows, answers)[0]:.{metric.digits}f} is at the metric's floor "
             f"({found.score:.{metric.digits}f} for answers that know nothing of the {what}), so "
             f"that no loss could be seen; {metric.advice}",
             id="metric-at-floor",
@@ -82,6 +83,11 @@ def _find(
 ) -> Floor:
     metric = kind()
     metric.tokenizer = tokenizer
+    if len(answers) > metric.floor_rows:
+        drawn = random.Random(SEED).sample(range(len(answers)), metric.floor_rows)
+        answers, references = (
+            tuple(texts[row] for row in drawn) for texts in (answers, references)
+        )
     labels = sorted({*answers, *references})
     (own,) = metric.statistics([answers], references, labels)
     every = np.ones(len(answers))

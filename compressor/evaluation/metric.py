@@ -41,6 +41,7 @@ class Metric(ABC):
         has_exact_test: whether it counts rows that are right (`right`).
         counted: what it is averaged over, and what is drawn in a bootstrap.
         scale: the best score less the worst one. A limit of so much allows everything.
+        floor_rows: how many rows are looked at, at most, to find the floor.
         floor: the score of answers that know nothing of their rows, where that is always the same.
         advice: what to do where a score is at the floor.
         tokenizer: name of the one that splits texts, see `choose_tokenizer`; the same for all
@@ -54,6 +55,7 @@ class Metric(ABC):
     has_exact_test: ClassVar[bool] = False
     counted: ClassVar[str] = "rows"
     scale: ClassVar[float] = 100.0
+    floor_rows: ClassVar[int] = 20_000
     floor: ClassVar[float | None] = None
     advice: ClassVar[str] = "give more rows, or a model that is good at them"
     tokenizer: str = ""

@@ -45,9 +45,6 @@ def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, s
 
     Args:
         tokenizers: metric -> name.
-
-    Raises:
-        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
     """
     metric = METRICS[name]()
     if name in tokenizers:
@@ -58,7 +55,9 @@ def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, s
 
 
 def with_tokenizers(
-    rows: Rows, wanted: Mapping[str, str] | None = None, tell: Callable[[str], None] | None = None
+    rows: Rows,
+    wanted: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Rows:
     """Rows that say how their metrics split texts, so that all parts of them are split alike.
 
@@ -81,9 +80,26 @@ def with_tokenizers(
         settled[name] = chosen.name
         if chosen.reason:
             said[chosen.reason] = None
-    for reason in said if tell is not None else ():
+    for reason in said:
         tell(reason)
     return replace(rows, tokenizers=settled)
+
+
+def metrics_of_task(
+    task: str, references: Sequence[str], tokenizers: Mapping[str, str] | None
+) -> list[Metric]:
+    """All metrics of a task for answers to rows that are known by their references alone.
+
+    Args:
+        tokenizers: metric -> tokenizer that was asked for.
+
+    Raises:
+        UsageError: an unknown task, or see `Metric.require_tokenizer`, as for EnvironmentProblem.
+    """
+    asked = tokenizers or {}
+    for name, tokenizer in asked.items():
+        METRICS[name]().require_tokenizer(tokenizer)
+    return [make_metric(name, references, asked) for name in TASKS[task].metrics]
 
 
 def score_answers(
@@ -105,7 +121,7 @@ def score_answers(
         UsageError: an unknown task.
         InputError: no rows, another number of answers than references, or an unknown label.
     """
-    metrics = [make_metric(x, references, tokenizers or {}) for x in TASKS[task].metrics]
+    metrics = metrics_of_task(task, references, tokenizers)
     return _score(metrics, answers, references, labels)
 
 
@@ -116,7 +132,8 @@ def metrics_of(rows: Rows) -> tuple[str, ...]:
 
 def metrics_for(rows: Rows) -> list[Metric]:
     """The metrics of answers to some rows, the main one first."""
-    return [make_metric(name, rows.references, rows.tokenizers) for name in metrics_of(rows)]
+    references = rows.references
+    return [make_metric(name, references, rows.tokenizers) for name in metrics_of(rows)]
 
 
 def require_references(rows: Rows) -> None:

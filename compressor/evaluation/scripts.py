@@ -26,7 +26,7 @@ ENOUGH = 0.1  # share of the letters from which on a script counts
 
 
 def script_of(character: str) -> str:
-    """The script of a character, `Thai`; of one that is none of a script, any other text."""
+    """The script of a letter, `Thai`; of other characters any word."""
     words = unicodedata.name(character, "?").split()
     first = words[1] if words[0] in _WIDTHS else words[0]
     return _NAMED.get(first, first.capitalize())

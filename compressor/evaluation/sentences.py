@@ -26,7 +26,8 @@ _ROWS_PER_CHUNK = 2000  # of references whose n-grams sacreBLEU holds at once
 
 
 class _SacreBleu(SumMetric):
-    deals = 1  # what chance gives a sentence is next to nothing beside what a model gives it
+    # What chance gives a sentence is next to nothing beside what a model gives it.
+    deals, floor_rows = 1, 2_000
 
     @abstractmethod
     def theirs(self, references: Sequence[str]) -> Metric:

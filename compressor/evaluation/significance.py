@@ -29,9 +29,9 @@ from compressor.errors import InputError, UsageError
 from compressor.evaluation.draws import DRAWS_PER_CHUNK, resampled_counts
 from compressor.evaluation.floor import Floor, find_floor
 from compressor.evaluation.metric import Array, Metric, check_lengths, group_rows
-from compressor.evaluation.metrics import make_metric, metrics_for
+from compressor.evaluation.metrics import metrics_for, metrics_of_task
 from compressor.results import Comparison
-from compressor.tasks import TASKS, Rows
+from compressor.tasks import Rows
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
@@ -65,7 +65,7 @@ def compare(
         InputError: different numbers of rows, or fewer than two of them.
         UsageError: an unknown task, or fewer than one resample.
     """
-    metrics = [make_metric(x, references, tokenizers or {}) for x in TASKS[task].metrics]
+    metrics = metrics_of_task(task, references, tokenizers)
     return _compare(metrics, dense_outputs, pruned_outputs, references, resamples, seed)
 
 

@@ -50,6 +50,11 @@ class UnitMethod(Section):
         """Which weights are trained along."""
         return "none"
 
+    @property
+    def measures_metric(self) -> bool:
+        """Whether it computes the task's main metric."""
+        return False
+
     def check_units(self, units: Set[Units]) -> None:
         """Raise `UsageError` if the method is not for such units."""
 

@@ -31,9 +31,13 @@ class Ablation(ScoringMethod):
         "loss", help="ablation: measure the loss or the metric (BLEU or accuracy)."
     )
 
+    @property
+    def measures_metric(self) -> bool:
+        return self.ablate == "metric"
+
     def check_task(self, task: Task) -> None:
         super().check_task(task)
-        if self.ablate == "metric" and not task.one_example_per_row:
+        if self.measures_metric and not task.one_example_per_row:
             raise UsageError(
                 f"--ablate metric needs an answer to each row from one pass, and rows for "
                 f"{task.name} are read in parts; use --ablate loss",
@@ -57,7 +61,7 @@ class Ablation(ScoringMethod):
         from compressor.importance.ablation_runs import blocks_of, count_runs
 
         with torch.no_grad():
-            values, signature = (_by_metric if self.ablate == "metric" else _by_loss)(scoring)
+            values, signature = (_by_metric if self.measures_metric else _by_loss)(scoring)
         for layer in scoring.layers:
             for block in blocks_of(scoring, layer):
                 share = values[layer.name][block[0]] / len(block)

@@ -47,7 +47,7 @@ from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import read_layout, read_sentence_settings
 from compressor.model.sentence_head import add_head
-from compressor.model.sentence_settings import SENTENCE_TRANSFORMER, SentenceSettings
+from compressor.model.sentence_settings import MODULES, SENTENCE_TRANSFORMER, SentenceSettings
 from compressor.model.sentence_texts import follow_settings
 from compressor.model.span_logits import add_logits
 from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
@@ -165,7 +165,7 @@ def open_checkpoint(
         require_start(network.generation_config, directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     if entry.task == EMBEDDING:
-        width = int(network.config.hidden_size)
+        width = int(config.hidden_size)
         add_head(network, *read_layout(directory, width, settings, allow_pickle))
     elif entry.auto_class == READER:
         add_logits(network)
@@ -209,7 +209,14 @@ def _entry(
     architecture's usual one.
     """
     entry = architecture(config.model_type)
-    if task is None and settings is not None and settings.kind == SENTENCE_TRANSFORMER:
+    embeds = settings is not None and settings.kind == SENTENCE_TRANSFORMER
+    if embeds and entry.decoder:
+        raise InputError(
+            f"{MODULES} makes embeddings by the encoder of a {config.model_type} without its "
+            "decoder, which is not supported; give a model that is an encoder, such as bert",
+            id="architecture-variant-unsupported",
+        )
+    if embeds and task is None:
         return entry.for_class(ENCODER)
     names = config.architectures if isinstance(config.architectures, list) else []
     named = next(filter(None, (class_with_head(str(name)) for name in names)), None)

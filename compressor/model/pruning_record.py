@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
 from compressor.model.bounds import NEURONS
@@ -15,7 +17,6 @@ from compressor.model.sublayers import Mask
 from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
-PRUNING_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,16 @@ class PruningRecord:
         return self.contents.get("task")
 
 
+class _Schema(BaseModel, strict=True):
+    """What of the file is read here; everything else may stand there too."""
+
+    version: Literal[2] = Field(2, alias="schema")
+    kept: dict[str, list[int]]
+    units: dict[str, Annotated[int, Field(ge=1, le=NEURONS)]]
+    dropped_layers: list[str] = []
+    task: str | None = None
+
+
 def render_pruning_record(contents: Mapping[str, Any]) -> str:
     """The text of the file: indented, with each list of numbers in one line."""
     text = json.dumps(contents, indent=1, ensure_ascii=False)
@@ -63,22 +74,13 @@ def read_pruning_record(directory: Path) -> PruningRecord:
     path = directory / PRUNING_RECORD
     try:
         contents = read_json(path)
-        if contents.get("schema", PRUNING_SCHEMA) != PRUNING_SCHEMA:
-            schema = str(contents["schema"])[:40]
-            raise ValueError(f"it has schema {schema}, this version reads {PRUNING_SCHEMA}")
-        kept, totals = contents["kept"], contents["units"]
-        if not (isinstance(kept, dict) and isinstance(totals, dict)) or set(kept) != set(totals):
-            raise ValueError("`kept` and `units` must name the same sublayers")
-        for name, total in totals.items():
-            _require_units(name, kept[name], total)
-        if not isinstance(contents.get("task"), str | None):
-            raise ValueError("`task` is not a name")
+        _Schema.model_validate(contents)
         mask = recorded_mask(contents)
-        _require_layers(mask)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)[:300]
+    except (OSError, ValueError, LookupError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise InputError(
-            f"{path} does not say which units are kept: {reason}; prune the dense checkpoint again",
+            f"{path} does not say which units are kept: {reason:.300}; prune the dense checkpoint "
+            "again",
             id="units-file-malformed",
         ) from error
     return PruningRecord(mask, contents)
@@ -88,26 +90,3 @@ def recorded_mask(contents: Mapping[str, Any]) -> Mask:
     """The units that are left by the contents of the file."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
-
-
-def _require_layers(mask: Mask) -> None:
-    """Raise ValueError unless dropped layers are the model's, without units, and not all of them.
-
-    Every stack must keep one.
-    """
-    left = set(mask.layers()) - mask.dropped
-    if not mask.dropped <= set(mask.layers()):
-        raise ValueError("`dropped_layers` names layers that the model does not have")
-    if mask.without_layers(mask.dropped).keep != mask.keep:
-        raise ValueError("`dropped_layers` names layers that have kept units")
-    if {x.partition(".")[0] for x in mask.layers()} != {x.partition(".")[0] for x in left}:
-        raise ValueError("`dropped_layers` names all layers of a stack")
-
-
-def _require_units(name: str, kept: Any, total: Any) -> None:
-    """Raise ValueError unless `kept` are distinct numbers below `total`."""
-    if type(total) is not int or not 1 <= total <= NEURONS:
-        raise ValueError(f"{name} cannot have {str(total)[:40]} units")
-    numbers = isinstance(kept, list) and all(type(unit) is int for unit in kept)
-    if not numbers or len(set(kept)) < len(kept) or not set(kept) <= set(range(total)):
-        raise ValueError(f"the kept units of {name} are not different numbers below {total}")

@@ -225,9 +225,10 @@ def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
         if name in ENCODER_KWARGS:
             if not isinstance(value, dict | None):
                 raise malformed(path, f"{key} is {shown(value)}")
-            for inner in (value or {}).keys() - ENCODER_KWARGS[name]:
-                raise unsupported(path, f"{inner} of {key}", value[inner])
-            kwargs |= value or {}
+            given = value or {}
+            for inner in given.keys() - ENCODER_KWARGS[name]:
+                raise unsupported(path, f"{inner} of {key}", given[inner])
+            kwargs |= given
         elif key in fixed:
             if value not in fixed[key]:
                 raise unsupported(path, key, value)

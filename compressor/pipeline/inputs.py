@@ -19,7 +19,7 @@ from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
-from compressor.request.sections import CalibrationData, Columns, Data, ModelSection
+from compressor.request.sections import Columns, ModelSection
 from compressor.request.validate import check_options
 from compressor.results import Source
 from compressor.runtime.session import choose_device
@@ -166,7 +166,7 @@ def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> 
 
 
 def read(
-    section: CalibrationData,
+    section: Columns,
     checkpoint: Checkpoint,
     task: Task,
     progress: Progress = SILENT,
@@ -183,20 +183,21 @@ def read(
     """
     labels = task.label_names(checkpoint.model.config)
 
-    def rows(spec: str | None, limit: int | None) -> Rows | None:
+    def rows(name: str) -> Rows | None:
+        # Sections have the rows that their command takes.
+        spec = getattr(section, name, None)
         if spec is None:
             return None
         return task.read_rows(
             spec,
             labels=labels,
             minimum=MINIMUM_ROWS,
-            limit=limit,
+            limit=getattr(section, f"{name}_rows"),
             progress=lambda done: progress.update("rows read", done, None),
             **section.columns(),
         )
 
-    calibration = rows(section.calibration, section.calibration_rows)
-    test = rows(section.test, section.test_rows) if isinstance(section, Data) else None
+    calibration, test = rows("calibration"), rows("test")
     if test is not None:
         task.require_answers(test)
         require_references(test)

@@ -19,8 +19,8 @@ from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
 from compressor.pipeline.stages import stage
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
-from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
+from compressor.report.one_variant import only, share_scoring
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
 from compressor.request.plan import ArtifactPlan

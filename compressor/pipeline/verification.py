@@ -9,9 +9,9 @@ from pathlib import Path
 
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.precision_names import BASE
-from compressor.export.same_facts import require_data_beside, require_same_facts
+from compressor.export.same_weights import require_same_weights
 from compressor.export.task_graphs import Network
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.checkpoint import open_checkpoint
 from compressor.model.stored_weights import INDEX, WEIGHTS
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
@@ -143,8 +143,6 @@ def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> No
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
     has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
     has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
-    for path in (*directory.glob("*.onnx"), *directory.glob(f"{GRAPH_DIRECTORY}/*.onnx")):
-        require_data_beside(path)
     if has_graphs:
         artifact = read_artifact(directory)
         task = TASKS[artifact.task]
@@ -161,13 +159,12 @@ def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> No
             str(directory), task=named, auto_class=auto_class, verify=False
         )
     if has_graphs and has_weights:
-        _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, task)
         scored = None
         if artifact.scored and artifact.scored[1]:
             scored = open_output_tokens(directory, artifact).ids.tolist()
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored)
-        require_same_facts(task.graphs, network, artifact, directory)
+        require_same_weights(task.graphs, network, artifact, directory)
         found.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))
         found.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
 
@@ -186,21 +183,3 @@ def _open(
         progress.message(f"the {precision} graphs are not opened: {problem}")
     else:
         found.opened.append(f"{directory} {precision}")
-
-
-def _require_units(artifact: Artifact, checkpoint: Checkpoint, directory: Path) -> None:
-    """Check that `graphs.json` and `units.json` tell the same head counts."""
-    if TASKS[artifact.task].auto_class != checkpoint.entry.auto_class:
-        raise InputError(
-            f"the graphs in {directory} are of a {artifact.task} model, the checkpoint is of a "
-            f"{checkpoint.entry.task} model; export it again",
-            id="graphs-of-another-model",
-        )
-    counts = checkpoint.mask.counts()
-    for name, count in artifact.heads.items():
-        if counts.get(name) != count:
-            raise InputError(
-                f"{directory}: {GRAPHS_FILE} tells {count} heads of {name}, the checkpoint has "
-                f"{counts.get(name)}; export it again",
-                id="graphs-of-another-model",
-            )

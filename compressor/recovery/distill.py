@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Of a step of AdamW, and of one of Muon, which has a fixed cost beside that of its rows.
 BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
-# Starting its thousands of kernels takes a step on a GPU some 20 ms, however few rows it has.
+# Starting its thousands of kernels takes a step on a GPU as long, however few rows it has.
 GPU_BATCH_ROWS = 512
 
 

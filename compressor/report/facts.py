@@ -14,14 +14,11 @@ from typing import Literal
 from compressor.evaluation import METRICS, confidence_bounds
 from compressor.model.sublayers import KINDS, kind_of, layer_of
 from compressor.report import numbers
-from compressor.report.schema import Report, Run
+from compressor.report.schema import Report
 from compressor.results import Comparison, Ranking, Timing, Variant
 from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
-
-# Fields that `Run` and `Report` have in common; of variants a run has the names alone.
-RUN_FIELDS = (Run.model_fields.keys() & Report.model_fields.keys()) - {"variants"}
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 # An absolute path, or one below the home directory, up to its last part; spaces within quotes.
@@ -133,16 +130,6 @@ def scoring(report: Report, variant: Variant) -> Ranking | None:
     """How the units of a variant were ranked; all precisions of a model share it."""
     base = next((other for other in report.variants if other.name == variant.base), variant)
     return base.scoring or report.scoring
-
-
-def runs(report: Report) -> list[Run]:
-    """The runs that the variants come from; a single one unless the report combines several."""
-    only = Run(
-        variants=[variant.name for variant in report.variants],
-        timed=report.throughput is not None,
-        **{name: getattr(report, name) for name in RUN_FIELDS},
-    )
-    return report.runs or [only]
 
 
 def attention_kinds(report: Report) -> list[str]:

@@ -6,20 +6,18 @@ import math
 from itertools import compress
 
 from compressor.budgets.max_drop import within
-from compressor.report import facts, numbers, phrases
-from compressor.report.schema import Report, Run
+from compressor.report import facts, numbers
+from compressor.report.schema import Report
 from compressor.report.search_report import SearchReport
 from compressor.report.table import Column, ReportTable
 from compressor.results import ROUNDING, QualityProbe, QualitySearch, Variant
 
 
-def describe(report: Report, run: Run, search: QualitySearch) -> SearchReport:
+def describe(report: Report, search: QualitySearch) -> SearchReport:
     """How the model was searched, and where its drop is not proven or larger than allowed."""
-    whose = f"{phrases.join(run.variants)}: " if report.runs else ""
-    warnings = [whose + warning for warning in filter(None, [unproven(search)])]
+    warnings = list(filter(None, [unproven(search)]))
     for variant in facts.delivered(report):
-        if variant.name in run.variants:
-            warnings += _missed(report, variant, search)
+        warnings += _missed(report, variant, search)
     tables = [_probes(search)] if search.probes else []
     return SearchReport(_sentences(search), tables, warnings, _held_out(search))
 
@@ -116,9 +114,8 @@ def _missed(report: Report, variant: Variant, search: QualitySearch) -> list[str
     found = facts.comparison(variant, search.metric)
     if found is None or not -found.difference > search.drop + ROUNDING:
         return []
-    whose = f"{variant.name}: the" if report.runs else "The"
     start = (
-        f"{whose} measured drop of {_number(search, -found.difference)} in {_label(search)} is "
+        f"The measured drop of {_number(search, -found.difference)} in {_label(search)} is "
         f"more than the {search.drop:.15g} asked for"
     )
     rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from compressor.errors import InputError, did_you_mean
 from compressor.model.card import CardFacts
 from compressor.report import budgets, facts, numbers, phrases, sentences, tables, unit_tables
-from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, render_table
+from compressor.report.one_variant import only
 from compressor.report.schema import Report
 from compressor.results import Variant
 from compressor.tasks import TASKS
@@ -90,10 +90,10 @@ def _unknown(known: CardFacts) -> list[str]:
     lacking = {name: text for name, text in names.items() if not getattr(known, name)}
     if not lacking:
         return []
-    flags = [f"`--card-{name.replace('_', '-')}`" for name in lacking]
+    flags = [f"--card-{name.replace('_', '-')}" for name in lacking]
     return [
         f"The header of this card does not say {phrases.join(list(lacking.values()))}, which the "
-        f"dense model's card does not tell; {phrases.join(flags)} of `compress run` "
+        f"dense model's card does not tell; {phrases.join(flags)} of compress run "
         f"{'do' if len(flags) > 1 else 'does'}."
     ]
 
@@ -175,7 +175,9 @@ def _limitations(report: Report) -> list[str]:
             "lengths and languages can lose more, and the intervals account for the choice of "
             "these rows only."
         )
-    lines = [data, *budgets.limitations(report)]
+    lines = [data]
+    if limitation := budgets.search(report).limitation:
+        lines.append(limitation)
     if report.calibration is not None:
         lines.append(
             f"{facts.units_title(report)} were chosen on {report.calibration.rows:,} rows of "

@@ -62,6 +62,7 @@ def check(
             id="report-without-variants",
         )
     for model in facts.pruned(report) if rules else ():
+        # Without this check no rule would be held against it, and the gate would pass.
         count = sum(build.default for build in facts.builds(report, model))
         if count != 1:
             raise InputError(

@@ -10,13 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from compressor.errors import InputError
-from compressor.report import consistency
 from compressor.results import (
     FROM_FILE,
-    Count,
     Interval,
     Number,
     Outcome,
@@ -33,31 +31,13 @@ from compressor.storage.input_files import read_json
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
 
-SCHEMA_VERSION = "2.2"
+SCHEMA_VERSION = "2.3"
 
 
 def _known_task(name: str) -> str:
     if name not in TASKS:
         raise ValueError(f"there is no task {name!r}")
     return name
-
-
-class Run(ResultModel):
-    """The facts of one run, in a report that combines the variants of several runs."""
-
-    variants: list[str]  # the names they have in the report
-    command: str
-    seed: Whole | None
-    created: str  # ISO 8601, UTC
-    tool_version: str
-    calibration: Source | None
-    shared_rows: Count
-    source_text: Source | None
-    target_text: Source | None
-    timed: bool  # whether throughput was measured
-    hardware: dict[str, str]
-    versions: dict[str, str]
-    search: SpeedSearch | QualitySearch | None = None
 
 
 class Change(ResultModel):
@@ -76,20 +56,20 @@ class Change(ResultModel):
 
 
 class Report(ResultModel):
-    """All results of a run; in a report that combines several runs, what they have in common."""
+    """All results of a run."""
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
     created: str  # ISO 8601, UTC
-    command: str  # empty where several runs differ in it
+    command: str
     task: Annotated[str, AfterValidator(_known_task)]
     model: str
     revision: str | None
     model_type: str
-    seed: Whole | None  # None where several runs differ in it
-    calibration: Source | None  # likewise
+    seed: Whole
+    calibration: Source | None
     test: Source | None
-    shared_rows: Count = 0  # test rows whose texts are calibration rows too
+    shared_rows: Whole = 0  # test rows whose texts are calibration rows too
     scoring: Ranking | None  # of the variants whose own `scoring` is None
     dense: Variant
     variants: list[Variant]
@@ -100,34 +80,17 @@ class Report(ResultModel):
     search: SpeedSearch | QualitySearch | None = None
     source_text: Source | None = None  # its tokens are the ones that an encoder keeps
     target_text: Source | None = None  # its tokens are the ones that decoders score
-    # Where the variants come from, if from several runs.
-    runs: list[Run] = Field(default_factory=list)
     # From an earlier run, where `compress gate --baseline` compared the two.
     changes: list[Change] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _names_are_consistent(self) -> Report:
-        names = [self.dense.name, *(variant.name for variant in self.variants)]
-        if len(set(names)) != len(names):
-            raise ValueError(f"the models' names are not distinct: {names}")
-        timed = {row.variant for row in self.throughput.rows} if self.throughput else set()
-        if not timed <= set(names):
-            raise ValueError(f"timings of unknown models: {sorted(timed - set(names))}")
-        bases = {variant.base for variant in self.variants if variant.base}
-        if not bases <= set(names):
-            raise ValueError(f"precisions of unknown models: {sorted(bases - set(names))}")
-        nested = sorted(found.name for found in self.variants if found.base and found.name in bases)
-        if nested:
-            raise ValueError(f"precisions of models that are precisions themselves: {nested}")
-        return self
-
-    @model_validator(mode="after")
-    def _numbers_are_consistent(self, info: ValidationInfo) -> Report:
-        if info.context:
-            consistency.require_same_layers(self.dense, self.variants)
-            consistency.require_same_quality(self.dense, self.variants)
-            if self.throughput is not None:
-                consistency.require_same_speed(self.dense.name, self.throughput)
+    def _sublayers_are_known(self) -> Report:
+        """Tables look up each model's units by the names of the dense model's sublayers."""
+        names = (self.dense.heads.keys(), self.dense.neurons.keys())
+        for model in (self.dense, *self.variants):
+            total = (model.heads.keys(), model.neurons.keys())
+            if not names == total == (model.kept.keys(), model.kept_neurons.keys()):
+                raise ValueError(f"{model.name[:99]!r} has other sublayers than the dense model")
         return self
 
     def save(self, path: Path) -> None:

@@ -1,15 +1,15 @@
-"""What there is to say of one run's search for a budget."""
+"""What there is to say of the search for a budget."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compressor.report.table import ReportTable
 
 
 @dataclass(frozen=True)
 class SearchReport:
-    """One run's search.
+    """A run's search.
 
     Args:
         sentences: how the units were searched, and how that ended.
@@ -18,7 +18,7 @@ class SearchReport:
         limitation: for the model card.
     """
 
-    sentences: list[str]
-    tables: list[ReportTable]
-    warnings: list[str]
+    sentences: list[str] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     limitation: str = ""

@@ -58,7 +58,8 @@ def _all(report: Report) -> Iterator[ReportSection]:
         plots=("throughput", "speedup"),
     )
     yield ReportSection("size", "Size", tables=[unit_tables.size(report)])
-    yield ReportSection("budget", "Budget", budgets.sentences(report), budgets.tables(report))
+    searched = budgets.search(report)
+    yield ReportSection("budget", "Budget", searched.sentences, searched.tables)
     yield ReportSection(
         "units",
         f"{facts.units_title(report)} kept",

@@ -13,8 +13,6 @@ from compressor.report.phrases import join
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Timing, Variant
 
-_NOT_COMPARABLE = "timings of different runs cannot be compared; each run's own report has them"
-
 
 def quality_sentences(report: Report) -> list[str]:
     """Which models differ from dense in which metric, and which precision is the default."""
@@ -66,17 +64,9 @@ def floor_sentences(report: Report) -> list[str]:
 
 def data_sentences(report: Report) -> list[str]:
     """A warning where test rows are calibration rows too; empty where none are."""
-    runs = facts.runs(report)
-    if report.test is None:
+    if report.test is None or not report.shared_rows:
         return []
-    if len({run.shared_rows for run in runs}) == 1:
-        count = runs[0].shared_rows
-        return [f"{phrases.shared_rows(count, report.test.rows)}."] if count else []
-    return [
-        f"Of {join(run.variants)}: {phrases.shared_rows(run.shared_rows, report.test.rows)}."
-        for run in runs
-        if run.shared_rows
-    ]
+    return [f"{phrases.shared_rows(report.shared_rows, report.test.rows)}."]
 
 
 def precision_sentences(report: Report) -> list[str]:
@@ -157,8 +147,6 @@ def _emptied(variant: Variant, names: list[str], what: str, units: str) -> list[
 
 def speed_sentences(report: Report) -> list[str]:
     """Where pruning pays and where it does not, for every variant and batch size."""
-    if any(run.timed for run in report.runs):
-        return [f"Throughput is not shown: {_NOT_COMPARABLE}."]
     if report.throughput is None:
         return ["Throughput was not measured."]
     lines = []
@@ -236,7 +224,7 @@ def verdict(report: Report) -> str:
     sentences = (
         "; ".join(parts) + ".",
         *floor_sentences(report),
-        *budgets.warnings(report),
+        *budgets.search(report).warnings,
         *data_sentences(report),
         *refusals(report),
         in_short(report, variant),
@@ -277,7 +265,7 @@ def _lead(report: Report, variant: Variant, metric: str | None) -> str:
 def _speed_range(report: Report, variant: Variant) -> str:
     rows = facts.with_speedup(report, variant)
     if not rows:
-        return f"speed not {'shown' if any(run.timed for run in report.runs) else 'measured'}"
+        return "speed not measured"
     ends: Sequence[Timing] = [rows[0]]
     if len(rows) > 1:
         ends = [pick(rows, key=lambda row: row.speedup or 0.0) for pick in (min, max)]

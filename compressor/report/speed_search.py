@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.report import facts, numbers, phrases
-from compressor.report.schema import Report, Run
+from compressor.report.schema import Report
 from compressor.report.search_report import SearchReport
 from compressor.report.table import Column, ReportTable, columns
 from compressor.results import CostTable, LayersTry, SpeedSearch
 
 
-def describe(report: Report, run: Run, search: SpeedSearch) -> SearchReport:
+def describe(report: Report, search: SpeedSearch) -> SearchReport:
     """The search, the finished model's speed-up, and both tables."""
     batch = search.costs.batch_size
     lines = [
@@ -23,8 +23,8 @@ def describe(report: Report, run: Run, search: SpeedSearch) -> SearchReport:
             f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
             "was taken."
         )
-    for name in run.variants:
-        for row in facts.timings(report, name):
+    for variant in report.variants:
+        for row in facts.timings(report, variant.name):
             if row.batch_size == batch and row.speedup is not None:
                 short = ", less than wanted" if row.speedup < search.wanted else ""
                 lines.append(
@@ -34,7 +34,7 @@ def describe(report: Report, run: Run, search: SpeedSearch) -> SearchReport:
     tables = [_tries(search), _costs(search.costs)]
     if search.layers:
         tables.insert(0, _layers(search.layers))
-    return SearchReport(lines, tables, warnings=[])
+    return SearchReport(lines, tables)
 
 
 def _layers(tries: Sequence[LayersTry]) -> ReportTable:

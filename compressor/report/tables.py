@@ -5,7 +5,7 @@ A cell says nothing that another table says: units and sizes of a model stand in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from compressor.report import facts, gate_text, numbers
 from compressor.report.schema import Change, Report
@@ -243,7 +243,7 @@ def _change_row(change: Change) -> tuple[str, ...]:
 
 
 def origin(report: Report) -> ReportTable | None:
-    """The model, the method, the data and the runs."""
+    """The model, the method, the data and the run."""
     pairs = [
         ("Model", report.model),
         ("Revision", report.revision or "not recorded"),
@@ -260,26 +260,16 @@ def origin(report: Report) -> ReportTable | None:
         if variant.selection:
             pairs.append((f"Selection of {variant.name}", variant.selection))
         pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
-    runs = facts.runs(report)
     pairs += [*_kept_tokens(report), *_scored_tokens(report)]
-    pairs += _by_run(report, "Calibration data", [_source(run.calibration) for run in runs])
-    pairs.append(("Test data", _source(report.test)))
-    pairs += _by_run(report, "Seed", [str(run.seed) for run in runs])
-    pairs += _by_run(report, "Command", [run.command for run in runs])
-    pairs += _by_run(report, "Created", [run.created for run in runs])
-    pairs += _by_run(report, "compress", [run.tool_version for run in runs])
-    return named_values("origin", "Model, method and data.", pairs)
-
-
-def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
-    """One value if all runs agree, else one per run, named by the run's variants."""
-    if len(set(texts)) == 1:
-        return [(title, texts[0])]
-    cut = {variant.name for variant in facts.pruned(report)}
-    return [
-        (f"{title} of {', '.join(name for name in run.variants if name in cut)}", text)
-        for run, text in zip(facts.runs(report), texts, strict=True)
+    pairs += [
+        ("Calibration data", _source(report.calibration)),
+        ("Test data", _source(report.test)),
+        ("Seed", str(report.seed)),
+        ("Command", report.command),
+        ("Created", report.created),
+        ("compress", report.tool_version),
     ]
+    return named_values("origin", "Model, method and data.", pairs)
 
 
 def _scoring(scoring: Ranking | None, of: str) -> Pairs:
@@ -295,16 +285,17 @@ def _scoring(scoring: Ranking | None, of: str) -> Pairs:
 
 def _kept_tokens(report: Report) -> Pairs:
     """The rows of each encoder's table of embeddings, where a text says which are kept."""
-    runs = facts.runs(report)
-    if not any(run.source_text for run in runs):
+    if report.source_text is None:
         return []
-    pairs = _by_run(report, "Source text", [_source(run.source_text) for run in runs])
     counts = [
         f"{model.name} {model.embedding_rows:,} ({numbers.megabytes(model.embedding_bytes)} MB)"
         for model in [report.dense, *facts.pruned(report)]
         if model.embedding_rows is not None and model.embedding_bytes is not None
     ]
-    return [*pairs, ("Tokens with an embedding (float32)", "; ".join(counts))]
+    return [
+        ("Source text", _source(report.source_text)),
+        ("Tokens with an embedding (float32)", "; ".join(counts)),
+    ]
 
 
 def _scored_tokens(report: Report) -> Pairs:
@@ -312,9 +303,8 @@ def _scored_tokens(report: Report) -> Pairs:
     models = [report.dense, *facts.pruned(report)]
     counts = {model.name: model.output_tokens for model in models if model.output_tokens}
     pairs: Pairs = []
-    runs = facts.runs(report)
-    if any(run.target_text for run in runs):
-        pairs = _by_run(report, "Target text", [_source(run.target_text) for run in runs])
+    if report.target_text is not None:
+        pairs.append(("Target text", _source(report.target_text)))
     if len(set(counts.values())) > 1:
         text = "; ".join(f"{name} {count:,}" for name, count in counts.items())
         pairs.append(("Tokens that the decoder scores", text))
@@ -356,8 +346,5 @@ def environment(report: Report) -> ReportTable | None:
             ("Threads", str(run.threads)),
             ("Lengths", run.lengths),
         ]
-    runs = facts.runs(report)
-    for settings in ([run.hardware for run in runs], [run.versions for run in runs]):
-        for name in dict.fromkeys(key for of_run in settings for key in of_run):
-            pairs += _by_run(report, name, [of_run.get(name, "none") for of_run in settings])
+    pairs += [*report.hardware.items(), *report.versions.items()]
     return named_values("environment", "Where the measurements were taken.", pairs)

@@ -22,8 +22,7 @@ def without_paths(report: Report, directory: Path) -> Report:
     """The report as it may lie in `directory`."""
     data = _cut(report.model_dump())
     data["model"] = facts.model_name(report)
-    for place, run in zip([data, *data["runs"]], [report, *report.runs], strict=True):
-        place["command"] = _cut_command(run.command)
+    data["command"] = _cut_command(report.command)
     models = [data["dense"], *data["variants"]]
     for model, variant in zip(models, facts.models(report), strict=True):
         model["directory"] = Path(os.path.relpath(variant.directory, directory)).as_posix()
@@ -54,12 +53,12 @@ def _cut_command(command: str) -> str:
 
 
 def _cut_part(part: str) -> str:
-    """The last part of what is a path: also of a relative one whose directory is there."""
-    found = facts.without_directories(part)
+    """The last part of what is a path: absolute, or relative and its directory is there."""
     try:
-        return _name(part) if "/" in part and Path(part).parent.is_dir() else found
+        is_path = part.startswith(("/", "~")) or ("/" in part and Path(part).parent.is_dir())
     except (OSError, ValueError):  # longer than names can be, say
-        return found
+        is_path = False
+    return _name(part) if is_path else facts.without_directories(part)
 
 
 def _name(path: str) -> str:

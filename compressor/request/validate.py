@@ -49,6 +49,13 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
             id="rows-missing",
         )
     _check_budget(recipe)
+    tokenizer = recipe.evaluation.bleu_tokenizer
+    if tokenizer is not None and recipe.data.test is None and not recipe.method.measures_metric:
+        raise UsageError(
+            f"--bleu-tokenizer {tokenizer} is for BLEU, which nothing measures here; give --test "
+            "FILE, or leave it out",
+            id="option-without-use",
+        )
     for rule in rules:
         if rule.needs_test_rows and recipe.data.test is None:
             raise UsageError(
@@ -235,10 +242,17 @@ def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[Sco
         compare: methods beside the one of `--method`.
 
     Raises:
-        UsageError: an unknown method, a flag that none of them has, or no rows to look at.
+        UsageError: an unknown method, one that is named twice, a flag that none of them has, or no
+            rows to look at.
     """
     first = flags.get("--method") or ScoreRequest.model_fields["method"].default.name
     methods = [first, *compare]
+    for number, method in enumerate(methods):
+        if method in methods[:number]:
+            raise UsageError(
+                f"--compare {method} compares the method with itself; name another one",
+                id="option-without-use",
+            )
     of_methods = {flag_name(n, i) for m in METHODS.values() for n, i in m.model_fields.items()}
     known = {
         name: {flag_name(option, info) for option, info in METHODS[name].model_fields.items()}

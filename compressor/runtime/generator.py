@@ -54,7 +54,7 @@ class Generator(Runtime[TranslationArtifact]):
     """
 
     task = "summarization"
-    line_options = ("num_beams", "max_new_tokens")
+    line_options: ClassVar[tuple[str, ...]] = ("num_beams", "max_new_tokens")
     answer_name: ClassVar[str] = "summary"
     kind = "encoder-decoder"
     # As in `EncoderRuntime`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import shutil
@@ -62,11 +63,13 @@ def translate_disk_errors(
         if not problem or elsewhere:
             raise
         room = "it is not there any longer"
-        with suppress(OSError):
-            room = f"{shutil.disk_usage(output).free / _MEBIBYTE:.0f} MiB are free"
+        with suppress(OSError, StopIteration):
+            # After an error nothing is left of an output that was new.
+            there = next(path for path in (output, *output.absolute().parents) if path.exists())
+            room = f"{shutil.disk_usage(there).free / _MEBIBYTE:.0f} MiB are free"
         raise InputError(
             f"cannot write {output} while {doing()}: {problem} (about "
-            f"{needed() / _MEBIBYTE:.0f} MiB are needed in all, {room}); make room or choose "
-            "another --output, and the same command goes on",
+            f"{math.ceil(needed() / _MEBIBYTE)} MiB are needed in all, {room}); make room or "
+            "choose another --output, and the same command goes on",
             id="disk-refuses",
         ) from error

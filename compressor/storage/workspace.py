@@ -30,7 +30,6 @@ from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.progress import Progress
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_below, sha256_of
-from compressor.storage.input_files import inner_path
 from compressor.storage.locks import lock_output
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import move_files, remove_leftovers, staging
@@ -48,7 +47,7 @@ class StageRecord:
     """What is kept of a finished stage.
 
     Args:
-        stage: its name in the table of stages, or of a study.
+        stage: its name in the table of stages.
         keys: what tells it from others of the same stage.
         result: as JSON.
         files: path from the output directory -> SHA-256, of what it wrote.
@@ -71,10 +70,10 @@ class Workspace:
     In a `with` block no other process can open it; it ends with the block.
 
     Args:
-        root, progress, output: see `open_workspace`.
+        root, progress: see `open_workspace`.
     """
 
-    def __init__(self, root: Path, progress: Progress, output: Path | None = None) -> None:
+    def __init__(self, root: Path, progress: Progress) -> None:
         self.root = root
         self.state = root / STATE
         self.progress = progress
@@ -83,7 +82,7 @@ class Workspace:
         self._announced: set[str] = set()
         self._made: dict[str, str] = {}
         main = parallel.is_main()
-        self._lock = lock_output(self.state / _LOCK, output or root) if main else None
+        self._lock = lock_output(self.state / _LOCK, root) if main else None
 
     def __enter__(self) -> Self:
         return self
@@ -95,21 +94,6 @@ class Workspace:
         """Let other processes open it."""
         if self._lock is not None:
             self._lock.release()
-
-    def discard_unused(self, output: Path) -> None:
-        """Close it and, if no stage was finished, remove it with the parents that only it needed.
-
-        Args:
-            output: the first parent that stays.
-        """
-        self.close()
-        if [path.name for path in self.state.iterdir()] != [_RUN]:
-            return
-        (self.state / _RUN).unlink()
-        for directory in (self.state, *self.state.parents):
-            if directory == output or any(directory.iterdir()):
-                return
-            directory.rmdir()
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
@@ -155,8 +139,6 @@ class Workspace:
             record = _RECORD.validate_json(path.read_bytes())
             if record.version != __version__:
                 raise ValueError(f"it is of version {record.version}")
-            for file in record.files:
-                inner_path(file, nested=True)
             result = decode(record.result)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.progress.message(f"{path} cannot be read; {title} is done again")
@@ -183,20 +165,6 @@ class Workspace:
         self.files |= record.files
         write_json(self.state / f"{name}.json", _RECORD.dump_python(record, mode="json"))
         self.progress.detail(f"  {name}: {time.perf_counter() - began:.1f} s")
-
-    def stage(self, name: str, title: str, compute: Callable[[], Any], check: Any = Any) -> Any:
-        """The JSON value of a computation: read if it is finished, else computed and written.
-
-        Args:
-            check: the type that the value must have, for what is read.
-        """
-        value = self.read(name, TypeAdapter(check).validate_python, title)
-        if value is not None:
-            return value
-        began = self.begin(name, title)
-        value = compute()
-        self.finish(name, StageRecord(name, {}, value), began)
-        return value
 
     def drop(self, wanted: Callable[[StageRecord], bool]) -> None:
         """Remove the records of finished stages that `wanted` says; unreadable ones too."""
@@ -250,15 +218,12 @@ def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
     return f"{','.join(names)}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def open_workspace(
-    root: Path, identity: Mapping[str, Any], progress: Progress, output: Path | None = None
-) -> Workspace:
+def open_workspace(root: Path, identity: Mapping[str, Any], progress: Progress) -> Workspace:
     """Take an empty directory, or go on with one that holds the same run.
 
     Args:
         root: a directory that can be written (`files.require_directory`).
         identity: the resolved options and fingerprints of all inputs.
-        output: what the user named, if that is not `root`.
 
     Raises:
         InputError: the directory holds something that is not ours, or another process works there.
@@ -266,7 +231,7 @@ def open_workspace(
         EnvironmentProblem: a rank does not see the directory.
     """
     parallel.on_main(lambda: _require_own(root))
-    workspace = Workspace(root, progress, output)
+    workspace = Workspace(root, progress)
     try:
         parallel.on_main(lambda: _take_up(workspace, json.loads(json.dumps(identity))))
         seen = parallel.gather((workspace.state / _RUN).exists())

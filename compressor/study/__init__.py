@@ -1,7 +1,8 @@
 """Studies of a model's heads: the analyses of Michel et al. 2019 and Voita et al. 2019.
 
-One file per study, one request each in `options.STUDIES`; `run_study` is the only entry.
-`docs/studies.md` says what each is for and what its columns mean.
+One file per study, with a function `study(request, inputs)`, and one request each in
+`options.STUDIES`; `run_study` is the only entry. `docs/studies.md` says what each is for and what
+its columns mean.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.errors import CompressError
 from compressor.progress import SILENT, Progress
 from compressor.study.options import STUDIES, StudyRequest
 
@@ -23,24 +23,16 @@ __all__ = ["STUDIES", "StudyRequest", "run_study"]
 def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) -> Result:
     """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`.
 
-    A study that was stopped continues when it is started again with the same options.
-
     Raises:
         CompressError: see `compressor.errors`.
     """
-    from compressor.study.job import prepare
-    from compressor.study.output import write_result
+    from compressor.study.inputs import open_inputs
+    from compressor.study.output import require_output, write_result
 
-    job = prepare(request, output, progress)
-    module, _, function = request.function.partition(":")
-    with job.workspace:
-        try:
-            result: Result = getattr(import_module(module), function)(job)
-        except CompressError:
-            # The options can then be corrected without another output directory.
-            job.workspace.discard_unused(output)
-            raise
-        if job.shared_rows:
-            result = result.with_shared_rows(job.shared_rows, len(job.rows["test"].sources))
-        write_result(result, request.name, output)
+    require_output(output, request.name)
+    inputs = open_inputs(request, progress)
+    # By its name, since `--help` lists the studies and must not wait for PyTorch.
+    module = import_module(f"compressor.study.{request.name}")
+    result: Result = module.study(request, inputs).about(inputs)
+    write_result(result, request.name, output)
     return result

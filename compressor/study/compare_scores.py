@@ -5,8 +5,7 @@ Only ranks are compared: pruning uses the order of units, and the scales of meth
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compressor.errors import UsageError
 from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
@@ -22,11 +20,12 @@ from compressor.report.plots import (
     COLORS,
     FAINT,
     MARKERS,
-    PLOT_FORMATS,
     is_plot,
     plot_style,
     save_figure,
 )
+from compressor.report.table import ReportTable
+from compressor.study.output import table, tables_as_text
 from compressor.study.plotting import by_kind, legend
 from compressor.study.statistics import Floats
 
@@ -42,65 +41,34 @@ is_comparison_plot = partial(is_plot, title=PLOT_TITLE)
 
 
 def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
-    """Compare every pair of scores of one model's units.
+    """Compare every pair of scores of one model's units, by different methods.
 
     Returns:
         `units`: their number; `of`: what they are, in words; `scores`: `name`, `method` and
-        `signature` of each; `pairs`: for each pair `first` and `second` (names), `correlations` and
-        `lowest`. A correlation holds `kind` (`all`, then each kind of sublayer), `units`,
+        `signature` of each; `pairs`: for each pair `first` and `second` (methods), `correlations`
+        and `lowest`. A correlation holds `kind` (`all`, then each kind of sublayer), `units`,
         `spearman` and `kendall` (tau-b), between -1 and 1, None where all scores of one method are
         the same. An entry of `lowest` holds `units`, a number k; `shared`, the overlap of the two
         k-lowest sets (see `shared_units`); and `by_chance`, the expected overlap of random sets.
-
-    Raises:
-        UsageError: fewer than two scores, or scores of different models.
     """
-    if len(scores) < 2:
-        raise UsageError(
-            f"comparing takes the scores of two methods or more, not {len(scores)}",
-            id="too-few-scores",
-        )
-    shapes = [{name: len(values) for name, values in one.values.items()} for one in scores]
-    names = _names(scores)
-    for name, shape in zip(names, shapes, strict=True):
-        if shape != shapes[0]:
-            raise UsageError(
-                f"the scores {name} are of another model than {names[0]}: layers or units differ",
-                id="scores-of-another-model",
-            )
-    units: set[str] = {units_of(name) for name in shapes[0]}
+    values = scores[0].values
+    units: set[str] = {units_of(name) for name in values}
     return {
-        "units": sum(shapes[0].values()),
+        "units": sum(map(len, values.values())),
         "of": units.pop() if len(units) == 1 else "units",
         "scores": [
-            {"name": name, "method": one.method, "signature": one.signature}
-            for name, one in zip(names, scores, strict=True)
+            {"name": one.method, "method": one.method, "signature": one.signature} for one in scores
         ],
         "pairs": [
             {
-                "first": names[i],
-                "second": names[j],
-                "correlations": _correlations(scores[i], scores[j]),
-                "lowest": _lowest(scores[i], scores[j]),
+                "first": first.method,
+                "second": second.method,
+                "correlations": _correlations(first, second),
+                "lowest": _lowest(first, second),
             }
-            for i, j in combinations(range(len(scores)), 2)
+            for first, second in combinations(scores, 2)
         ],
     }
-
-
-def _names(scores: Sequence[Scores]) -> list[str]:
-    """The methods' names; signatures where two names are the same, numbered if these are too."""
-    names = [one.method for one in scores]
-    names = [
-        one.signature if names.count(name) > 1 else name
-        for one, name in zip(scores, names, strict=True)
-    ]
-    seen: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        seen[name] += 1
-        numbered.append(f"{name} ({seen[name]})" if names.count(name) > 1 else name)
-    return numbered
 
 
 def kinds_of(scores: Scores) -> list[str]:
@@ -108,17 +76,16 @@ def kinds_of(scores: Scores) -> list[str]:
     return list(by_kind(scores.values))
 
 
-def flat(scores: Scores, kind: str | None = None, like: Scores | None = None) -> Floats:
-    """All scores, or those of a kind, layer by layer, in the order of the layers of `like`."""
-    names = [name for name in (like or scores).values if kind in (None, kind_of(name))]
+def flat(scores: Scores, kind: str | None = None) -> Floats:
+    """All scores, or those of a kind, layer by layer."""
+    names = [name for name in scores.values if kind in (None, kind_of(name))]
     return np.concatenate([np.asarray(scores.values[name], dtype=np.float64) for name in names])
 
 
 def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
     rows = []
     for kind in (None, *kinds_of(first)):
-        # Files may hold the layers in different orders.
-        x, y = flat(first, kind), flat(second, kind, like=first)
+        x, y = flat(first, kind), flat(second, kind)
         correlations = {"spearman": spearman(x, y), "kendall": kendall(x, y)}
         rows.append({"kind": kind or "all", "units": len(x), **correlations})
     return rows
@@ -184,43 +151,57 @@ def _constant(values: Floats) -> bool:
     return np.unique(values).size < 2
 
 
-def comparison_table(comparison: dict[str, Any]) -> str:
-    """What `compare_scores` found, as plain text for a terminal."""
-    blocks, of = [], comparison["of"]
-    for pair in comparison["pairs"]:
-        lines = [f"{pair['first']} and {pair['second']}", _row("", of, "Spearman", "Kendall")]
-        for row in pair["correlations"]:
+def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[ReportTable]:
+    """Two tables of named pairs, the correlations and the lowest units that both share.
+
+    Args:
+        pairs: of `compare_scores`, by name; with a p-value in each row or in none.
+        of: what the units are, in words.
+    """
+    correlations, lowest = [], []
+    for name, pair in pairs.items():
+        rows = pair["correlations"]
+        # With a single kind of sublayer, the rows of all units and of the kind are the same.
+        for row in rows[:1] if len(rows) == 2 else rows:
             kind = f"all {of}" if row["kind"] == "all" else kind_label(row["kind"])
-            values = (numbers.fixed(row[name], 3, sign=True) for name in ("spearman", "kendall"))
-            lines.append(_row(kind, str(row["units"]), *values))
-        lines.append(_row(f"lowest {of} of both", of, "shared", "by chance"))
+            values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
+            correlations.append((name, kind, str(row["units"]), *values, *_p_cell(row)))
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
-            lines.append(_row("", str(row["units"]), numbers.fixed(row["shared"], 0), chance))
-        if any(row["shared"] is None for row in pair["lowest"]):
-            lines.append(f"  {numbers.ABSENT}: {TIED}")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+            shared = numbers.fixed(row["shared"], 0)
+            lowest.append((name, str(row["units"]), shared, chance, *_p_cell(row)))
+    tested = all("p" in row for pair in pairs.values() for row in pair["lowest"])
+    kinds, p_title = "attention" if of == "heads" else "sublayer", ", p" if tested else ""
+    by_shuffling = f"; p by shuffling {of} (two-sided, Spearman)" if tested else ""
+    at_least = f"; p is the probability of at least as many shared {of} by chance" if tested else ""
+    return [
+        table(
+            f"Rank correlations{by_shuffling}.",
+            f"compared, kind of {kinds}, {of}, Spearman, Kendall{p_title}",
+            correlations,
+            texts=2,
+        ),
+        table(
+            f"Overlap of the two sets of {of} with the lowest scores{at_least}. "
+            f"{numbers.ABSENT}: {TIED}.",
+            f"compared, {of}, shared, by chance{p_title}",
+            lowest,
+        ),
+    ]
 
 
-def _row(title: str, *cells: str) -> str:
-    return (f"  {title:<24}" + "".join(f"{cell:>11}" for cell in cells)).rstrip()
+def _p_cell(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (numbers.p_value(row["p"]),) if "p" in row else ()
+
+
+def comparison_text(comparison: Mapping[str, Any]) -> str:
+    """What `compare_scores` found, for a terminal."""
+    pairs = {f"{pair['first']} and {pair['second']}": pair for pair in comparison["pairs"]}
+    return tables_as_text(comparison_tables(pairs, comparison["of"]))
 
 
 def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
-    """Draw every pair of scores as a scatter of ranks, 1 = the least important unit.
-
-    Args:
-        path: where to write, PNG (200 dpi) or SVG by its ending.
-
-    Raises:
-        UsageError: another ending, or see `compare_scores`.
-    """
-    if path.suffix.lower() not in PLOT_FORMATS:
-        raise UsageError(
-            f"cannot draw {path}: its name must end in {' or '.join(PLOT_FORMATS)}",
-            id="plot-format-unknown",
-        )
+    """Draw every pair of scores as a scatter of ranks, 1 = the least important unit; PNG or SVG."""
     with plot_style("compare-scores"):
         # By its title a plot is known as one that may be written over.
         save_figure(comparison_figure(scores), path, Title=PLOT_TITLE)
@@ -246,7 +227,7 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
 def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) -> None:
     from scipy.stats import rankdata
 
-    x, y = rankdata(flat(first)), rankdata(flat(second, like=first))
+    x, y = rankdata(flat(first)), rankdata(flat(second))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
     # There are more colors and markers than kinds.

@@ -5,112 +5,126 @@ Of many tests some are significant by chance, so the p-values are also corrected
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compressor.evaluation import METRICS
+from scipy.stats import false_discovery_control
+from torch import nn
+
+from compressor.evaluation import METRICS, compare_rows, main_metric
+from compressor.importance.ablation_runs import answers_without_units
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import Mask
 from compressor.report import numbers
-from compressor.report.facts import metric_style, significant
+from compressor.report.facts import MetricStyle, metric_style, significant
+from compressor.study.inputs import StudyInputs
+from compressor.study.options import Testing
 from compressor.study.statistics import ALPHA, holm
 
-Cells = tuple[str, ...]
+# The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
+# the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
+# dense value is the metric's floor (`at_floor`), so that nothing follows. After `corrected` also
+# `p_holm` (Holm: the chance of even one false discovery) and `p_bh` (Benjamini & Hochberg: the
+# share of false discoveries).
+Effect = dict[str, Any]
+
 MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, ** after Holm's"
 
 
-@dataclass(frozen=True)
-class Effect:
-    """The main metric of a model with fewer heads, against the dense model on the same rows.
+class MeasuredModel:
+    """A dense model's answers to the test rows, and what the metric loses with fewer heads.
 
     Args:
-        difference: of the metric, in points, with its 95 % `interval`; `p` is two-sided.
-        metrics: all metrics of the task.
+        inputs: with test rows.
+        settings: how quality is measured.
+        checkpoint: another one than the study's.
     """
 
-    dense: float
-    value: float
-    difference: float
-    interval: tuple[float, float]
-    p: float
-    metrics: dict[str, float]
+    def __init__(
+        self, inputs: StudyInputs, settings: Testing, checkpoint: Checkpoint | None = None
+    ) -> None:
+        assert inputs.rows.test is not None
+        self.inputs, self.settings, self.rows = inputs, settings, inputs.rows.test
+        self.checkpoint = checkpoint or inputs.checkpoint
+        self.style = metric_style(inputs.metric)
+        self.batches = inputs.batches(self.rows, self.checkpoint)
+        inputs.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
+        self.dense = self.answers()
 
-    @property
-    def is_significant(self) -> bool:
-        return significant(self.p, self.interval)
+    def facts(self) -> dict[str, Any]:
+        """The dense model's value, for the JSON file."""
+        value, signature = main_metric(self.rows, self.dense)
+        beams = self.settings.num_beams or 1
+        searches = "--num-beams" in self.inputs.task.options
+        return {
+            "metric": self.inputs.metric,
+            "dense": value,
+            "signature": f"{signature}|beams:{beams}" if searches else signature,
+            "resamples": self.settings.resamples,
+        }
 
+    def answers(self, mask: Mask | None = None, model: nn.Module | None = None) -> list[str]:
+        """What a model answers to all rows, in their order.
 
-@dataclass(frozen=True)
-class Corrected:
-    """An effect with its p-value corrected for the number of tests.
+        Args:
+            mask: without the heads to silence; None keeps all.
+            model: to use instead of the checkpoint's.
+        """
+        model = self.checkpoint.model if model is None else model
+        # A head with a gate of 0 equals a removed one, and the model stays whole.
+        with self.inputs.scoring(
+            model, self.checkpoint.attention, self.batches, mask=mask
+        ) as scoring:
+            return answers_without_units(scoring, [], self.settings.num_beams)[0]
 
-    Args:
-        p_holm: by Holm: the probability of even one false discovery.
-        p_bh: by Benjamini & Hochberg: the share of false discoveries.
-    """
+    def effect(self, answers: Sequence[str]) -> Effect:
+        """The metric's change from the dense model's answers."""
+        comparisons = compare_rows(
+            self.rows,
+            self.dense,
+            answers,
+            resamples=self.settings.resamples,
+            seed=self.inputs.seed,
+        )
+        main = next(one for one in comparisons if one.metric == self.inputs.metric)
+        return {
+            "dense": main.dense,
+            "value": main.pruned,
+            "difference": main.difference,
+            "interval": main.interval,
+            "p": main.p_value,
+            "metrics": {one.metric: one.pruned for one in comparisons},
+            "at_floor": main.at_floor,
+        }
 
-    effect: Effect
-    p_holm: float
-    p_bh: float
-
-    @property
-    def mark(self) -> str:
-        """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
-        # Only p-values are corrected; the interval is that of the single test.
-        if significant(self.p_holm, self.effect.interval):
-            return "**"
-        return "*" if significant(self.p_bh, self.effect.interval) else ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self.effect), "p_holm": self.p_holm, "p_bh": self.p_bh}
-
-
-@dataclass(frozen=True)
-class MetricText:
-    """How the values of a metric are written."""
-
-    metric: str
-
-    @property
-    def label(self) -> str:
-        """`BLEU`, `accuracy (%)`."""
-        return metric_style(self.metric).title
-
-    @property
-    def unit(self) -> str:
-        """The unit of a difference: `BLEU`, `points of accuracy`."""
-        style = metric_style(self.metric)
-        return f"points of {style.label}" if style.unit == "%" else style.label
-
-    def value(self, value: float) -> str:
-        return metric_style(self.metric).score(value)
-
-    def change(self, value: float) -> str:
-        return metric_style(self.metric).difference(value)
-
-    def interval(self, bounds: tuple[float, float]) -> str:
-        return metric_style(self.metric).interval(bounds)
-
-    def cells(self, test: Corrected, mark: str = "") -> Cells:
-        """Change, interval and the three p-values, without correction, by BH and by Holm."""
-        effect = test.effect
-        p_values = (numbers.p_value(p) for p in (effect.p, test.p_bh, test.p_holm))
-        change = self.change(effect.difference) + mark
-        return change, self.interval(effect.interval), *p_values
+    def without(self, mask: Mask) -> Effect:
+        """The metric's change when the heads that a mask has not are silenced."""
+        removed = mask.total() - mask.count()
+        return self.effect(self.answers(mask) if removed else self.dense)
 
 
-def corrected(effects: Sequence[Effect]) -> list[Corrected]:
+def is_significant(effect: Effect, p: str = "p") -> bool:
+    """Whether an effect is significant by one of its p-values."""
+    # Only p-values are corrected; the interval is that of the single test.
+    return significant(effect[p], effect["interval"])
+
+
+def mark(effect: Effect) -> str:
+    """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
+    return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
+
+
+def corrected(effects: Sequence[Effect]) -> list[Effect]:
     """The effects with their p-values corrected for the number of effects."""
-    from scipy.stats import false_discovery_control
-
-    p_values = [effect.p for effect in effects]
+    p_values = [effect["p"] for effect in effects]
     p_bh = false_discovery_control(p_values, method="bh")
     return [
-        Corrected(effect, adjusted, float(share))
+        effect | {"p_holm": adjusted, "p_bh": float(share)}
         for effect, adjusted, share in zip(effects, holm(p_values), p_bh, strict=True)
     ]
 
 
-def count_significant(tests: Sequence[Corrected]) -> dict[str, Any]:
+def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
     """How many tests are significant, uncorrected and corrected, and by chance.
 
     By chance is the expected number, at most, if no test had an effect.
@@ -119,13 +133,14 @@ def count_significant(tests: Sequence[Corrected]) -> dict[str, Any]:
         "tests": len(tests),
         "level": ALPHA,
         "expected_by_chance": ALPHA * len(tests),
-        "significant": sum(test.effect.is_significant for test in tests),
-        "significant_bh": sum(significant(x.p_bh, x.effect.interval) for x in tests),
-        "significant_holm": sum(significant(x.p_holm, x.effect.interval) for x in tests),
+        "significant": sum(is_significant(test) for test in tests),
+        "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
+        "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
+        "at_floor": any(test["at_floor"] for test in tests),
     }
 
 
-def significance_sentences(data: dict[str, Any], what: str) -> list[str]:
+def significance_sentences(data: Mapping[str, Any], what: str) -> list[str]:
     """`count_significant` in words, and whether there are enough resamples for it."""
     tests, resamples = data["tests"], data["resamples"]
     sentences = [
@@ -141,3 +156,15 @@ def significance_sentences(data: dict[str, Any], what: str) -> list[str]:
             f"at least {int(tests / ALPHA):,} for any p-value to be small enough."
         )
     return sentences
+
+
+def unit_of(style: MetricStyle) -> str:
+    """The unit of a difference: `BLEU`, `points of accuracy`."""
+    return f"points of {style.label}" if style.unit == "%" else style.label
+
+
+def cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[str, ...]:
+    """Change, interval and p-values, without correction and, if it is corrected, by BH and Holm."""
+    change = style.difference(effect["difference"]) + mark
+    p_values = (numbers.p_value(effect[p]) for p in ("p", "p_bh", "p_holm") if p in effect)
+    return change, style.interval(effect["interval"]), *p_values

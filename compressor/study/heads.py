@@ -6,112 +6,82 @@ with a paired test per head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 from compressor.importance.ablation_runs import answers_without_units
-from compressor.model.sublayers import Sublayer
-from compressor.report.facts import kind_label
+from compressor.report.facts import MetricStyle, kind_label
 from compressor.report.table import ReportTable
 from compressor.study.effects import (
     MARKS,
-    Corrected,
     Effect,
-    MetricText,
+    MeasuredModel,
+    cells,
     corrected,
     count_significant,
+    mark,
     significance_sentences,
+    unit_of,
 )
-from compressor.study.job import Job, dense_answers, judge, make_batches, scoring
+from compressor.study.inputs import StudyInputs
 from compressor.study.options import HeadsStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, heat_map
-from compressor.tasks import Batch
-
-Tests = dict[str, list[Corrected]]  # layer name -> a test for each head
 
 
-def study(job: Job[HeadsStudy]) -> Result:
+def study(request: HeadsStudy, inputs: StudyInputs) -> Result:
     """Remove every head alone and compare with the dense model."""
-    batches = make_batches(job, job.checkpoint, job.rows["test"])
-    dense, whole = dense_answers(job, batches)
-    effects: dict[str, list[Effect]] = {}
-    # A stage for each layer: a study that is stopped loses no more than one.
-    for layer in job.checkpoint.attention:
-        effects[layer.name] = job.workspace.stage(
-            f"without-{layer.name}",
-            f"removing each of {layer.units} heads of {layer.name}",
-            partial(_layer, job, batches, dense, layer),
-            list[Effect],
-        )
-    tests = corrected([effect for by_head in effects.values() for effect in by_head])
-    # The correction looks at all heads together; its results go back to their layers.
-    in_order = iter(tests)
-    layers = {name: [next(in_order) for _ in by_head] for name, by_head in effects.items()}
-    metric = MetricText(job.metric)
-    data = {
-        **job.facts(),
-        **whole,
-        "resamples": job.request.evaluation.resamples,
-        **count_significant(tests),
-        "layers": {
-            name: [{"head": head, **test.to_json()} for head, test in enumerate(by_head)]
-            for name, by_head in layers.items()
-        },
-    }
-    free = sum(test.effect.difference >= 0 for test in tests)
+    measured = MeasuredModel(inputs, request.evaluation)
+    style, layers = measured.style, inputs.checkpoint.attention
+    inputs.progress.message(f"removing each of {sum(x.units for x in layers)} heads alone …")
+    with inputs.scoring(inputs.checkpoint.model, layers, measured.batches) as scoring:
+        _, answers = answers_without_units(scoring, layers, request.evaluation.num_beams)
+    heads = [(layer.name, head) for layer in layers for head in range(layer.units)]
+    effects = []
+    for done, key in enumerate(heads, 1):
+        effects.append({"head": key[1], **measured.effect(answers[key])})
+        inputs.progress.update("heads compared", done, len(heads))
+    tests = corrected(effects)  # for the number of all heads together
+    by_layer: dict[str, list[Effect]] = {layer.name: [] for layer in layers}
+    for (name, _), test in zip(heads, tests, strict=True):
+        by_layer[name].append(test)
+    data = {**measured.facts(), **count_significant(tests), "layers": by_layer}
+    free = sum(test["difference"] >= 0 for test in tests)
     return Result(
-        title=f"Each head of {job.checkpoint.name} removed alone",
+        title=f"Each head of {inputs.checkpoint.name} removed alone",
         data=data,
         sentences=[
-            f"All heads: {metric.label} {metric.value(data['dense'])} on {len(dense)} rows.",
+            f"All heads: {style.title} {style.score(data['dense'])} on {len(measured.dense)} rows.",
             f"Removing one head: {free} of {len(tests)} heads cost nothing.",
             *significance_sentences(data, "heads"),
         ],
         tables=[
-            _grid(kind, {name: layers[name] for name in names}, metric)
-            for kind, names in by_kind(layers).items()
+            _grid(kind, {name: by_layer[name] for name in names}, style)
+            for kind, names in by_kind(by_layer).items()
         ],
-        details=[_details(layers, metric)],
+        details=[
+            table(
+                "Every head: 95% interval of the change by paired bootstrap; two-sided p-values "
+                "without correction, after Benjamini-Hochberg's and after Holm's.",
+                "layer, head, change, 95% interval, p, p (BH), p (Holm)",
+                [
+                    (name, str(head), *cells(test, style))
+                    for (name, head), test in zip(heads, tests, strict=True)
+                ],
+            )
+        ],
         draw=lambda: heat_map(
-            {name: [x.effect.difference for x in by_head] for name, by_head in layers.items()},
-            {(name, head) for name, by_head in layers.items()
-             for head, test in enumerate(by_head) if test.mark},
-            f"change in {metric.unit}",
+            {name: [test["difference"] for test in row] for name, row in by_layer.items()},
+            {key for key, test in zip(heads, tests, strict=True) if mark(test)},
+            f"change in {unit_of(style)}",
         ),
-    )  # fmt: skip
+    )
 
 
-def _layer(
-    job: Job[HeadsStudy], batches: Sequence[Batch], dense: Sequence[str], layer: Sublayer
-) -> list[Effect]:
-    model, layers = job.checkpoint.model, job.checkpoint.attention
-    with scoring(job, model, layers, batches) as subject:
-        beams = job.request.evaluation.num_beams
-        _, answers = answers_without_units(subject, [layer], beams)
-    return [judge(job, dense, answers[layer.name, head]) for head in range(layer.units)]
-
-
-def _grid(kind: str, layers: Tests, metric: MetricText) -> ReportTable:
+def _grid(kind: str, layers: dict[str, list[Effect]], style: MetricStyle) -> ReportTable:
     """The change without each head: a row per layer, a column per head."""
     width = max(map(len, layers.values()))
     rows = []
-    for name, by_head in layers.items():
-        cells = [metric.change(test.effect.difference) + test.mark for test in by_head]
-        rows.append((name.rpartition(".")[2], *cells, *[""] * (width - len(cells))))
+    for name, tests in layers.items():
+        changes = [style.difference(test["difference"]) + mark(test) for test in tests]
+        rows.append((name.rpartition(".")[2], *changes, *[""] * (width - len(changes))))
     titles = ", ".join(["layer", *(f"head {head}" for head in range(width))])
-    caption = f"Change in {metric.label} without one head of {kind_label(kind)}; {MARKS}."
+    caption = f"Change in {style.title} without one head of {kind_label(kind)}; {MARKS}."
     return table(caption, titles, rows)
-
-
-def _details(layers: Tests, metric: MetricText) -> ReportTable:
-    return table(
-        "Every head: 95% interval of the change by paired bootstrap; two-sided p-values without "
-        "correction, after Benjamini-Hochberg's and after Holm's.",
-        "layer, head, change, 95% interval, p, p (BH), p (Holm)",
-        [
-            (name, str(head), *metric.cells(test))
-            for name, by_head in layers.items()
-            for head, test in enumerate(by_head)
-        ],
-    )

@@ -1,4 +1,4 @@
-"""What each study takes: a request class for each, which names the function that does it."""
+"""What each study takes: a request class for each."""
 
 from __future__ import annotations
 
@@ -58,8 +58,6 @@ class StudyRequest(Section):
     """What all studies take."""
 
     name: ClassVar[str]
-    # By its name, since `--help` lists the studies and must not wait for PyTorch.
-    function: ClassVar[str]  # `module:function`
     model: ModelSection
     data: Columns
     seed: int = SEED
@@ -103,7 +101,6 @@ class HeadsStudy(MeasuringStudy):
     """Quality with each head removed alone."""
 
     name = "heads"
-    function = "compressor.study.heads:study"
     data: TestRows
 
 
@@ -111,7 +108,6 @@ class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
-    function = "compressor.study.layers:study"
     data: ScoredAndTestRows
     method: AnyScoring | None = option(
         None, flag="--method", help="Keep the head with the highest score. Default: the best head."
@@ -122,7 +118,6 @@ class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
-    function = "compressor.study.curve:study"
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
     # Training at every point would take hours.
@@ -146,7 +141,6 @@ class AgreementStudy(StudyRequest):
     """Do two data sets, or two halves of one, rank heads alike?"""
 
     name = "agreement"
-    function = "compressor.study.agreement:study"
     data: AgreementData
     method: AnyScoring = _METHOD
 
@@ -164,7 +158,6 @@ class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
-    function = "compressor.study.over_training:study"
     model: TrainingModels  # type: ignore[assignment]
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
@@ -179,7 +172,6 @@ class RolesStudy(StudyRequest):
     """Which heads are positional, syntactic, or attend to rare words."""
 
     name = "roles"
-    function = "compressor.study.roles:study"
     data: CalibrationData = CalibrationData()
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
     pruned: str | None = option(None, help="The model after pruning (a directory).")

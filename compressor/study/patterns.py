@@ -10,7 +10,6 @@ to them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,22 +25,17 @@ from compressor.tasks.batching import pad
 WINDOW = 5  # the largest relative position that is counted
 
 
-@dataclass(frozen=True)
-class Rarity:
-    """How often each token occurs, and which tokens are too common to call the rarest one rare."""
-
-    counts: Tensor  # [vocabulary]
-    common: Tensor  # ids
-
-
 def rarity(
     batches: Sequence[Batch], vocabulary: int, common: int, special: Iterable[int]
-) -> Rarity:
-    """Counts of the source tokens of all rows, without special tokens.
+) -> tuple[Tensor, Tensor]:
+    """How often each source token occurs, and which are too common to call the rarest one rare.
 
     Args:
         common: how many of the most frequent tokens are too common.
-        special: ids of special tokens.
+        special: ids of special tokens, which are not counted.
+
+    Returns:
+        Counts [vocabulary], and ids.
     """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for batch in batches:
@@ -51,16 +45,17 @@ def rarity(
     seen = int((counts > 0).sum())
     # Stable, so that of equally frequent tokens the same ones count as common in every run.
     order = torch.argsort(counts, descending=True, stable=True)
-    return Rarity(counts, order[: min(common, seen)])
+    return counts, order[: min(common, seen)]
 
 
 def count_positions(
-    scoring: ScoringJob, rare: Rarity, special_ids: Collection[int]
+    scoring: ScoringJob, special_ids: Collection[int], most_common: int
 ) -> dict[str, dict[str, Any]]:
     """Count to which tokens each self-attention head attends.
 
     Args:
         special_ids: tokens that are no words.
+        most_common: how many of the most frequent tokens are never rare.
 
     Returns:
         By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
@@ -72,7 +67,9 @@ def count_positions(
         `rare_chance`, how often a random choice of the key would be right.
     """
     special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
-    counts, common = rare.counts.to(scoring.device), rare.common.to(scoring.device)
+    vocabulary = int(scoring.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
+    rare = rarity(scoring.batches, vocabulary, most_common, special_ids)
+    counts, common = (found.to(scoring.device) for found in rare)
     counters = {x.name: _LayerCounts(x) for x in scoring.layers if x.kind != "cross"}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
@@ -138,7 +135,7 @@ class _LayerCounts:
         """Count how often heads attend to the least frequent token of a sentence.
 
         Args:
-            counts, common: see `Rarity`.
+            counts, common: see `rarity`.
         """
         # As floats: integers have no infinity, which stands for what is no word.
         frequency = counts[ids].float().masked_fill(~words, torch.inf)
@@ -173,61 +170,41 @@ class _LayerCounts:
         return counted
 
 
-@dataclass(frozen=True)
-class Arcs:
-    """Dependencies to count, in groups of the same relation and direction."""
-
-    groups: Sequence[tuple[str, str]]  # relation, direction
-    rows: Sequence[Tensor]  # of each sentence [arcs, (from word, to word, group)]
-
-
 def count_arcs(
-    scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Arcs, from_word: str
+    scoring: ScoringJob,
+    sentences: Sequence[Tokens],
+    arcs: Sequence[Tensor],
+    groups: int,
+    from_word: str,
 ) -> dict[str, Tensor]:
     """How often heads attend from a word to the word at the other end of its arc.
 
     Args:
         scoring: the rows of its batches are indices of `sentences`.
+        arcs: of each sentence, see `arcs_of`.
         from_word: see `word_attention`.
 
     Returns:
         Layer name -> [groups, heads].
     """
-    hits = {
-        layer.name: torch.zeros(len(arcs.groups), layer.units, dtype=torch.long)
-        for layer in scoring.layers
-    }
-    prepared: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    hits = {x.name: torch.zeros(groups, x.units, dtype=torch.long) for x in scoring.layers}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
-        if batch.rows not in prepared:
-            # All layers are visited with one batch before the next: keep only the last one.
-            prepared.clear()
-            prepared[batch.rows] = _prepare(sentences, arcs, batch, weights.device)
-        words, wanted = prepared[batch.rows]
-        line, source, target, group = wanted.unbind(1)  # [arcs] each
-        largest = word_attention(weights, words, from_word).argmax(-1)  # [batch, heads, words]
+        words = pad([sentences[row].words for row in batch.rows], NO_WORD)  # [batch, tokens]
+        lines = [
+            torch.cat([torch.full((len(arcs[row]), 1), line), arcs[row]], 1)
+            for line, row in enumerate(batch.rows)
+        ]
+        # [arcs] each; a line is the index of a row in the batch
+        line, source, target, group = torch.cat(lines).to(weights.device).unbind(1)
+        # [batch, heads, words]
+        largest = word_attention(weights, words.to(weights.device), from_word).argmax(-1)
         right = largest[line, :, source] == target[:, None]  # [arcs, heads]
         sums = torch.zeros_like(hits[layer.name], device=weights.device)  # [groups, heads]
         hits[layer.name] += sums.index_add_(0, group, right.long()).cpu()
 
     visit_attention(scoring, visit)
     return hits
-
-
-def _prepare(
-    sentences: Sequence[Tokens], arcs: Arcs, batch: Batch, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Words of the tokens [batch, tokens], and arcs [arcs, (line, from word, to word, group)].
-
-    A line is the index of a row in the batch.
-    """
-    words = pad([sentences[row].words for row in batch.rows], NO_WORD)
-    lines = [
-        torch.cat([torch.full((len(arcs.rows[row]), 1), line), arcs.rows[row]], 1)
-        for line, row in enumerate(batch.rows)
-    ]
-    return words.to(device), torch.cat(lines).to(device)
 
 
 def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom, hypergeom
 
 from compressor.model.sublayers import kind_of
 from compressor.study.statistics import ALPHA, holm
@@ -103,8 +104,6 @@ def dependencies(
         arcs: [arcs, (from word, to word, group)].
         hits: layer name -> [groups, heads], how often a head attended to the right word.
     """
-    from scipy.stats import binom
-
     uncorrected: list[Dependency] = []
     for group, (relation, direction) in enumerate(groups):
         rows = arcs[arcs[:, 2] == group]
@@ -165,31 +164,29 @@ def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, 
         them were `kept`, how many are `expected` by chance, and `p`, the probability of at least as
         many by chance (hypergeometric).
     """
-    from scipy.stats import hypergeom
-
     rows = []
     for kind in dict.fromkeys(kind_of(name) for name in roles):
-        heads = [(n, h) for n in roles if kind_of(n) == kind for h in range(len(roles[n]))]
-        left = {(name, head) for name, head in heads if head in kept[name]}
+        # Whether pruning kept a head, and its roles, `any` or `none` among them.
+        heads = [
+            (head in kept[name], {*has, "any" if has else "none"})
+            for name in roles
+            if kind_of(name) == kind
+            for head, has in enumerate(roles[name])
+        ]
+        left = sum(is_kept for is_kept, _ in heads)
         for role in (*ROLES, "any", "none"):
-            members = {key for key in heads if _has(roles[key[0]][key[1]], role)}
-            stayed = len(members & left)
+            members = [is_kept for is_kept, has in heads if role in has]
+            stayed = sum(members)
             rows.append(
                 {
                     "kind": kind,
                     "role": role,
                     "heads": len(members),
                     "kept": stayed,
-                    "kept_of_all": len(left),
+                    "kept_of_all": left,
                     "of_all": len(heads),
-                    "expected": len(members) * len(left) / len(heads),
-                    "p": float(hypergeom.sf(stayed - 1, len(heads), len(members), len(left))),
+                    "expected": len(members) * left / len(heads),
+                    "p": float(hypergeom.sf(stayed - 1, len(heads), len(members), left)),
                 }
             )
     return rows
-
-
-def _has(roles: Sequence[str], role: str) -> bool:
-    if role in ("any", "none"):
-        return bool(roles) == (role == "any")
-    return role in roles

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # gigabyte in float32, and a gradient doubles that; larger batches gain little on a CPU.
 BATCH_TOKENS = 2048
 _MOST_LOGITS = BATCH_TOKENS * 60_000
-# On a GPU; more no longer gain anything, as a kernel takes some microseconds to start, and one over
-# so many tokens a hundred.
+# On a GPU, where a kernel takes some microseconds to start; assumed, not measured, to be enough for
+# that to count for little.
 GPU_BATCH_TOKENS = 32_768
 IGNORED = -100  # the label of padding, as in transformers
 # What tokenizers make of a row takes far more memory than its ids, so no more rows are encoded at

@@ -39,7 +39,7 @@ class EncoderDecoderTask(Task):
         "source_column": ("source",),
         "target_column": ("target",),
     }
-    options = (
+    options: ClassVar[tuple[str, ...]] = (
         "--num-beams",
         "--target-length",
         "--target-text",

@@ -105,7 +105,7 @@ def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
     """All steps; step t (from 0) finds t tokens in the cache and leaves t + 1."""
     width, rows = shape.width, size.batch * size.target
     own_keys = size.batch * size.target * (size.target + 1) // 2
-    work = {}
+    work: dict[str, int] = {}
     layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
     for number, (heads, cross, ffn) in enumerate(layers):
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim

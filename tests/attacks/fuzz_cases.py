@@ -20,8 +20,6 @@ import yaml
 from hypothesis import strategies as st
 
 from compressor.commands import COMMANDS, application
-from compressor.storage.hashes import sha256_of
-from compressor.storage.outputs import update_manifest
 from tests.attacks.fuzz_changes import (
     Draw,
     chance,
@@ -49,7 +47,6 @@ class Case:
     linked: tuple[str, Path] | None = None  # a directory with links to the files of another
     # Written over them; None: removed.
     files: dict[str, bytes | None] = field(default_factory=dict, repr=False)
-    sealed: tuple[str, ...] = ()  # files of `linked` to enter into its manifest
     # Words for the same on intact files: what it answers must be the same, if it answers.
     intact: Words | None = None
     refused: bool = False  # status 0 is wrong whatever it says
@@ -71,10 +68,6 @@ class Case:
             (scratch / name).unlink(missing_ok=True)  # a link must not change what it leads to
             if data is not None:
                 (scratch / name).write_bytes(data)
-        for name in self.sealed:
-            assert self.linked is not None
-            directory = scratch / self.linked[0]
-            update_manifest(directory, {name: sha256_of(directory / name)})
 
         def placed(words: Sequence[Any]) -> list[Any]:
             said = str(SCRATCH), str(scratch)
@@ -148,16 +141,14 @@ def artifact(draw: Draw, material: Path) -> Case:
     name = path.relative_to(source).as_posix()
     told, data = _changed_file(draw, path, paths)
     removed = chance(draw, 2)
-    sealed = name != "manifest.json" and not removed and chance(draw, 45)
     words = _reader(draw, model, name, str(SCRATCH / "a"), material)
     return Case(
         words,
-        f"{name}: {'removed' if removed else told}{', sealed' if sealed else ''}",
+        f"{name}: {'removed' if removed else told}",
         linked=("a", source),
         files={f"a/{name}": None if removed else data},
-        sealed=(name,) if sealed else (),
-        intact=None if sealed else [x.replace(str(SCRATCH / "a"), str(source)) for x in words],
-        refused=words[0] == "verify" and name != "manifest.json" and not sealed
+        intact=[x.replace(str(SCRATCH / "a"), str(source)) for x in words],
+        refused=words[0] == "verify" and name != "manifest.json"
         and (removed or data != path.read_bytes()),
     )  # fmt: skip
 

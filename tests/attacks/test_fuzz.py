@@ -32,11 +32,15 @@ def test_the_fuzzer_tells_wrong_answers(name, failure, small, tmp_path):
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    ("name", "failure"),
-    [("end", "killed its process (status 7)"), ("hang", "took more than 2 s"), ("take", " MiB")],
+    ("name", "failure", "seconds"),
+    [
+        ("end", "killed its process (status 7)", 300),
+        ("hang", "took more than 2 s", 2),
+        ("take", " MiB", 300),  # a machine that is busy takes its time to fill memory
+    ],
 )
-def test_the_fuzzer_tells_what_happens_to_its_process(name, failure, small):
-    worker = Worker(small, seconds=2)
+def test_the_fuzzer_tells_what_happens_to_its_process(name, failure, seconds, small):
+    worker = Worker(small, seconds=seconds)
     try:
         with pytest.raises(CaseFailed) as caught:
             worker.run(failing(small)[name])
@@ -74,6 +78,5 @@ def test_hundreds_of_cases_keep_the_promises(small):
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("seed", [2, 3])
-def test_thousands_of_cases_keep_the_promises(once, seed):
-    assert fuzz(1500, seed, once("fuzzed-whole", make_material)) == []
+def test_a_thousand_cases_keep_the_promises(once):
+    assert fuzz(1000, 2, once("fuzzed-whole", make_material)) == []

@@ -174,6 +174,7 @@ def test_a_seed_that_generators_refuse_is_refused_first(command, seed, tmp_path)
         ),
         (["score", "--method", "hardconcrete"], "name-unknown", "taylor"),
         (["score", "--method", "random", "--compare", "subset"], "name-unknown", "taylor"),
+        (["score", "--method", "random", "--compare", "random"], "option-without-use", "itself"),
     ],
 )  # fmt: skip
 def test_what_would_do_nothing_is_refused_first(arguments, problem, detail, tmp_path, monkeypatch):
@@ -283,10 +284,11 @@ def test_inspect_shows_what_units_cost(inputs):
     assert list(parts) == ["encoder_self", "encoder_ffn", "embeddings", "other"]
     assert parts["encoder_self"]["units"] == [4, 4, 4]
     assert parts["encoder_ffn"]["units"] == [48, 48, 48]
+    assert all(0 < shape["fixed_share"] < 1 for shape in data["shapes"])
     text = compress("inspect", inputs["model"]).stdout
     assert "3 x 4 = 12 heads of 8" in text
     assert "3 x 48 = 144 neurons" in text
-    assert "In no head or neuron: " in text
+    assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
 
 
 def test_reports_can_be_written_again(finished, tmp_path):

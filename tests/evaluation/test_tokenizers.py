@@ -116,6 +116,8 @@ def test_a_tokenizer_that_there_is_not_is_refused(monkeypatch):
     with raises(UsageError, "tokenizer-unknown") as caught:
         with_tokenizers(rows(ENGLISH), {"bleu": "zho"})
     assert str(caught.value).endswith("did you mean 'zh'?")
+    with raises(UsageError, "tokenizer-unknown"):
+        score_answers("summarization", ["a"], ["a"], None, {"rouge2": "zh"})
 
     def without(tokenize: str) -> None:
         raise RuntimeError("Please install")

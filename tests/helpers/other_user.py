@@ -79,6 +79,7 @@ def _serve(sources: str, script: str, artifact: str, secret: str, user: str) -> 
         del sys.modules[name]
     served = runpy.run_path(script)
     served["open_model"](artifact, threads=1)  # the interpreter's own files may be root's alone
+    "localhost".encode("idna")  # as are codecs that are imported late
     import compressor
     from compressor.errors import InputError
 

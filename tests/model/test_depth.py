@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import compressor
-from compressor.errors import InputError, VerificationError
+from compressor.errors import VerificationError
 from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import architecture, architecture_of, find_sublayers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -18,8 +18,6 @@ from compressor.model.depth import names_without_skipped, skipped, without_skipp
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import prune, relative_difference, verify_surgery
-from compressor.storage.files import write_json
-from compressor.storage.input_files import read_json
 from compressor.tasks import TASKS, Batch
 from tests.helpers.errors import raises
 from tests.helpers.tiny import (
@@ -165,23 +163,3 @@ def test_the_layer_that_goes_changes_predictions_least(name):
     assert list(found) == [least, min(second, key=second.__getitem__)]
     expected = [min(first.values()), min(second.values())]
     assert list(found.values()) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"dropped_layers": ["decoder.1", "decoder.7"]}, "does not have"),
-        ({"dropped_layers": ["encoder.0", "encoder.1"]}, "have kept units"),
-        ({"dropped_layers": "decoder.1"}, "does not have"),
-    ],
-)
-def test_a_record_of_impossible_layers_is_refused(changed, message, tmp_path):
-    dense = opened("marian", tmp_path / "dense")
-    mask = Mask.full(dense.layers).without_layers(["decoder.1"])
-    record = facts(dense.layers, mask) | {"dropped_layers": sorted(mask.dropped)}
-    save_checkpoint(dense, small(dense, mask).model, record, tmp_path / "out")
-    path = tmp_path / "out" / "units.json"
-    write_json(path, read_json(path) | changed)
-    with raises(InputError, "units-file-malformed") as caught:
-        compressor.load(tmp_path / "out", verify=False)
-    assert message in str(caught.value)

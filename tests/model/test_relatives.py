@@ -14,7 +14,7 @@ import compressor
 from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precisions import add_precision, require_within
-from compressor.export.same_facts import require_same_facts
+from compressor.export.same_weights import require_same_weights
 from compressor.export.task_graphs import Network
 from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
@@ -84,7 +84,7 @@ def exported(
     network = Network(checkpoint, model, mask)
     export_model(network, batches, TEXTS, out)
     # Every number in the graph is known from the model, as `compress verify` wants it.
-    require_same_facts(TASKS[checkpoint.task].graphs, network, read_artifact(out), out)
+    require_same_weights(TASKS[checkpoint.task].graphs, network, read_artifact(out), out)
     inputs = [batch.inputs() for batch in batches]
     for precision in precisions:
         require_within(add_precision(model, inputs, out, precision), precision)

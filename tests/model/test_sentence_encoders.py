@@ -210,6 +210,15 @@ def test_what_is_not_supported_is_refused(case: str, tmp_path):
     assert str(tmp_path / "m") in str(caught.value)
 
 
+def test_half_an_encoder_decoder_is_refused(tmp_path):
+    directory = save_encoder(tmp_path / "m")
+    tiny_model("t5").save_pretrained(directory)
+    for task in (None, "embedding"):
+        with raises(InputError, "architecture-variant-unsupported") as caught:
+            open_checkpoint(str(directory), task=task)
+        assert "encoder of a t5" in str(caught.value)
+
+
 def test_other_models_are_no_encoders_alone(tmp_path):
     tiny_model("marian").save_pretrained(tmp_path / "marian")
     tiny_model("bert").save_pretrained(tmp_path / "bert")

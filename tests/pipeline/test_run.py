@@ -121,6 +121,8 @@ def test_steps_score_again_before_each(classifier, tmp_path):
             UsageError, "options-exclude-each-other", "--no-bench",
         ),
         ({"max_metric_drop": ["bleu=1"]}, UsageError, "metric-of-another-task", "accuracy"),
+        ({"bleu_tokenizer": "zh"}, UsageError, "option-without-use", "for translation, and"),
+        ({"bleu_tokenizer": "zh", "test": None}, UsageError, "option-without-use", "--test"),
         ({"model": "/nothing/there"}, InputError, "checkpoint-missing", "/nothing/there"),
     ],
 )  # fmt: skip

@@ -46,6 +46,48 @@ def test_a_change_is_significant_when_its_interval_leaves_zero(by, judgment):
     assert outcome.verdict == ("failed" if judgment == "worse" else "passed")
 
 
+def signed(report: Report, signature: str) -> Report:
+    """The report with another signature of BLEU."""
+    data = report.model_dump()
+    for model in (data["dense"], *data["variants"]):
+        model["quality"]["signatures"] = {"bleu": signature}
+    return Report.model_validate(data)
+
+
+@pytest.mark.parametrize(
+    ("signature", "note", "verdict"),
+    [
+        ("tok:zh|version:2.6.0", "measured with tok:zh, earlier tok:13a", "inconclusive"),
+        ("tok:13a|version:2.7.0", "measured with version:2.7.0, earlier version:2.6.0", "passed"),
+        ("tok:13a|version:2.6.0", "", "passed"),
+    ],
+)
+def test_a_metric_that_was_computed_in_another_way_is_not_compared(signature, note, verdict):
+    earlier = signed(translator_report(), "tok:13a|version:2.6.0")
+    report = signed(shifted(translator_report(), 0.1), signature)
+    change = baseline.compare_reports(report, earlier)[0]
+    assert change.note == note
+    assert (change.interval is None) == (verdict == "inconclusive")
+    outcome = baseline.outcomes(report, earlier)[0]
+    assert (outcome.verdict, outcome.met) == (verdict, verdict == "passed")
+    assert verdict == "passed" or note in outcome.message
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_metric_at_its_floor_is_not_compared(which: int):
+    """But a significant loss is one."""
+    reports = [translator_report(), shifted(translator_report(), -0.1)]
+    comparison = ("variants", 0, "comparisons", 0)
+    for name, value in (("floor", 34.0), ("at_floor", True)):
+        reports[which] = changed(reports[which], *comparison, name, to=value)
+    earlier, report = reports
+    outcome = baseline.outcomes(report, earlier)[0]
+    assert (outcome.verdict, outcome.met) == ("inconclusive", False)
+    whose = "dense model's BLEU of 34.21 is at the metric's floor (34.00 for answers"
+    assert whose in outcome.message
+    assert baseline.outcomes(shifted(report, -3), earlier)[0].verdict == "failed"
+
+
 def test_the_interval_covers_the_difference_of_two_estimates():
     """MOVER against trials: two independent normal estimates, each with its own interval."""
     draw = np.random.default_rng(0)

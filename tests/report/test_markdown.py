@@ -104,8 +104,11 @@ def test_card_front_matter_has_only_keys_model_hubs_know():
 
 def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
     card = render_card(translator_report(), "heads-50")
-    told = "The header of this card does not say license and language"
-    assert f"{told}, which the dense model's card does not tell; `--card-license` and" in card
+    assert (
+        "The header of this card does not say license and language, which the dense model's card "
+        "does not tell; --card-license and --card-language of compress run do."
+        in Shown(card.split("---\n", 2)[2]).items
+    )
     card = render_card(translator_report(), "heads-50", CardFacts("mit", language=("en",)))
     assert "The header of this card" not in card
 
@@ -119,15 +122,16 @@ def test_card_of_a_local_model_names_no_base_model():
     assert "base_model" not in front_matter(render_card(local, "half"))
 
 
-def test_card_and_titles_name_the_model_and_no_directory_of_the_machine():
+def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
     report = translator_report()
-    here = Path.cwd().name  # of a relative path, whose directory is there
+    monkeypatch.chdir(tmp_path)
+    Path("customers").mkdir()  # a relative path is known by its directory
     report = report.model_copy(
         update={
             "model": "/home/me/models/en-de",
             "revision": None,
             "command": "compress run --model ~/models/en-de -o '/home/me/my out/small' "
-            f"--config=/x/r.yaml --calibration ../{here}/a.tsv,/home/me/b.tsv acme/model",
+            "--config=/x/r.yaml --calibration customers/a.tsv,/home/me/b.tsv acme/model",
             "test": report.test.model_copy(update={"files": ["private/test.en", "/home/me/t.de"]}),
             "variants": [
                 variant.model_copy(
@@ -148,7 +152,8 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine():
     assert f"{command}acme/model" in card.replace("\\", "")
     texts = [card, render_markdown(report), render_html(report), report.model_dump_json()]
     for text in texts:
-        assert not any(place in text for place in ("/home", "~/", "/x/", "my out", "private", here))
+        for place in ("/home", "~/", "/x/", "my out", "private", "customers"):
+            assert place not in text
     for text in texts[1:3]:
         assert "Compression report: en-de" in text
 

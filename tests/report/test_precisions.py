@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from compressor.report import facts, sentences
-from compressor.report.combine import combine, only
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
+from compressor.report.one_variant import only
 from compressor.report.page import render_html
 from compressor.report.rules import check
-from compressor.report.schema import Report
 from compressor.report.summary import short_table, summary
 from compressor.results import HALF_RANGE, Check, Throughput
 from tests.helpers.report_samples import int8_report, lossy, rules, translator_report
@@ -59,20 +56,6 @@ def test_one_variants_report_holds_its_precisions_and_those_of_dense():
     assert [v.name for v in own.variants] == ["dense-int8", "heads-50", "heads-50-int8"]
     assert {row.variant for row in own.throughput.rows} == {"dense", "heads-50", "heads-50-int8"}
     assert [v.name for v in only(report, report.variants[1]).variants] == ["dense-int8", "heads-75"]
-
-
-def test_combined_reports_keep_precisions_with_their_models():
-    both = combine([int8_report(0.3), int8_report(0.3)])
-    found = {v.name: v.base for v in both.variants if v.base}
-    assert found == {"heads-50-int8": "heads-50", "heads-50-int8-2": "heads-50-2"}
-
-
-def test_reports_refuse_precisions_of_unknown_models():
-    report = int8_report(0.3)
-    orphan = report.variants[-1].model_copy(update={"base": "nobody"})
-    data = report.model_copy(update={"variants": [*report.variants[:-1], orphan]}).model_dump()
-    with pytest.raises(ValueError, match="precisions of unknown models: \\['nobody'\\]"):
-        Report.model_validate(data)
 
 
 def test_a_timing_without_its_own_precision_shows_the_measurements():

@@ -7,7 +7,6 @@ from math import ceil
 import pytest
 
 from compressor.report import render, sentences
-from compressor.report.combine import combine
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
 from compressor.results import QualitySearch, Source, SpeedSearch, SpeedTry
@@ -116,26 +115,6 @@ def test_neurons_are_shown_where_probes_differ_in_them():
     markdown = render(report_of(searched(probes=probes)), "markdown")
     assert "| Heads kept | Neurons kept | Multiply-adds |" in markdown
     assert "| 4 | 7 | 1,031 | 42% |" in markdown
-
-
-def test_reports_side_by_side_tell_which_model_was_searched():
-    """Only the first run searched: what it says, its table and the missed drop stay its own."""
-    plain = translator_report()
-    lost = plain.variants[0].model_copy(update={"comparisons": [comparison(-10.0, -5.1)]})
-    found = searched(drop=5)
-    changed = {"variants": [lost], "search": found, "gate": [], "throughput": None}
-    both = combine([plain.model_copy(update=x) for x in (changed, {"throughput": None})])
-    assert both.search is None
-    assert [run.search for run in both.runs] == [found, None]
-    markdown, page = render(both, "markdown"), render(both, "html")
-    said = "The search judged 4 models on 300 rows"
-    for text in (markdown, page):
-        assert text.count(f"{lost.name}: {said}") == text.count(said) == 1
-    assert f"{lost.name}: the measured drop of 7.55 in BLEU is more than the 5" in markdown
-    assert page.count('id="table-probes-1"') == 1
-    assert said in render_card(both, lost.name)
-    assert said not in render_card(both, "heads-50")
-    assert Report.model_validate_json(render(both, "json")) == both
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.options.declare import flags_of
-from compressor.study import STUDIES, agreement, curve, over_training
+from compressor.study import STUDIES, agreement, curve, training
 from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 
@@ -23,11 +23,11 @@ def test_heads_are_removed_in_ascending_order_within_their_kind():
     found = scores(encoder_0=[0.5, 0.1, 0.3], decoder_0=[0.2, 0.9])
     full = Mask({name: (True,) * len(values) for name, values in found.values.items()})
     removed = curve.removals(found, full, "encoder_self", (0, 50, 100))
-    assert [count for count, _ in removed] == [0, 2, 3]
-    assert removed[1][1].keep == {
+    assert [mask.total() - mask.count() for mask in removed] == [0, 2, 3]
+    assert removed[1].keep == {
         "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
     }  # fmt: skip
-    assert curve.removals(found, full, "heads", (40,))[0][1].keep == {
+    assert curve.removals(found, full, "heads", (40,))[0].keep == {
         "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
     }  # fmt: skip
 
@@ -36,9 +36,9 @@ def test_ranking_counts_the_finally_most_important_quarter():
     """Of eight heads the top two are heads 6 and 7 at last, and 7 and 0 at first."""
     first = scores(encoder_0=[7, 1, 2, 3], decoder_0=[4, 5, 6, 8])
     last = scores(encoder_0=[1, 2, 3, 4], decoder_0=[5, 6, 7, 8])
-    found = over_training.ranking(first, last)
-    assert (found.top, found.shared, found.by_chance) == (2, 1, 0.5)
-    assert found.p == pytest.approx(1 - (6 * 5) / (8 * 7))
+    found = training.ranking(first, last)
+    assert (found["top"], found["shared"], found["by_chance"]) == (2, 1, 0.5)
+    assert found["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
 
 
 def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
@@ -48,9 +48,9 @@ def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
     found = agreement.compared(first, last, seed=0)
     assert [row["units"] for row in found["lowest"]] == [2, 3, 5, 6, 8]
     assert all(row["shared"] is None and row["p"] is None for row in found["lowest"])
-    top = over_training.ranking(first, last)  # four of sixteen, of which two are zero
-    assert (top.top, top.shared, top.p) == (4, None, None)
-    assert -1 < top.spearman < 0
+    top = training.ranking(first, last)  # four of sixteen, of which two are zero
+    assert (top["top"], top["shared"], top["p"]) == (4, None, None)
+    assert -1 < top["spearman"] < 0
 
 
 def test_a_cut_beside_ties_is_counted():
@@ -60,7 +60,7 @@ def test_a_cut_beside_ties_is_counted():
     assert lowest[4]["shared"] == 4
     assert lowest[4]["p"] == pytest.approx(1 / 70)
     assert lowest[2]["shared"] is None
-    assert over_training.ranking(first, last).shared == 1  # head 2 of heads 2 and 3, 1 and 2
+    assert training.ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
 
 
 def test_correlations_that_are_undefined_are_not_interpreted():

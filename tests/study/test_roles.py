@@ -13,7 +13,7 @@ from scipy import stats
 from compressor.errors import InputError
 from compressor.study import patterns, role_criteria
 from compressor.study.conllu import Sentence, read_conllu
-from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
+from compressor.study.patterns import arcs_of, count_arcs, count_positions, rarity
 from compressor.study.word_alignment import NO_WORD, Tokens, tokenize
 from compressor.tasks import Batch, Example
 from tests.helpers import toy
@@ -175,9 +175,9 @@ def test_roles_of_hand_made_attention(monkeypatch):
         visit(layer, weights, batch["attention_mask"].bool()[:, None, None], batch)
 
     monkeypatch.setattr(patterns, "visit_attention", visit_attention)
-    rare = rarity([batch], 60, 2, {2})
-    assert set(rare.common.tolist()) == {10, 11}
-    found = count_positions(replace(setup, layers=[layer]), rare, {2})["encoder_self.0"]
+    _, common = rarity([batch], 60, 2, {2})
+    assert set(common.tolist()) == {10, 11}
+    found = count_positions(replace(setup, layers=[layer]), {2}, 2)["encoder_self.0"]
     assert found["tokens"] == 8  # 5 and 3 words; the end is none
     assert (found["offset"][:2], found["share"][:2]) == ([-1, 1], [1.0, 1.0])
     assert found["rare"][2] == 1.0
@@ -195,10 +195,9 @@ def test_positions_and_rare_tokens_of_every_architecture(name: str):
     attention = [layer for layer in setup.layers if layer.is_attention]
     setup = replace(setup, batches=[batch], layers=attention)
     counts = np.bincount(batch["input_ids"][batch["attention_mask"].bool()], minlength=60)
-    rare = rarity([batch], 60, 3, special)
-    found = count_positions(setup, rare, special)
+    found = count_positions(setup, special, 3)
     assert set(found) == {layer.name for layer in setup.layers if layer.kind != "cross"}
-    common, expected = set(rare.common.tolist()), {}
+    common, expected = set(rarity([batch], 60, 3, special)[1].tolist()), {}
     for number in range(5):
         row = one_row(batch, number)
         model = NumpyTransformer(setup.model, row)
@@ -256,8 +255,7 @@ def test_syntactic_counts_of_every_architecture(name: str, from_word: str):
     encoder = [layer for layer in setup.layers if layer.kind == "encoder_self"]
     batches = setup.task.batches(examples, setup.model, batch_tokens=None, batch_size=4)
     setup = replace(setup, layers=encoder, batches=batches)
-    groups = [("obj", direction) for direction in role_criteria.DIRECTIONS]
-    hits = count_arcs(setup, sentences, Arcs(groups, arcs_of(sentences, {"obj": 0})), from_word)
+    hits = count_arcs(setup, sentences, arcs_of(sentences, {"obj": 0}), 2, from_word)
     expected = {layer.name: np.zeros((2, layer.units), dtype=int) for layer in encoder}
     for example, tokens in zip(examples, sentences, strict=True):
         row = setup.task.batches([example], setup.model)[0]

@@ -16,7 +16,6 @@ from compressor.tasks.tables import Record, RowTable
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compressor.runtime import Regressor
     from compressor.tasks.encoder import Logits
 
 # Of the largest number of a batch: numbers that differ by less count as the same.
@@ -69,7 +68,7 @@ class Regression(ScoreTask):
 
     def answer(
         self,
-        runtime: Regressor,
+        runtime: Any,
         sources: Sequence[str],
         pairs: Sequence[str] | None = None,
         num_beams: int | None = None,

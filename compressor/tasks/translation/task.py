@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from compressor.tasks.encoder_decoder import EncoderDecoderTask
 
 
@@ -10,7 +12,7 @@ class Translation(EncoderDecoderTask):
 
     name = "translation"
     metrics = ("bleu", "chrf")
-    options = (*EncoderDecoderTask.options, "--bleu-tokenizer")
+    options: ClassVar[tuple[str, ...]] = (*EncoderDecoderTask.options, "--bleu-tokenizer")
     runtime = "compressor.runtime:Translator"
     pipeline_tag = "translation"
     usage = 'print(model.translate(["First sentence.", "Second one."]))'

@@ -1,4 +1,4 @@
-"""Artifacts that contradict themselves, with a manifest that was made again: verify refuses."""
+"""Graphs with other weights than the checkpoint's, which no answer need show: verify refuses."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ def whole(once) -> Path:
 
 def edit(directory: Path, name: str, **changes: Any) -> None:
     path = directory / name
-    data = json.loads(path.read_text("utf-8"))
-    for key, value in changes.items():
-        place, _, last = key.rpartition("__")
-        holder = data[place] if place else data
-        holder[last] = value(holder[last]) if callable(value) else value
-    path.write_text(json.dumps(data), "utf-8")
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
 
 
 def overwrite_row(directory: Path, graph: str, row: int) -> None:
@@ -79,14 +74,7 @@ def change_weights(
     path.with_name(f"{graph}_data").unlink(missing_ok=True)
 
 
-CONTRADICTIONS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "labels": ("bert", lambda d: edit(d, "onnx/graphs.json", labels=lambda x: x[::-1])),
-    "padding": ("bert", lambda d: edit(d, "onnx/graphs.json", pad_token_id=5)),
-    "length": ("bert", lambda d: edit(d, "onnx/graphs.json", max_source_tokens=7)),
-    "max_length": ("marian", lambda d: edit(d, "onnx/graphs.json", generation__max_length=3)),
-    "beams": ("marian", lambda d: edit(d, "onnx/graphs.json", generation__num_beams=7)),
-    "positions": ("marian", lambda d: edit(d, "onnx/graphs.json", generation__positions=9)),
-    "the checkpoint's": ("marian", lambda d: edit(d, "generation_config.json", max_length=3)),
+CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a row": ("bert", lambda d: overwrite_row(d, "model.onnx", 59)),
     "a source row": ("marian", lambda d: overwrite_row(d, "encoder.onnx", 58)),
     "a target row": ("marian", lambda d: overwrite_row(d, "decoder.onnx", 58)),
@@ -97,16 +85,16 @@ CONTRADICTIONS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.attack
-def test_artifacts_that_agree_with_themselves_pass(whole, tmp_path):
+def test_graphs_with_the_checkpoints_weights_pass(whole, tmp_path):
     """Of hard links too, which onnx takes for an attack."""
     for name in ("bert", "marian"):
         linked = shutil.copytree(whole / name, tmp_path / name, copy_function=os.link)
         assert verify_directory(Path(linked)).checks
 
 
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_what_stands_twice_is_compared(name, whole, tmp_path):
-    of, change = CONTRADICTIONS[name]
+@pytest.mark.parametrize("name", CHANGES)
+def test_graphs_with_other_weights_are_refused(name, whole, tmp_path):
+    of, change = CHANGES[name]
     directory = Path(shutil.copytree(whole / of, tmp_path / of))
     change(directory)
     write_hashes(directory)
@@ -128,15 +116,4 @@ def test_unknown_schemas_are_refused(file, id, whole, tmp_path):
     if file != "manifest.json":
         write_hashes(directory)
     with raises(InputError, id):
-        verify_directory(directory)
-
-
-def test_weights_of_graphs_are_in_the_file_that_the_manifest_covers(whole, tmp_path):
-    directory = Path(shutil.copytree(whole / "bert", tmp_path / "bert"))
-    path = directory / "onnx" / "model.onnx"
-    model = onnx.load(path)
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    path.with_name("model.onnx_data").unlink(missing_ok=True)
-    write_hashes(directory)
-    with raises(InputError, "graph-data-elsewhere"):
         verify_directory(directory)
