@@ -75,8 +75,8 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     positions = values.get("position_embedding_type")
     if positions not in (None, "absolute"):
         raise InputError(
-            f"{directory} has {positions} positions, with weights in its attention that the "
-            "transformers library no longer knows; give a checkpoint with absolute positions",
+            f"{path} sets position_embedding_type to {str(positions)[:40]}, whose weights in the "
+            "attention transformers no longer knows; give a checkpoint with absolute positions",
             id="positions-unsupported",
         )
     _require_bounds(values, entry, path)
@@ -98,7 +98,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         _require_class_names(path, values, config)
     # These change how the model is run, not what it computes; scoring and recovery rely on the
     # usual values.
-    config._attn_implementation = None
+    config._attn_implementation, config.output_attentions = None, False
     config.return_dict = True
     config.chunk_size_feed_forward = 0
     return config

@@ -251,6 +251,8 @@ def test_settings_that_change_nothing(name, change, copy):
     before = logits(directory)
     configure(**change)(directory)
     assert torch.equal(logits(directory), before)
+    opened = open_checkpoint(str(directory))
+    opened.model.config.save_pretrained(directory / "saved")  # what transformers can save, too
 
 
 @pytest.mark.parametrize("act", ["gelu_new", "relu", "silu", "quick_gelu", "gelu_pytorch_tanh"])

@@ -89,7 +89,7 @@ def _rows_of_file(spec: str) -> Iterator[Row]:
             context = _text(paragraph, "context", f"{there}.")
             for q, question in enumerate(_part(paragraph, "qas", list, f"{there}.")):
                 place = f"{there}.qas[{q}]"
-                gold = _gold(question, context, place)
+                gold = _gold(question, context, f"{place}.")
                 yield _text(question, "question", f"{place}."), context, gold
 
 
@@ -112,16 +112,16 @@ def _flat(row: Any, where: str) -> Row:
         ]
     if answers == []:
         return _text(row, "question", where), context, []
-    gold = _gold({**row, "answers": answers}, context, where.rstrip(".: "))
+    gold = _gold({**row, "answers": answers}, context, where)
     return _text(row, "question", where), context, gold
 
 
-def _gold(question: Any, context: str, place: str) -> Gold:
+def _gold(question: Any, context: str, there: str) -> Gold:
     if isinstance(question, dict) and question.get("is_impossible") is True:
         return []
     found: Gold = []
-    for number, answer in enumerate(_part(question, "answers", list, f"{place}.")):
-        where = f"{place}.answers[{number}]"
+    for number, answer in enumerate(_part(question, "answers", list, there)):
+        where = f"{there}answers[{number}]"
         text = _text(answer, "text", f"{where}.")
         start = _part(answer, "answer_start", int, f"{where}.")
         if start < 0 or context[start : start + len(text)] != text:
@@ -133,7 +133,8 @@ def _gold(question: Any, context: str, place: str) -> Gold:
         found.append((text, start))
     if not found:
         raise InputError(
-            f'{place}: the question has no answer; give one, or "is_impossible": true',
+            f"{there.removesuffix('.')}: the question has no answer; give one, or "
+            '"is_impossible": true',
             id="answer-missing",
         )
     return found
