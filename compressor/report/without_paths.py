@@ -22,7 +22,8 @@ def without_paths(report: Report, directory: Path) -> Report:
     """The report as it may lie in `directory`."""
     data = _cut(report.model_dump())
     data["model"] = facts.model_name(report)
-    for place, run in zip([data, *data["runs"]], [report, *report.runs], strict=True):
+    data["command"] = _cut_command(report.command)
+    for place, run in zip(data["runs"], report.runs, strict=True):
         place["command"] = _cut_command(run.command)
     models = [data["dense"], *data["variants"]]
     for model, variant in zip(models, facts.models(report), strict=True):

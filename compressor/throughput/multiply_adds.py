@@ -87,7 +87,7 @@ def _feed_forward(name: str, rows: int, width: int, inner: int, *, gated: bool) 
 
 def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
     rows, width = batch * source, shape.width
-    work = {}
+    work: dict[str, int] = {}
     if shape.embedding != width:
         work["embedding.projection"] = rows * shape.embedding * width
     for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
@@ -105,7 +105,7 @@ def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
     """All steps; step t (from 0) finds t tokens in the cache and leaves t + 1."""
     width, rows = shape.width, size.batch * size.target
     own_keys = size.batch * size.target * (size.target + 1) // 2
-    work = {}
+    work: dict[str, int] = {}
     layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
     for number, (heads, cross, ffn) in enumerate(layers):
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim
