@@ -87,7 +87,7 @@ def _feed_forward(name: str, rows: int, width: int, inner: int, *, gated: bool) 
 
 def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
     rows, width = batch * source, shape.width
-    work = {}
+    work: dict[str, int] = {}
     if shape.embedding != width:
         work["embedding.projection"] = rows * shape.embedding * width
     for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
