@@ -26,9 +26,8 @@ from compressor.runtime.processors import Scores, Tokens, changes_best, log_soft
 EXCLUDED = np.float32(-1e9)
 # Finished sentences leave the batch when they are at least this share of it: copying the caches
 # of the others costs less than a step of the finished ones, and it is paid once. Greedy search with
-# the bundled translator (454 of its test lines, batches of 1024 tokens, one thread) took 6.1 CPU
-# seconds when none ever left, and 3.5 to 3.8, within the noise, when a half to a sixteenth had to
-# be finished.
+# the bundled translator (454 of its test lines, batches of 1024 tokens, one thread) took 6.1 CPU seconds when
+# none ever left, and 3.5 to 3.8, within the noise, when a half to a sixteenth had to be finished.
 MIN_FINISHED_SHARE = 0.125
 
 
