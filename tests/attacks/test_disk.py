@@ -41,6 +41,7 @@ def finished(output: Path) -> dict[str, str]:
 
 
 @pytest.mark.attack  # the limit holds for the whole process
+@pytest.mark.usefixtures("fresh_exports")  # kept ones are written elsewhere
 def test_a_run_goes_on_when_there_is_room(tmp_path):
     model = toy.classifier(tmp_path / "dense")
     output = tmp_path / "out"
