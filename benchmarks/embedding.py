@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import random
 from pathlib import Path
 from typing import Any
 
-from benchmarks.finetune_minilm import fetch_encoder
-from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
+from benchmarks.finetune import fetch_encoder
+from benchmarks.pages import RESULTS, arguments, markdown_table, merge_rows, publish, with_interval
 from compressor.commands.console import Console
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
 from compressor.pipeline.run import run
@@ -134,7 +133,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", help="a sentence encoder; default: the PyPI package's")
@@ -145,12 +144,7 @@ def main() -> None:
     parser.add_argument("--text-rows", type=int, default=20_000)
     args = parser.parse_args()
     rows = measure(args)
-    path = RESULTS / "embedding.json"
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = set(map(_place, rows))
-    rows += [row for row in kept if _place(row) not in new]
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    publish("embedding", table(rows))
+    publish("embedding", table(merge_rows(RESULTS / "embedding.json", rows, _place)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
+from benchmarks.pages import RESULTS, arguments, markdown_table, publish, with_interval
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.plots import COLORS, DENSE, FAINT, plot_style
@@ -251,7 +251,7 @@ def _series(panel: Any, points: Sequence[Point], line: str = "", **look: Any) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("name", choices=["translator", "classifier"])
     parser.add_argument("--output", type=Path, help="directory of the run")
     parser.add_argument("--data", help="directory with the calibration rows and test.tsv")

@@ -3,7 +3,7 @@
     python -m benchmarks.quality --tatoeba DIR --classifier FINE_TUNED --clinc DIR
 
 Each DIR holds train.tsv, valid.tsv and test.tsv. Train the classifier with
-benchmarks/finetune_minilm.py first; the translator is the bundled one. Calibration rows come from
+benchmarks.finetune first; the translator is the bundled one. Calibration rows come from
 valid.tsv, on which the models were not trained. Kept are shares of the heads, or of the
 multiply-adds (where heads, neurons or both go). Each finished cell is a line of
 benchmarks/results/quality-NAME.jsonl, or of quality-NAME-macs.jsonl. The same command resumes where
@@ -20,7 +20,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from benchmarks.pages import RESULTS
+from benchmarks.pages import RESULTS, arguments
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
 from compressor.commands.console import Console
@@ -63,7 +63,7 @@ def wanted(args: argparse.Namespace, what: str, cell: Cell) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--tatoeba", help="sentence pairs: valid.tsv, test.tsv")
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")

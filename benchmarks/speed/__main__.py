@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import RESULTS
+from benchmarks.pages import RESULTS, arguments
 from benchmarks.speed.fresh import measure_fresh
 from benchmarks.speed.peers import Peer, Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
@@ -35,13 +35,7 @@ from compressor.runtime import collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
-from compressor.throughput import (
-    WorkSize,
-    measure,
-    ratio_of_multiply_adds,
-    shape_of,
-    summarize,
-)
+from compressor.throughput import WorkSize, measure, ratio_of_multiply_adds, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.workloads import Workload, make_workloads
 
@@ -153,7 +147,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
             | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}
             for peer in chosen
         ],
-        "timings": timed, "hardware": describe(), "versions": versions() | _peer_versions(),
+        "timings": timed, "hardware": describe(), "versions": versions(),
     }  # fmt: skip
 
 
@@ -197,17 +191,8 @@ def _fresh(
     return found
 
 
-def _peer_versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"ctranslate2": version("ctranslate2")}
-    except PackageNotFoundError:
-        return {}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
     parser.add_argument("--work", type=Path, help="models, reused by later calls")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
