@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.finetune import fetch_encoder
-from benchmarks.pages import RESULTS, arguments, markdown_table, merge_rows, publish, with_interval
+from benchmarks.pages import RESULTS, arguments, changed, markdown_table, merge_rows, publish
 from compressor.commands.console import Console
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
 from compressor.pipeline.run import run
@@ -109,7 +109,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for (epochs, macs, precision), of_tests in builds.items():
         scores = [of_tests[test]["spearman"] for test in TESTS]
-        cells = [_cell(of_tests[test]) for test in TESTS]
+        changes = [(of_tests[x]["difference"], *(of_tests[x]["interval"] or ())) for x in TESTS]
+        cells = [
+            changed(x, y if len(y) > 1 else None) for x, y in zip(scores, changes, strict=True)
+        ]
         repair = "none" if macs == 1 else "without training"
         if epochs is not None and macs < 1:
             repair = f"distilled, {epochs} epochs"
@@ -124,12 +127,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def _place(row: dict[str, Any]) -> tuple[int, float, int]:
     return row["distilled"] or 0, -row["macs"], PRECISIONS.index(row["precision"])
-
-
-def _cell(row: dict[str, Any]) -> str:
-    if row["difference"] is None:
-        return f"{row['spearman']:.1f}"
-    return f"{row['spearman']:.1f} ({with_interval(row['difference'], row['interval'], '+')})"
 
 
 def main() -> None:

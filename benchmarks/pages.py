@@ -57,9 +57,15 @@ def with_interval(value: float, interval: Sequence[float], sign: str = "") -> st
     return f"{value:{sign}.2f} [{interval[0]:{sign}.2f}, {interval[1]:{sign}.2f}]"
 
 
+def changed(value: float, change: Sequence[float] | None) -> str:
+    """A score, and in parentheses its difference with the interval, where it is compared."""
+    return (
+        f"{value:.1f} ({with_interval(change[0], change[1:], '+')})" if change else f"{value:.1f}"
+    )
+
+
 def publish(name: str, text: str) -> None:
     """Write a page of results, and print it."""
-    RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)
 

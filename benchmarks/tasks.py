@@ -17,7 +17,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import RESULTS, arguments, markdown_table, merge_rows, publish, with_interval
+from benchmarks.pages import RESULTS, arguments, changed, markdown_table, merge_rows, publish
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.facts import metric_style
@@ -88,12 +88,7 @@ def table(rows: list[dict[str, Any]], task: str) -> str:
     metrics = list(mine[0]["metrics"])
     lines = []
     for row in mine:
-        cells = []
-        for metric in metrics:
-            value, change = f"{row['metrics'][metric]:.1f}", row["differences"].get(metric)
-            cells.append(
-                f"{value} ({with_interval(change[0], change[1:], '+')})" if change else value
-            )
+        cells = [changed(row["metrics"][x], row["differences"].get(x)) for x in metrics]
         lines.append([f"{row['macs']:.0%}", row["precision"], row["repair"], *cells])
     titles = ["multiply-adds", "precision", "repair", *(metric_style(m).label for m in metrics)]
     return markdown_table(titles, "rllr", lines) + "\n"

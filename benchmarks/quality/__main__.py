@@ -10,8 +10,7 @@ benchmarks/results/quality-NAME.jsonl, or of quality-NAME-macs.jsonl. The same c
 it stopped (with the scores in --work and the learned masks in the lines) and draws the tables and
 the figures of all finished cells.
 
---only NAME, --of, --prune, --methods, --repairs, --kept, --steps and --seeds restrict what is
-computed; --draw computes nothing.
+--of, --prune, --methods, --repairs and --seeds restrict what is computed; --draw computes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def experiments(args: argparse.Namespace) -> dict[str, tuple[str, Data]]:
         found["translator"] = (str(example.model()), rows)
     if args.classifier and args.clinc:
         found["classifier"] = (args.classifier, _rows(args.clinc, args.test_rows))
-    return {name: made for name, made in found.items() if args.only in (None, name)}
+    return found
 
 
 def _rows(directory: str, test_rows: int | None) -> Data:
@@ -54,10 +53,8 @@ def wanted(args: argparse.Namespace, what: str, cell: Cell) -> bool:
         cell.of == what
         and (not args.methods or cell.method in args.methods)
         and (not args.repairs or cell.recover in args.repairs)
-        and (not args.kept or cell.kept in args.kept)
         and args.of in (None, cell.of)
         and args.prune in (None, cell.prune)
-        and (args.steps is None or cell.steps == args.steps)
         and (cell.method not in RANDOM or cell.seed < args.seeds)
     )
 
@@ -67,22 +64,16 @@ def main() -> None:
     parser.add_argument("--tatoeba", help="sentence pairs: valid.tsv, test.tsv")
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
-    parser.add_argument("--only", choices=["translator", "classifier"])
     parser.add_argument("--methods", nargs="+", default=[])
     parser.add_argument("--repairs", nargs="+", default=[])
-    parser.add_argument("--kept", nargs="+", type=int, default=[])
     parser.add_argument("--of", choices=["heads", "macs"])
     parser.add_argument("--prune", choices=["heads", "neurons", "both"])
-    parser.add_argument("--steps", type=int, help="only cells with this number of steps")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of methods that are random")
     parser.add_argument("--test-rows", type=int, help="default: 1000 sentences, all texts")
-    parser.add_argument(
-        "--work", type=Path, default=Path("quality-work"), help="directory of the scores"
-    )
+    parser.add_argument("--work", type=Path, default=Path("quality-work"), help="for the scores")
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
     progress = Console()
-    RESULTS.mkdir(exist_ok=True)
     if not args.draw:
         made = experiments(args)
         if not made:

@@ -196,9 +196,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
     parser.add_argument("--work", type=Path, help="models, reused by later calls")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
-    parser.add_argument(
-        "--target-text", help="one sentence a line, for one more row of the translator"
-    )
+    parser.add_argument("--target-text", help="a sentence a line, for one more translator row")
     parser.add_argument(
         "--parallel",
         help="TSV of sentence pairs for CTranslate2's vocabulary map of the translator",
@@ -211,13 +209,9 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", help="source tokens; default: the data's")
     parser.add_argument("--programs", nargs="*", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--threads", type=int)
-    parser.add_argument(
-        "--seconds", type=float, default=3.0, help="minimum time per peer and batch"
-    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="least per peer and batch")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory to write to")
-    parser.add_argument(
-        "--draw", action="store_true", help="only write the tables of the results so far"
-    )
+    parser.add_argument("--draw", action="store_true", help="only write the tables again")
     args = parser.parse_args()
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")
