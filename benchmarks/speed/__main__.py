@@ -5,7 +5,7 @@
                                [--classifier FINE_TUNED --clinc DIR]
 
 Needs the extra `peers` (CTranslate2). Models with random weights are created here; train the
-classifier with benchmarks/finetune_minilm.py. Every program (peer) runs the same batches of rows of
+classifier with benchmarks.finetune. Every program (peer) runs the same batches of rows of
 similar length, and while it is timed every translator generates the same number of tokens for every
 row. For trained models quality is measured too, with sentences that end by themselves. Results go
 to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda and --threads N add
