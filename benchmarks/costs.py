@@ -18,8 +18,6 @@ Results: benchmarks/results/costs.json, .md and .png.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks import stages
-from benchmarks.pages import RESULTS, markdown_table, publish
+from benchmarks.pages import RESULTS, arguments, markdown_table, publish, read_json, write_json
 from benchmarks.speed import models
 from compressor.throughput.hardware import describe
 
@@ -263,7 +261,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--case", choices=[case.name for case in CASES], help="this one alone")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
@@ -271,17 +269,15 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     path = RESULTS / "costs.json"
     hardware = describe()
-    results: dict[str, Any] = {"hardware": hardware.get("cpu", ""), "cases": []}
-    if path.exists():
-        results = json.loads(path.read_text(encoding="utf-8"))
+    results = read_json(path, {"hardware": hardware.get("cpu", ""), "cases": []})
     done = {row["name"] for row in results["cases"]}
     for case in CASES:
         if not args.page and case.name not in done and args.case in (None, case.name):
             results["cases"].append(measure(case, args.work))
-            path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            write_json(path, results)
     order = [case.name for case in CASES]
     results["cases"].sort(key=lambda row: order.index(row["name"]))
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_json(path, results)
     draw(results, RESULTS / "costs.png")
     publish("costs", page(results))
 

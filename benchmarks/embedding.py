@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import random
 from pathlib import Path
 from typing import Any
 
-from benchmarks.finetune_minilm import fetch_encoder
-from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
+from benchmarks.finetune import fetch_encoder
+from benchmarks.pages import RESULTS, arguments, changed, markdown_table, merge_rows, publish
 from compressor.commands.console import Console
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
 from compressor.pipeline.run import run
@@ -110,7 +109,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for (epochs, macs, precision), of_tests in builds.items():
         scores = [of_tests[test]["spearman"] for test in TESTS]
-        cells = [_cell(of_tests[test]) for test in TESTS]
+        changes = [(of_tests[x]["difference"], *(of_tests[x]["interval"] or ())) for x in TESTS]
+        cells = [
+            changed(x, y if len(y) > 1 else None) for x, y in zip(scores, changes, strict=True)
+        ]
         repair = "none" if macs == 1 else "without training"
         if epochs is not None and macs < 1:
             repair = f"distilled, {epochs} epochs"
@@ -127,14 +129,8 @@ def _place(row: dict[str, Any]) -> tuple[int, float, int]:
     return row["distilled"] or 0, -row["macs"], PRECISIONS.index(row["precision"])
 
 
-def _cell(row: dict[str, Any]) -> str:
-    if row["difference"] is None:
-        return f"{row['spearman']:.1f}"
-    return f"{row['spearman']:.1f} ({with_interval(row['difference'], row['interval'], '+')})"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", help="a sentence encoder; default: the PyPI package's")
@@ -145,12 +141,7 @@ def main() -> None:
     parser.add_argument("--text-rows", type=int, default=20_000)
     args = parser.parse_args()
     rows = measure(args)
-    path = RESULTS / "embedding.json"
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = set(map(_place, rows))
-    rows += [row for row in kept if _place(row) not in new]
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    publish("embedding", table(rows))
+    publish("embedding", table(merge_rows(RESULTS / "embedding.json", rows, _place)))
 
 
 if __name__ == "__main__":

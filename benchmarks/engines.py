@@ -11,7 +11,6 @@ benchmarks/results/engines-TASK.json, a section for each processor, and drawn in
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 from benchmarks.pages import (
     RESULTS,
+    arguments,
     markdown_table,
     publish,
     title_of,
@@ -182,7 +182,7 @@ def draw(sections: dict[str, list[Row]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="dense first")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)

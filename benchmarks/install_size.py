@@ -16,7 +16,6 @@ Writes benchmarks/results/install-size.md.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -26,12 +25,12 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.pages import arguments, markdown_table, publish
 from compressor.report import numbers
 from compressor.request import example
 from compressor.throughput.hardware import describe
 
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "install-size.md"
 FULL = "compress-heads"
 SENTENCE = "The train is late again."
 
@@ -174,7 +173,7 @@ def prepare(full: Path, work: Path) -> list[Setting]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--full", type=Path, required=True, help="Python with the full package")
     parser.add_argument("--work", type=Path, help="where environments are made; default: temporary")
     parser.add_argument("--repeats", type=int, default=5)
@@ -192,24 +191,23 @@ def main() -> None:
                 f"{name} {versions[name]} {sizes[name] / 1e6:,.0f} MB" for name in largest
             )
             rows.append((setting.name, len(sizes), sum(sizes.values()) / 1e6, taken, told))
-    RESULT.write_text(render(rows, args.repeats), encoding="utf-8")
+    publish("install-size", render(rows, args.repeats))
 
 
 def render(rows: list[tuple[str, int, float, float | None, str]], repeats: int) -> str:
     """The table as Markdown."""
-    lines = [
-        "| installed | packages | MB on disk | seconds to the first answer | largest |",
-        "|---|---|---|---|---|",
-        *(f"| {name} | {count} | {size:,.0f} | {numbers.fixed(taken, 2)} | {largest} |"
-          for name, count, size, taken, largest in rows),
-    ]  # fmt: skip
+    titles = ["installed", "packages", "MB on disk", "seconds to the first answer", "largest"]
+    cells = [
+        [name, str(count), f"{size:,.0f}", numbers.fixed(taken, 2), largest]
+        for name, count, size, taken, largest in rows
+    ]
     hardware = ", ".join(f"{key} {value}" for key, value in describe().items())
     note = (
         "Sizes are those of the packages with all that they need. Seconds are those of a new "
         f"process that translates one sentence with the bundled translator, the fastest of "
         f"{repeats}, files in the disk's cache ({hardware})."
     )
-    return "\n".join([*lines, "", note]) + "\n"
+    return f"{markdown_table(titles, 'l', cells)}\n\n{note}\n"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ Results: benchmarks/results/memory.md and .json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import stages
-from benchmarks.pages import RESULTS, markdown_table, publish
+from benchmarks.pages import RESULTS, arguments, markdown_table, publish, read_json, write_json
 from benchmarks.speed import models
 from compressor.request import example
 
@@ -177,7 +176,7 @@ def _large(directory: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--work", type=Path, default=Path("memory-work"))
     parser.add_argument("--rows", type=int, default=128, help="calibration and test rows")
     parser.add_argument("--model", choices=["opus", "bert", "large"], help="this one alone")
@@ -185,7 +184,7 @@ def main() -> None:
     args = parser.parse_args()
     path = RESULTS / "memory.json"
     if args.draw:
-        publish("memory", table(json.loads(path.read_text(encoding="utf-8"))))
+        publish("memory", table(read_json(path, {})))
         return
     args.work.mkdir(parents=True, exist_ok=True)
     labelled = models.labelled_sentences(args.work / "rows.tsv")
@@ -194,9 +193,7 @@ def main() -> None:
         "bert": ("BERT-base size", models.encoder, labelled),
         "large": ("500 million", _large, labelled),
     }
-    results: dict[str, Any] = {"models": {}}
-    if args.model is not None and path.exists():
-        results = json.loads(path.read_text(encoding="utf-8"))
+    results = read_json(path, {"models": {}}) if args.model is not None else {"models": {}}
     tiny = args.work / "tiny"
     if not (tiny / "tokenizer_config.json").exists():
         models.encoder(tiny, layers=1, width=64, pieces=400)
@@ -209,7 +206,7 @@ def main() -> None:
             count = min(args.rows, LARGE_ROWS) if name == "large" else args.rows
             found = case(checkpoint, Path(rows), count, STATISTICS[name])
             results["models"][title] = found
-            path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            write_json(path, results)
     publish("memory", table(results))
 
 

@@ -1,9 +1,10 @@
-"""Where results are kept, and how they are written: Markdown tables, a section for each machine."""
+"""What benchmarks share: their arguments, the machine they run on, and how results are written."""
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,29 @@ from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent / "results"
 _RULES = {"l": " --- ", "r": " ---: "}
+
+
+def arguments(text: str | None) -> argparse.ArgumentParser:
+    """A parser of arguments, described by the first line of a script's docstring."""
+    return argparse.ArgumentParser(description=(text or "").splitlines()[0])
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """What is in a file of results; the default where there is none yet."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else default
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write results, which later calls read again."""
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def merge_rows(path: Path, rows: list[Any], key: Callable[[Any], Hashable]) -> list[Any]:
+    """Write rows, and keep those of earlier calls that were not measured again; all of them."""
+    new = set(map(key, rows))
+    merged = [*rows, *(row for row in read_json(path, []) if key(row) not in new)]
+    write_json(path, merged)
+    return merged
 
 
 def markdown_table(titles: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
@@ -33,9 +57,15 @@ def with_interval(value: float, interval: Sequence[float], sign: str = "") -> st
     return f"{value:{sign}.2f} [{interval[0]:{sign}.2f}, {interval[1]:{sign}.2f}]"
 
 
+def changed(value: float, change: Sequence[float] | None) -> str:
+    """A score, and in parentheses its difference with the interval, where it is compared."""
+    return (
+        f"{value:.1f} ({with_interval(change[0], change[1:], '+')})" if change else f"{value:.1f}"
+    )
+
+
 def publish(name: str, text: str) -> None:
     """Write a page of results, and print it."""
-    RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)
 
@@ -49,7 +79,6 @@ def title_of(threads: int, device: str = "cpu") -> str:
 
 def write_section(path: Path, title: str, rows: list[Any]) -> dict[str, list[Any]]:
     """Write one machine's rows and keep those of others; all sections, by title."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    found[title] = rows
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    found: dict[str, list[Any]] = read_json(path, {}) | {title: rows}
+    write_json(path, found)
     return found

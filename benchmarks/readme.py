@@ -8,12 +8,11 @@ the last paragraph is shown.
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
 from benchmarks import tradeoff
-from benchmarks.pages import RESULTS, markdown_table, with_interval
+from benchmarks.pages import RESULTS, arguments, markdown_table, with_interval
 from compressor.report.schema import Report
 from compressor.results import Variant
 
@@ -30,9 +29,7 @@ PAGES = {
         "engines-classification": "engines-classification.md",
         "engines-translation": "engines-translation.md",
     },
-    "docs/embedding.md": {
-        "embedding": "embedding.md",
-    },
+    "docs/embedding.md": {"embedding": "embedding.md"},
     "docs/costs.md": {"costs": "costs.md"},
     "docs/tokens.md": {
         "token-classification": "token-classification.md",
@@ -43,10 +40,7 @@ PAGES = {
         "scores-embedding": "scores-embedding.md",
         "scores-regression": "scores-regression.md",
     },
-    "docs/speed.md": {
-        "speed": "speed-1-threads-summary.md",
-        "memory": "memory.md",
-    },
+    "docs/speed.md": {"speed": "speed-1-threads-summary.md", "memory": "memory.md"},
 }
 MOST_LOST = 1.0  # points, of what the README's table shows
 NAMES = {
@@ -131,7 +125,7 @@ def with_tables() -> dict[Path, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--demo", type=Path, help="the output of `compress demo`")
     args = parser.parse_args()
     for page, text in with_tables().items():

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
+from benchmarks.pages import RESULTS, arguments, markdown_table, publish, with_interval, write_json
 from benchmarks.speed import models
 from compressor.commands.console import Console
 from compressor.model.architectures import architecture
@@ -196,7 +196,7 @@ def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--work", type=Path, required=True, help="models, reused by later calls")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int)
@@ -207,7 +207,7 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     result = sweeps(args, Console())
     name = "scale-cuda" if args.device == "cuda" else "scale"
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(RESULTS / f"{name}.json", result)
     hardware = ", ".join(f"{key}: {found}" for key, found in describe().items())
     layers, width = SIZE
     facts = (

@@ -3,15 +3,14 @@
     python -m benchmarks.quality --tatoeba DIR --classifier FINE_TUNED --clinc DIR
 
 Each DIR holds train.tsv, valid.tsv and test.tsv. Train the classifier with
-benchmarks/finetune_minilm.py first; the translator is the bundled one. Calibration rows come from
+benchmarks.finetune first; the translator is the bundled one. Calibration rows come from
 valid.tsv, on which the models were not trained. Kept are shares of the heads, or of the
 multiply-adds (where heads, neurons or both go). Each finished cell is a line of
 benchmarks/results/quality-NAME.jsonl, or of quality-NAME-macs.jsonl. The same command resumes where
 it stopped (with the scores in --work and the learned masks in the lines) and draws the tables and
 the figures of all finished cells.
 
---only NAME, --of, --prune, --methods, --repairs, --kept, --steps and --seeds restrict what is
-computed; --draw computes nothing.
+--of, --prune, --methods, --repairs and --seeds restrict what is computed; --draw computes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from benchmarks.pages import RESULTS
+from benchmarks.pages import RESULTS, arguments
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
 from compressor.commands.console import Console
@@ -39,7 +38,7 @@ def experiments(args: argparse.Namespace) -> dict[str, tuple[str, Data]]:
         found["translator"] = (str(example.model()), rows)
     if args.classifier and args.clinc:
         found["classifier"] = (args.classifier, _rows(args.clinc, args.test_rows))
-    return {name: made for name, made in found.items() if args.only in (None, name)}
+    return found
 
 
 def _rows(directory: str, test_rows: int | None) -> Data:
@@ -54,35 +53,27 @@ def wanted(args: argparse.Namespace, what: str, cell: Cell) -> bool:
         cell.of == what
         and (not args.methods or cell.method in args.methods)
         and (not args.repairs or cell.recover in args.repairs)
-        and (not args.kept or cell.kept in args.kept)
         and args.of in (None, cell.of)
         and args.prune in (None, cell.prune)
-        and (args.steps is None or cell.steps == args.steps)
         and (cell.method not in RANDOM or cell.seed < args.seeds)
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--tatoeba", help="sentence pairs: valid.tsv, test.tsv")
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
-    parser.add_argument("--only", choices=["translator", "classifier"])
     parser.add_argument("--methods", nargs="+", default=[])
     parser.add_argument("--repairs", nargs="+", default=[])
-    parser.add_argument("--kept", nargs="+", type=int, default=[])
     parser.add_argument("--of", choices=["heads", "macs"])
     parser.add_argument("--prune", choices=["heads", "neurons", "both"])
-    parser.add_argument("--steps", type=int, help="only cells with this number of steps")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of methods that are random")
     parser.add_argument("--test-rows", type=int, help="default: 1000 sentences, all texts")
-    parser.add_argument(
-        "--work", type=Path, default=Path("quality-work"), help="directory of the scores"
-    )
+    parser.add_argument("--work", type=Path, default=Path("quality-work"), help="for the scores")
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
     progress = Console()
-    RESULTS.mkdir(exist_ok=True)
     if not args.draw:
         made = experiments(args)
         if not made:

@@ -32,11 +32,7 @@ def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
     order = CHOOSERS
 
     def place(line: Line) -> tuple[int, int, str]:
-        return (
-            REPAIRS.index(line[1]),
-            order.index(line[0].partition(",")[0]),
-            line[0],
-        )
+        return (REPAIRS.index(line[1]), order.index(line[0].partition(",")[0]), line[0])
 
     return {line: grouped[line] for line in sorted(grouped, key=place)}
 

@@ -5,7 +5,7 @@
                                [--classifier FINE_TUNED --clinc DIR]
 
 Needs the extra `peers` (CTranslate2). Models with random weights are created here; train the
-classifier with benchmarks/finetune_minilm.py. Every program (peer) runs the same batches of rows of
+classifier with benchmarks.finetune. Every program (peer) runs the same batches of rows of
 similar length, and while it is timed every translator generates the same number of tokens for every
 row. For trained models quality is measured too, with sentences that end by themselves. Results go
 to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda and --threads N add
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import RESULTS
+from benchmarks.pages import RESULTS, arguments
 from benchmarks.speed.fresh import measure_fresh
 from benchmarks.speed.peers import Peer, Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
@@ -35,13 +35,7 @@ from compressor.runtime import collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
-from compressor.throughput import (
-    WorkSize,
-    measure,
-    ratio_of_multiply_adds,
-    shape_of,
-    summarize,
-)
+from compressor.throughput import WorkSize, measure, ratio_of_multiply_adds, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.workloads import Workload, make_workloads
 
@@ -153,7 +147,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
             | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}
             for peer in chosen
         ],
-        "timings": timed, "hardware": describe(), "versions": versions() | _peer_versions(),
+        "timings": timed, "hardware": describe(), "versions": versions(),
     }  # fmt: skip
 
 
@@ -197,23 +191,12 @@ def _fresh(
     return found
 
 
-def _peer_versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"ctranslate2": version("ctranslate2")}
-    except PackageNotFoundError:
-        return {}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
     parser.add_argument("--work", type=Path, help="models, reused by later calls")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
-    parser.add_argument(
-        "--target-text", help="one sentence a line, for one more row of the translator"
-    )
+    parser.add_argument("--target-text", help="a sentence a line, for one more translator row")
     parser.add_argument(
         "--parallel",
         help="TSV of sentence pairs for CTranslate2's vocabulary map of the translator",
@@ -226,13 +209,9 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", help="source tokens; default: the data's")
     parser.add_argument("--programs", nargs="*", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--threads", type=int)
-    parser.add_argument(
-        "--seconds", type=float, default=3.0, help="minimum time per peer and batch"
-    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="least per peer and batch")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory to write to")
-    parser.add_argument(
-        "--draw", action="store_true", help="only write the tables of the results so far"
-    )
+    parser.add_argument("--draw", action="store_true", help="only write the tables again")
     args = parser.parse_args()
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")
