@@ -22,8 +22,8 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 47_400,
-    "lines in tests/": 32_910,
+    "lines in compressor/": 52_100,
+    "lines in tests/": 36_500,
     "rooms at the top": 25,
     "loose modules at the top": 3,
     "`generates` read outside tasks/": 0,

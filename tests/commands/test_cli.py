@@ -155,7 +155,7 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
         ("study heads -m x -o x --test x --normalize layer", 2, "", "--normalize"),
-        ("inspect .", 4, "", "config.json"),
+        ("inspect .", 4, "", "is empty; give a checkpoint's directory"),
         ("gate nothing.json --max-metric-drop bleu=1", 4, "report-unreadable", "nothing.json"),
         ("gate nothing.json", 2, "rule-missing", "--max-metric-drop"),
         ("evaluate nothing --test x.tsv", 4, "", "nothing"),
@@ -358,7 +358,8 @@ def test_doctor_knows_this_environment():
     data = json.loads(done.stdout)
     assert data["providers"]["cpu"].startswith("works")
     assert data["versions"]["torch"]
-    assert data["engines"].keys() == {"onnxruntime", "openvino", "ctranslate2", "pytorch"}
+    known = {"onnxruntime", "openvino", "ctranslate2", "pytorch", "pytorch-compiled"}
+    assert data["engines"].keys() == known
     assert data["engines"]["pytorch"].startswith(data["versions"]["torch"])
     assert compress("doctor").stdout.splitlines()[-1] == "no problems found"
 

@@ -55,7 +55,7 @@ def test_it_starts_from_the_weights_of_the_artifact(translator, earlier, tmp_pat
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     (variant,) = report.variants
-    assert variant.recovery.endswith(f"started from the weights of {earlier}")
+    assert variant.recovery.endswith(f"started from the weights of {earlier.name}")
     dense = load_file(translator / "model.safetensors")
     assert any(not torch.equal(dense[name], after[name]) for name in after if name in dense)
 
