@@ -25,9 +25,9 @@ from compressor.model.generation import generate, save_generation
 from compressor.model.languages import languages
 from compressor.model.tokenizer import save_tokenizer, target_ids, target_side
 from compressor.results import Check
-from compressor.runtime.artifact import Generation
 from compressor.runtime.engines.ctranslate2 import OpenedTranslator
 from compressor.runtime.engines.engine import TokenGenerator
+from compressor.runtime.generation import Generation
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint

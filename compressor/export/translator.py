@@ -53,7 +53,8 @@ from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
     from compressor.runtime import Translator
-    from compressor.runtime.artifact import Generation, TranslationArtifact
+    from compressor.runtime.artifact import TranslationArtifact
+    from compressor.runtime.generation import Generation
 
 OUTPUT_TOKENS = "output_tokens.json"
 # A translation that does not end is followed for this many tokens and two per source token: while

@@ -37,15 +37,6 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
     return _snapshot(model, revision, [*files, _PICKLES] if allow_pickle else files)
 
 
-def revision_of(model: str, revision: str | None = None) -> str:
-    """The commit that a branch, tag or commit of a hub model stands for now.
-
-    Raises:
-        InputError: as `resolve`.
-    """
-    return _snapshot(model, revision, ["config.json"]).name  # .../snapshots/COMMIT
-
-
 def _snapshot(model: str, revision: str | None, files: list[str]) -> Path:
     """The directory of a downloaded commit."""
     if model.count("/") > 1 or model.startswith((".", "/", "~")):

@@ -44,14 +44,12 @@ class RecoveryMethod(Section):
     Args:
         trains: it holds some of the rows out, to judge itself on them.
         undoes_training: it brings trained weights back towards the dense model's.
-        file_options: the options that name files.
     """
 
     panel: ClassVar[str] = "Recovery"
 
     trains: ClassVar[bool] = False
     undoes_training: ClassVar[bool] = False
-    file_options: ClassVar[tuple[str, ...]] = ()
 
     name: str = ""
 

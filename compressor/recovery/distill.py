@@ -25,7 +25,6 @@ class Distill(RecoveryMethod):
     """Fine-tune with the dense model as teacher."""
 
     trains: ClassVar[bool] = True
-    file_options: ClassVar[tuple[str, ...]] = ("text", "start")
 
     name: Literal["distill"] = "distill"
     epochs: Count = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation
 from compressor.runtime.batching import Batch
 from compressor.runtime.device_buffers import (
     ADDED,
@@ -24,6 +23,7 @@ from compressor.runtime.device_buffers import (
     Buffers,
     DeviceGraph,
 )
+from compressor.runtime.generation import Generation
 from compressor.runtime.processors import Scores, Tokens, rules
 
 # Sizes are powers of two from here on: few enough that each is captured once.

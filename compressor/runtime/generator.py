@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import Generation, TranslationArtifact
+from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.cuda_graphs import CAPTURING, Captured
@@ -31,6 +31,7 @@ from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
 from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.fused_encoder import REFUSED
+from compressor.runtime.generation import Generation
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.languages import token_of
 from compressor.runtime.packing import require_right_padding

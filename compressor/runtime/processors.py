@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation
+from compressor.runtime.generation import Generation
 
 Scores = NDArray[np.float32]
 Tokens = NDArray[np.int64]

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
+from compressor.runtime.generation import Generation
 from compressor.storage.input_files import read_json
 
 Tokens = NDArray[np.int64]

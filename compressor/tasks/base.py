@@ -381,20 +381,15 @@ class Task(ABC):
         pairs: Sequence[str] | None = None,
         num_beams: int | None = None,
     ) -> list[str]:
-        """What an opened artifact answers to texts, as `Rows` holds targets.
+        """What an artifact, opened by `open`, answers to texts, as `Rows` holds targets.
 
-        Args:
-            runtime: made by `open`.
-            num_beams: beam width where answers are searched; None takes the model's own.
+        `num_beams` is for answers that are searched; None takes the model's own.
         """
 
     def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
-        """How all models of a measurement run their batches.
+        """How all models of a measurement run their batches, by the reference model's runtime.
 
-        Args:
-            runtime: the reference model's.
-            batches: as it takes them.
-            target_length: generated tokens per row, if they were asked for.
+        `target_length` generated tokens per row, if they were asked for.
         """
         return Timed()
 

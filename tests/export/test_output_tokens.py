@@ -23,7 +23,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import make_probe
 from compressor.runtime import Translator
-from compressor.runtime.artifact import Generation
+from compressor.runtime.generation import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
 from tests.helpers import toy

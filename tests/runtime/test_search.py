@@ -15,7 +15,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from compressor.runtime import search as searching
-from compressor.runtime.artifact import Generation
+from compressor.runtime.generation import Generation
 from compressor.runtime.search import Decoder, beam_search, greedy, top_k
 from tests.helpers.torch_decoder import TorchDecoder
 

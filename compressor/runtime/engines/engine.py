@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.runtime.artifact import Artifact, Generation
+from compressor.runtime.artifact import Artifact
 from compressor.runtime.batching import Batch
 from compressor.runtime.cuda_graphs import Captured
+from compressor.runtime.generation import Generation
 from compressor.runtime.session import require_device
 
 BASE = "fp32"

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
 from compressor.runtime.engines.engine import BASE, Engine, Setup, Value
+from compressor.runtime.generation import Generation
 from compressor.runtime.session import choose_device
 from compressor.storage.input_files import read_json
 
