@@ -142,11 +142,11 @@ def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
     whole = len(trained("bert")) + 3
     assert rows == {name: whole if name.startswith("dense") else kept for name in rows}
     assert report.dense.embedding_bytes == 4 * 32 * whole
-    assert (report.source_text.rows, report.source_text.files) == (15, [str(text)])
+    assert (report.source_text.rows, report.source_text.files) == (15, [text.name])
     page = (out / "report.md").read_text(encoding="utf-8")
     assert f"dense {whole} (0.039 MB); keep-heads-0.5-neurons-0.5 {kept} (0.0" in page
     units = json.loads((out / "units.json").read_text(encoding="utf-8"))
-    assert units["model"] == str(model)
+    assert units["model"] == model.name
 
     texts = COVERED + OTHERS
     expected = logits(opened.model, opened.tokenizer, texts).numpy()

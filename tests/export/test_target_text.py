@@ -192,7 +192,7 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     mask = read_pruning_record(out).mask
     share = unit_costs(checkpoint, task, examples).share(mask, tokens=kept)
     assert report.variants[0].macs_share == pytest.approx(share, rel=1e-9)
-    assert (report.target_text.rows, report.target_text.files) == (3, [str(text)])
+    assert (report.target_text.rows, report.target_text.files) == (3, [text.name])
     assert load_report(out / "report.json") == report
     for name in ("report.md", "report.html", "README.md"):
         page = (out / name).read_text(encoding="utf-8")

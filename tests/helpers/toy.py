@@ -157,6 +157,7 @@ def marian_with_two_vocabularies(directory: Path, source: int = 60, target: int 
         target_vocab_file=str(directory / "target_vocab.json"), separate_vocabs=True,
         model_max_length=32,
     ).save_pretrained(directory)  # fmt: skip
+    return directory
 
 
 def chinese_translator(directory: Path) -> Path:

@@ -91,7 +91,7 @@ def test_steps_score_again_before_each(classifier, tmp_path):
     once = score_checkpoint(scoring)
     for variant in report.variants:
         assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
-        directory = Path(variant.directory)
+        directory = tmp_path / "out" / variant.directory
         scores = json.loads((directory / "units.json").read_text(encoding="utf-8"))["scores"]
         assert variant.scoring.values == scores
         assert load_report(directory / "report.json").scoring == variant.scoring
