@@ -34,7 +34,7 @@ RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 APART = {
     "runtime": (
         {"errors", "storage"},
-        {"tasks", "export", "evaluation", "throughput", "pipeline", "commands"},
+        {"tasks", "export", "evaluation", "throughput", "request", "pipeline", "commands"},
     ),
 }
 

@@ -9,6 +9,6 @@ from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.penalty import Penalty
 from compressor.budgets.speedup import Speedup
 
-__all__ = ["AnyBudget", "Budget", "Choice", "Counts", "Limits", "Trials"]
+__all__ = ["BUDGETS", "Budget", "Choice", "Counts", "Limits", "Trials"]
 
-AnyBudget = Macs | SteppedCounts | Speedup | MaxDrop | Penalty
+BUDGETS: tuple[type[Budget], ...] = (Macs, SteppedCounts, Speedup, MaxDrop, Penalty)

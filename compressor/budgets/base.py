@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import TypeAdapter, field_validator
+from pydantic import TypeAdapter
 
 from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import (
@@ -25,8 +25,8 @@ from compressor.budgets.units import (
 )
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, Units, kind_of, units_of
-from compressor.options.bounds import MOST_CHARACTERS
-from compressor.options.declare import Section, option
+from compressor.options.bounds import UnitsText
+from compressor.options.declare import Options, option
 from compressor.results import QualityProbe, QualitySearch, Source, SpeedSearch, Throughput, Timing
 
 Search = SpeedSearch | QualitySearch
@@ -190,18 +190,17 @@ class Trials(Protocol):
         """The same, on the held-out rows, of a model that `judge` found within the limit."""
 
 
-class Budget(Section):
+class Budget(Options):
     """How much of a model goes; each kind is a subclass."""
 
     panel: ClassVar[str] = "Budget"
 
-    name: str
-    floor: str | None = option(
+    floor: UnitsText | None = option(
         None,
         help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64. Default: 1 head "
         "where heads are counted, else 0.",
     )
-    multiple: str | None = option(
+    multiple: UnitsText | None = option(
         None, help="Units go in groups: 64 (neurons), or heads=2,neurons=64. Default: 32 neurons."
     )
 
@@ -209,15 +208,6 @@ class Budget(Section):
     searches_rows: ClassVar[bool] = False  # half of the test rows are for a search
     by_penalty: ClassVar[bool] = False  # a penalty on open gates decides how many units stay
     needs_scores: ClassVar[str] = ""  # its name in messages, if a learned mask cannot meet it
-
-    @field_validator("floor", "multiple", mode="before")
-    @classmethod
-    def _text(cls, value: Any) -> Any:
-        # A recipe may say `floor: 1`, which YAML reads as a number.
-        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
-            raise ValueError(f"a text of {len(text):,} characters is too long")
-        return text
 
     @property
     @abstractmethod
@@ -371,14 +361,3 @@ class SearchedUnits(CompetingUnits):
                 "--floor",
                 id="floors-too-high",
             )
-
-
-def amounts_as_text(value: Any) -> Any:
-    """A value or a list of them, as texts: in a file `keep: 0.5` will do."""
-    parts = value if isinstance(value, list) else [value]
-    for part in parts:
-        if not isinstance(part, str | int | float):
-            raise ValueError("write a number, a text, or a list of them")
-        if isinstance(part, str) and len(part) > MOST_CHARACTERS:
-            raise ValueError(f"a text of {len(part):,} characters is too long")
-    return [str(part) for part in parts]

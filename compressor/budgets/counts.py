@@ -4,40 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, Self
+from typing import Self
 
-from pydantic import field_validator, model_validator
-
-from compressor.budgets.base import Budget, Choice, Limits, Trials, amounts_as_text
+from compressor.budgets.base import Budget, Choice, Limits, Trials
 from compressor.budgets.units import check_possible, parse_amount, select, step_targets
-from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, Units, units_of
-from compressor.options.bounds import MOST_STEPS
+from compressor.options.bounds import MOST_STEPS, Amounts
 from compressor.options.declare import option
 
 
 class Counts(Budget):
     """A number of units, or a fraction of them."""
 
-    name: Literal["counts"] = "counts"
-    keep: list[str] = option(
+    keep: Amounts = option(
         [],
         selects=True,
         help="Heads to keep: 0.5, 36; or heads=0.7,neurons=0.5; or cross=0.8,encoder_ffn=0.3. "
         "Repeat for several budgets.",
     )
-    remove: list[str] = option([], selects=True, help="Units to remove, written like --keep.")
-
-    _as_texts = field_validator("keep", "remove", mode="before")(amounts_as_text)
-
-    @model_validator(mode="after")
-    def _says_how_many(self) -> Counts:
-        if not self.keep and not self.remove:
-            raise UsageError(
-                "say how many units to keep, for example --keep heads=0.7,neurons=0.5",
-                id="budget-missing",
-            )
-        return self
+    remove: Amounts = option([], selects=True, help="Units to remove, written like --keep.")
 
     def each(self) -> Sequence[Self]:
         kept = [self.model_copy(update={"keep": [x], "remove": []}) for x in self.keep]

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import field_validator
+from pydantic import BeforeValidator, Field
 
 from compressor.budgets.base import Choice, CompetingUnits, Limits, Trials
 from compressor.budgets.path import RemovalPath, UnitCosts, removal_path
-from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.options.bounds import MOST_STEPS
 from compressor.options.declare import option, split_commas
+
+Shares = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], BeforeValidator(split_commas)]
 
 
 class Macs(CompetingUnits):
     """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
 
-    name: Literal["macs"] = "macs"
-    macs: list[float] = option(
+    macs: Shares = option(
         min_length=1,
         selects=True,
         help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
@@ -30,20 +30,6 @@ class Macs(CompetingUnits):
     )
 
     needs_scores: ClassVar[str] = "a share of the multiply-adds"
-
-    _shares = field_validator("macs", mode="before")(split_commas)
-
-    @field_validator("macs")
-    @classmethod
-    def _between_0_and_1(cls, value: list[float]) -> list[float]:
-        for share in value:
-            if not 0 < share < 1:
-                raise UsageError(
-                    f"--macs {share:g} is not a share of the multiply-adds; give a number between "
-                    "0 and 1, as in --macs 0.5",
-                    id="option-invalid",
-                )
-        return value
 
     def each(self) -> Sequence[Self]:
         return [self.model_copy(update={"macs": [share]}) for share in self.macs]

@@ -18,12 +18,9 @@ all looks together let a model that loses more than the limit pass in at most 5 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-from pydantic import field_validator
+from typing import ClassVar, Literal
 
 from compressor.budgets.base import Choice, SearchedUnits, Trials
 from compressor.budgets.path import PathCut, RemovalPath, removal_path
@@ -156,7 +153,6 @@ def _next_smaller(position: int, tried: Iterable[int], accepts: Callable[[int], 
 class MaxDrop(SearchedUnits):
     """As few units as lose no more than this of the main metric."""
 
-    name: Literal["max-drop"] = "max-drop"
     max_drop: float = option(
         ge=0,
         allow_inf_nan=False,
@@ -171,21 +167,6 @@ class MaxDrop(SearchedUnits):
     )
 
     searches_rows: ClassVar[bool] = True
-
-    @field_validator("max_drop", mode="before")
-    @classmethod
-    def _from_0(cls, value: Any) -> Any:
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            # Not a number at all, which pydantic refuses after this.
-            return value
-        if not 0 <= number < math.inf:
-            raise UsageError(
-                f"--max-drop {value}: a drop is a number from 0 up, as in --max-drop 0.3",
-                id="option-invalid",
-            )
-        return value
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from compressor.budgets.base import Budget, Choice, Trials
 from compressor.model.sublayers import Mask, Units
@@ -12,7 +12,6 @@ from compressor.options.declare import option
 class Penalty(Budget):
     """As many heads as a penalty on open gates leaves (hard concrete gates)."""
 
-    name: Literal["penalty"] = "penalty"
     penalty: float = option(
         gt=0,
         allow_inf_nan=False,

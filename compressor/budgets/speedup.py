@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from compressor.budgets.base import Choice, Limits, SearchedUnits, Trials
 from compressor.budgets.layer_search import SEARCH, search_layers
 from compressor.model.sublayers import Mask, kind_of, stack_of, units_of
@@ -15,7 +13,6 @@ from compressor.results import CostTable, LayerCost, SpeedSearch
 class Speedup(SearchedUnits):
     """The cheapest removal that makes the model faster by a factor on this machine."""
 
-    name: Literal["speedup"] = "speedup"
     speedup: float = option(
         gt=1,
         allow_inf_nan=False,

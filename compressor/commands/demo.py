@@ -9,7 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.run import execute
-from compressor.request.recipe import Recipe, build_recipe
+from compressor.request.recipe import Recipe, make_recipe
 
 # The smallest share, in tenths, that loses less than one BLEU without training (docs/results.md).
 MACS = "0.8"
@@ -28,15 +28,13 @@ def demo_recipe(macs: str = MACS) -> Recipe:
     """What the demo runs, as the options of `compress run`."""
     from compressor.request import example
 
-    return build_recipe(
-        {
-            "--model": str(example.model()),
-            "--calibration": str(example.calibration()),
-            "--test": str(example.test()),
-            "--macs": macs,
-            "--precision": ["fp32,int8"],
-            "--batch-size": "1,16,64",
-            "--bench-seconds": 2.0,
-            "--threads": 1,
-        }
+    return make_recipe(
+        model=example.model(),
+        calibration=example.calibration(),
+        test=example.test(),
+        macs=macs,
+        precision="fp32,int8",
+        batch_size="1,16,64",
+        bench_seconds=2.0,
+        threads=1,
     )

@@ -11,7 +11,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.request.recipe import GateRequest, build_gate
+from compressor.request.recipe import GateRequest, make_gate
 
 if TYPE_CHECKING:
     from compressor.report.rule import Rule
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 )
 def gate(
     report: Annotated[Path, typer.Argument(metavar="REPORT", help="A report.json.")],
-    flags: dict[str, Any],
+    given: dict[str, Any],
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--config", help="Rules from a recipe's section gate; flags win."),
+        typer.Option("-c", "--config", help="Rules from a recipe; flags win."),
     ] = None,
     baseline: Annotated[
         Path | None,
@@ -60,7 +60,7 @@ def gate(
     from compressor.report.summary import gate_summary
     from compressor.request.validate import gate_rules
 
-    request = build_gate(flags, config)
+    request = make_gate(config, **given)
     rules = gate_rules(request.gate)
     if not rules and baseline is None:
         raise UsageError(

@@ -1,11 +1,11 @@
-"""Commands with flags made from a request's sections, and the few flags that all commands share."""
+"""Commands with flags made from a request's options, and the few flags that all commands share."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,8 @@ import typer
 from compressor.commands.console import console
 from compressor.commands.help import GENERAL, CommandHelp, GroupHelp
 from compressor.errors import InputError
-from compressor.options.assemble import assemble
-from compressor.options.declare import Flag, Section, flags_of
+from compressor.options.assemble import Request, assemble, options_of_command
+from compressor.options.declare import Declared, extra_of
 from compressor.progress import warnings_as_messages
 
 
@@ -73,63 +73,51 @@ class Command:
 
     Args:
         function: takes what its own signature declares; with a request, also `request`, and where
-            it has a parameter `flags`, the values that were typed by flag name.
+            it has a parameter `given`, the options as they were typed, by name.
         json: whether it has `--json`.
         help: its description; None: the function's docstring.
         example: a command line, shown at the top of its help.
     """
 
     function: Callable[..., int]
-    request: type[Section] | None
+    request: type[Request] | None
     json: bool = True
     help: str | None = None
     example: str | None = None
 
     def add_to(self, app: typer.Typer, name: str) -> None:
         """Register it under a name."""
-        parameters = dict(inspect.signature(self.function, eval_str=True).parameters)
-        takes_request = parameters.pop("request", None) is not None
-        takes_flags = parameters.pop("flags", None) is not None
-        flags = {} if self.request is None else flags_of(self.request)
-        generated = {flag.parameter: flag for flag in flags.values()}
+        own = dict(inspect.signature(self.function, eval_str=True).parameters)
+        takes_request = own.pop("request", None) is not None
+        takes_given = own.pop("given", None) is not None
+        options = {} if self.request is None else options_of_command(self.request)
         shared = {"quiet": Quiet, "verbose": Verbose} | ({"as_json": Json} if self.json else {})
-        first = {flag.parameter for flag in generated.values() if flag.first} | set(parameters)
-        ordered = [
-            *map(_parameter, generated.values()),
-            *parameters.values(),
-            *(_optional(key, annotation, False) for key, annotation in shared.items()),
-        ]
-        for parameter in ordered:  # who reads a file says that it cannot, as for any other reason
-            for declared in getattr(parameter.annotation, "__metadata__", ()):
-                declared.readable = False
-        # A panel stands where the last of its sections does; what is shared by all comes last.
-        own = [*parameters.values(), *map(_parameter, generated.values())]
-        place = {_panel(x): number for number, x in enumerate(own)} | {GENERAL: len(own)}
-        ordered.sort(key=lambda x: (place[_panel(x)], x.name not in first))
 
         @functools.wraps(self.function)
         def called(**values: Any) -> int:
             _require_utf8(values)
-            given = {flag.name: values.pop(key) for key, flag in generated.items()}
+            given = {name: values.pop(name) for name in options}
             for key in shared:
                 values.pop(key)
             if takes_request:
                 assert self.request is not None
                 values["request"] = assemble(self.request, given)
-            if takes_flags:
-                values["flags"] = given
+            if takes_given:
+                values["given"] = given
             with warnings_as_messages(console):
                 return self.function(**values)
 
+        parameters = _ordered(own, options.values(), shared)
         called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in ordered], return_annotation=int
+            [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters],
+            return_annotation=int,
         )
-        called.__annotations__ = {p.name: p.annotation for p in ordered} | {"return": int}
+        called.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
         app.command(name, cls=CommandHelp, help=self.help, epilog=self.example)(called)
 
 
 def command(
-    request: type[Section] | None = None, *, json: bool = True, example: str | None = None
+    request: type[Request] | None = None, *, json: bool = True, example: str | None = None
 ) -> Callable[[Callable[..., int]], Command]:
     """Make a function a `Command`; arguments are its."""
     return lambda function: Command(function, request, json, example=example)
@@ -177,17 +165,31 @@ def _require_utf8(values: Mapping[str, Any]) -> None:
             ) from error
 
 
-def _parameter(flag: Flag) -> inspect.Parameter:
-    """A flag as a parameter that Typer understands; None means that it was not given."""
-    names = [flag.short] if flag.short else []
-    if flag.kind is bool:
-        names.append(f"{flag.name}/--no-{flag.parameter.replace('_', '-')}")
-    else:
-        names.append(flag.name)
-    kind: Any = list[flag.kind] if flag.is_list else flag.kind  # type: ignore[name-defined]
-    panel = flag.panel or None
-    annotation = Annotated[kind | None, typer.Option(*names, help=flag.help, rich_help_panel=panel)]
-    return _optional(flag.parameter, annotation, None)
+def _ordered(
+    own: Mapping[str, inspect.Parameter],
+    options: Iterable[Declared],
+    shared: Mapping[str, Any],
+) -> list[inspect.Parameter]:
+    """All parameters of a command by panel, which stands where the last of its options does."""
+    generated = {option.name: _parameter(option) for option in options}
+    first = {x.name for x in options if extra_of(x.info)["first"]} | set(own)
+    place = {_panel(x): n for n, x in enumerate([*own.values(), *generated.values()])}
+    place[GENERAL] = len(place) + len(own) + len(generated)  # what all commands have comes last
+    ordered = [*generated.values(), *own.values()]
+    ordered += [_optional(name, annotation, False) for name, annotation in shared.items()]
+    for parameter in ordered:  # who reads a file says that it cannot, as for any other reason
+        for declared in getattr(parameter.annotation, "__metadata__", ()):
+            declared.readable = False
+    return sorted(ordered, key=lambda x: (place[_panel(x)], x.name not in first))
+
+
+def _parameter(option: Declared) -> inspect.Parameter:
+    """An option as a parameter that Typer understands; None means that it was not given."""
+    short = extra_of(option.info)["short"]
+    negative = f"/--no-{option.flag.removeprefix('--')}" if option.kind is bool else ""
+    names = [*([short] if short else []), option.flag + negative]
+    declared = typer.Option(*names, help=option.help, rich_help_panel=option.panel or None)
+    return _optional(option.name, Annotated[option.kind | None, declared], None)
 
 
 def _panel(parameter: inspect.Parameter) -> str:

@@ -111,6 +111,7 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
         InputError: it is for another task.
         UsageError: options of another task.
     """
+    from compressor.options.declare import as_flag
     from compressor.options.table import opened
     from compressor.runtime.artifact import read_artifact
     from compressor.runtime.engines import choose_engine
@@ -123,11 +124,12 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
             id="artifact-of-another-task",
         )
     runtime: type[Runtime[Any]] = opened(TASKS[artifact.task].runtime)
-    for name, flag in TASK_OPTIONS.items():
+    for name in TASK_OPTIONS:
         value = getattr(request, name)
         if value not in (None, False) and name not in runtime.line_options:
             raise UsageError(
-                f"{flag} has no effect on {artifact.task}; leave it out", id="option-without-use"
+                f"{as_flag(name)} has no effect on {artifact.task}; leave it out",
+                id="option-without-use",
             )
     engine = choose_engine(request.engine, runtime.kind, artifact, named, request.device)
     precision = named or engine.default_precision(artifact)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.parallel import accelerate_options, launch
-from compressor.request.recipe import Recipe, build_recipe
+from compressor.request.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Recipe,
     example="compress run -m MODEL --calibration train.tsv --test test.tsv --macs 0.5 -o out",
 )
-def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
+def run(output: o.Output, given: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
-    recipe = _as_launched(build_recipe(flags, config))
+    recipe = _as_launched(make_recipe(config, **given))
     launch.start(recipe.device, accelerate_options.wants_shards())
     launch.require_same_versions()
     status = execute(recipe, output)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     example="compress score -m MODEL --calibration train.tsv -o scores.json",
 )
 def score(
-    flags: dict[str, Any],
+    given: dict[str, Any],
     output: Annotated[
         Path,
         typer.Option(
@@ -46,7 +46,7 @@ def score(
     from compressor.request.validate import score_requests
     from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_text
 
-    request, *others = score_requests(flags, compare or [])
+    request, *others = score_requests(given, compare or [])
     plot = output.with_suffix(".png")
     _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(request, console)

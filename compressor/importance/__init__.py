@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
-from compressor.options.declare import Section, option
+from compressor.options.declare import Options, option
 from compressor.options.table import Table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Normalize = Literal["layer", "none"]
 TrainedWeights = Literal["none", "encoder", "all"]
 
 
-class UnitMethod(Section):
+class UnitMethod(Options):
     """How the units to keep are found: the options of a method, and what is known of it.
 
     Args:
@@ -45,7 +45,7 @@ class UnitMethod(Section):
     needs_answers: ClassVar[bool] = False
     takes_penalty: ClassVar[bool] = False
 
-    name: str = ""
+    name: ClassVar[str] = ""
 
     @property
     def trained_weights(self) -> TrainedWeights:

@@ -26,7 +26,7 @@ class Ablation(ScoringMethod):
 
     needs_answers: ClassVar[bool] = True
 
-    name: Literal["ablation"] = "ablation"
+    name: ClassVar[str] = "ablation"
     ablate: Literal["loss", "metric"] = option(
         "loss", help="ablation: measure the loss or the metric (BLEU or accuracy)."
     )

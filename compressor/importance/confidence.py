@@ -6,7 +6,7 @@ attention weight, excluding the end-of-sentence symbol.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.importance import NormalizedMethod, RawScores, ScoringJob
@@ -25,7 +25,7 @@ class Confidence(NormalizedMethod):
 
     scores_neurons: ClassVar[bool] = False
 
-    name: Literal["confidence"] = "confidence"
+    name: ClassVar[str] = "confidence"
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean over real query tokens of the largest attention weight, between 0 and 1.

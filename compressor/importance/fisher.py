@@ -8,7 +8,7 @@ one forward and one backward pass see the gates of all units.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from compressor.importance import NormalizedMethod, RawScores, ScoringJob
 from compressor.model.sublayers import Sublayer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Fisher(NormalizedMethod):
     """Mean squared gradient of the loss by the unit's gate."""
 
-    name: Literal["fisher"] = "fisher"
+    name: ClassVar[str] = "fisher"
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean over examples of (dL/d xi_h)^2, L being a whole example's log-likelihood."""

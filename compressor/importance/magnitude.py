@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from compressor.importance import NormalizedMethod, RawScores, ScoringJob
 
@@ -15,7 +15,7 @@ class Magnitude(NormalizedMethod):
 
     needs_rows: ClassVar[bool] = False
 
-    name: Literal["magnitude"] = "magnitude"
+    name: ClassVar[str] = "magnitude"
 
     def score(self, scoring: ScoringJob) -> RawScores:
         values = {}

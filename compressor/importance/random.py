@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from compressor.importance import NormalizedMethod, RawScores, ScoringJob
 
@@ -12,7 +12,7 @@ class Random(NormalizedMethod):
 
     needs_rows: ClassVar[bool] = False
 
-    name: Literal["random"] = "random"
+    name: ClassVar[str] = "random"
 
     def score(self, scoring: ScoringJob) -> RawScores:
         import numpy as np

@@ -21,7 +21,7 @@ use; commercial use may need a license from the patent's holders.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from compressor.importance import RawScores, ScoringJob, TokenwiseMethod
 
@@ -31,7 +31,7 @@ class Relevance(TokenwiseMethod):
 
     needs_answers: ClassVar[bool] = True
 
-    name: Literal["relevance"] = "relevance"
+    name: ClassVar[str] = "relevance"
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """A unit's share of its layer's relevance, averaged over target positions (or rows).

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from compressor.importance import RawScores, ScoringJob, ScoringMethod
 from compressor.options.declare import option
@@ -48,7 +48,7 @@ _STEP = 1 + 1e-9
 class SecondOrder(ScoringMethod):
     """Error that the best repair of the other units would leave."""
 
-    name: Literal["second-order"] = "second-order"
+    name: ClassVar[str] = "second-order"
     statistics_memory: float | None = option(
         None,
         gt=0,

@@ -7,7 +7,7 @@ here, the released code's is the default.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from compressor.importance import RawScores, ScoringJob, TokenwiseMethod
 from compressor.model.sublayers import Sublayer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Taylor(TokenwiseMethod):
     """First-order change of the loss if the unit were silent."""
 
-    name: Literal["taylor"] = "taylor"
+    name: ClassVar[str] = "taylor"
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens."""

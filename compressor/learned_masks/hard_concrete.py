@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from compressor.learned_masks.method import LearnedMask, LearningJob
 
@@ -16,7 +16,7 @@ class HardConcrete(LearnedMask):
 
     takes_penalty: ClassVar[bool] = True
 
-    name: Literal["hard-concrete"] = "hard-concrete"
+    name: ClassVar[str] = "hard-concrete"
 
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.hard_concrete_gates import HardConcreteGates

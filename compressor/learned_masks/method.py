@@ -41,8 +41,8 @@ class LearnedMask(UnitMethod):
     train_weights: TrainedWeights = option(
         "none", help="Learned masks: train along none, encoder or all weights."
     )
-    epochs: Count = option(20, flag="--gate-epochs", help="Learned masks: epochs.")
-    learning_rate: float | None = rate_option(needs="train_weights")
+    epochs: Count = option(20, name="gate_epochs", help="Learned masks: epochs.")
+    learning_rate: float | None = rate_option(only_with="train_weights")
     patience: Count = PATIENCE
     gate_learning_rate: float | None = option(
         None, gt=0, allow_inf_nan=False, help="Learned masks: of the gates; default: by method."

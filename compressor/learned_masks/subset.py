@@ -19,7 +19,7 @@ class Subset(LearnedMask):
     # one core, besides the model.
     most_units: ClassVar[int | None] = 2000
 
-    name: Literal["subset"] = "subset"
+    name: ClassVar[str] = "subset"
     estimator: Literal["gumbel", "straight-through"] = option(
         "gumbel", help="subset: gumbel or straight-through."
     )

@@ -1,231 +1,215 @@
-"""From flags and a recipe file to a checked request.
+"""From flags and a recipe file to a checked request: one flat model of a command's options.
 
-Flags win over the file, the file over the defaults. A flag goes to every chosen section that has
-it; one that no chosen section has is refused, with what it is for.
+Flags win over the file, the file over the defaults. An option without a use, for what is chosen, is
+an error that says what it is for. What a flag chooses leaves out the file's options for something
+else: a written recipe has all that the run before had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.options.declare import (
-    Flag,
-    Place,
-    Section,
+    Declared,
+    Options,
+    as_flag,
+    declare,
     extra_of,
-    flag_name,
-    flags_of,
-    is_list,
-    is_optional,
-    is_set,
-    tag_of,
-    variants,
+    shown,
 )
-from compressor.options.explain import COMMAND_LINE, explained, without_use
+from compressor.options.parts import Given, Part, holds
 
-Request = TypeVar("Request", bound=Section)
+COMMAND_LINE = "the command line"
+
+
+class Request(Options):
+    """Base of what a command asks for: values, each made from some of the command's options.
+
+    A field is an option itself, a class with options, or what a `Part` in its annotation chooses.
+
+    Args:
+        options: all options by name, as far as they have a use: what a recipe file says.
+    """
+
+    model_config = ConfigDict(defer_build=True)
+
+    options: Mapping[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def defaults(cls, given: Given) -> dict[str, Any]:
+        """Defaults that depend on given options."""
+        return {}
+
+
+Asked = TypeVar("Asked", bound=Request)
+
+
+@cache
+def parts_of(request: type[Request]) -> Mapping[str, Part | Declared]:
+    """How each field of a request is made."""
+    parts: dict[str, Part | Declared] = {}
+    for field, info in request.model_fields.items():
+        found = [part for part in info.metadata if isinstance(part, Part)]
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, Options) and not found:
+            found = [Part([((), kind)])]
+        if field != "options":
+            parts[field] = found[0] if found else declare(request, field)
+    return parts
+
+
+@cache
+def options_of_command(request: type[Request]) -> Mapping[str, Declared]:
+    """All options of a request by name; one that several classes have goes with any of them."""
+    options: dict[str, Declared] = {}
+    for part in parts_of(request).values():
+        found = part.declared() if isinstance(part, Part) else [part]
+        every = Counter(x.name for x in found)
+        for new in found:
+            if isinstance(part, Part) and part.noun and every[new.name] == len(part.members):
+                new = replace(new, only_with=())  # whichever is chosen has it
+            if new.name in options:
+                known = options[new.name].only_with
+                both = (*known, *new.only_with) if known and new.only_with else ()
+                new = replace(options[new.name], only_with=tuple(dict.fromkeys(both)))
+            options[new.name] = new
+    return options
+
+
+@cache
+def flat_model(request: type[Request]) -> type[BaseModel]:
+    """The model that checks all options of a request, each a field."""
+    fields: dict[str, Any] = {}
+    for name, declared in options_of_command(request).items():
+        info = declared.info
+        kind: Any = info.annotation
+        if info.metadata:
+            kind = Annotated[(kind, *info.metadata)]
+        default = None if info.is_required() else info.default
+        fields[name] = (kind, ...) if declared.required else (kind | None, default)
+    config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    return create_model(request.__name__ + "Options", __config__=config, **fields)
 
 
 def assemble(
-    request: type[Request],
+    request: type[Asked],
     given: Mapping[str, Any],
     file: Mapping[str, Any] | None = None,
     source: str = COMMAND_LINE,
-) -> Request:
-    """Flags over a recipe file over the defaults, as a checked request.
+) -> Asked:
+    """Options over a recipe file over the defaults, as a checked request.
 
     Args:
-        given: flag name -> value; None or an empty list for flags that were not given.
+        given: option -> value; None or an empty list for those that were not given.
         file: the contents of a recipe file.
-        source: how messages name where values come from.
+        source: how messages name the file.
 
     Raises:
-        UsageError: an unknown option, a wrong value, or a flag that nothing chosen has a use for.
+        UsageError: an unknown option, a wrong value, or one that has no use.
     """
-    flags = flags_of(request)
-    for name in given:
-        if name not in flags:
-            raise UsageError(f"there is no {name}{did_you_mean(name, flags)}", id="option-unknown")
-    typed = {
-        name: [value] if flags[name].is_list and not isinstance(value, list | tuple) else value
-        for name, value in given.items()
-        if value not in (None, [], ())
-    }
-    values = {name: _copied(value) for name, value in (file or {}).items()}
-    for name, info in request.model_fields.items():
-        members = variants(info.annotation)
-        if not members:
-            continue
-        if is_list(info.annotation):
-            _choose_items(values, name, info, members, typed)
-        elif "name" in members[0].model_fields:
-            _choose_variant(values, name, info, members, typed)
-        elif is_optional(info.annotation):
-            _switch(values, name, info, typed)
-        elif info.is_required():
-            values.setdefault(name, {})  # so that errors name the option that is missing in it
-    # What others need comes first.
-    for name in sorted(typed, key=lambda name: _needs_another(flags[name])):
-        _place(request, values, flags[name], typed[name])
+    options = options_of_command(request)
+    flags, written = _said(given), _said(file or {})
+    values = {**written, **flags}
+    if any(_selects(options, name) for name in flags):
+        values = {n: x for n, x in values.items() if n in flags or not _selects(options, n)}
+    useless = set(_useless(options, written))
+    for name in _useless(options, values):
+        if name not in flags and name not in useless:
+            del values[name]
+    values = {**request.defaults(values), **values}
+
+    def origin(name: str) -> str:
+        return COMMAND_LINE if name in flags else source
+
+    _require_no_truth(options, values)
     try:
-        return request.model_validate(values)
+        checked = dict(flat_model(request).model_validate(values))
     except ValidationError as error:
-        raise explained(request, error, source) from error
-
-
-def _needs_another(flag: Flag) -> bool:
-    return any(extra_of(place.info).get("needs") for place in flag.places)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(part) for key, part in value.items()}
-    return [_copied(part) for part in value] if isinstance(value, list) else value
-
-
-def _switch(values: dict[str, Any], name: str, info: FieldInfo, typed: Mapping[str, Any]) -> None:
-    """A section that may be left out: `--no-X` leaves it out, `--X` takes it back in."""
-    wanted = typed.get(flag_name(name, info))
-    if wanted is False:
-        values[name] = None
-    elif wanted is True and values.get(name, info.default) is None:
-        values[name] = {}
-
-
-def _choose_variant(
-    values: dict[str, Any],
-    name: str,
-    info: FieldInfo,
-    members: list[type[Section]],
-    typed: Mapping[str, Any],
-) -> None:
-    """Choose the member of a union: by its own flag, by a flag that selects it, or as in the file.
-
-    Another one than the file's keeps those of the file's options that it has.
-    """
-    chosen: dict[str, list[str]] = {}  # variant -> flags that select it
-    own = flag_name(name, info)
-    if extra_of(info).get("flag") and own in typed:
-        chosen[str(typed[own])] = [own]
-    for member in members:
-        for field_name, declared in member.model_fields.items():
-            flag = flag_name(field_name, declared)
-            if extra_of(declared).get("selects") and flag in typed:
-                chosen.setdefault(tag_of(member), []).append(flag)
-    if len(chosen) > 1:
-        written = " and ".join(found[0] for found in chosen.values())
+        raise _explained(options, error, origin) from error
+    for name in _useless(options, values):
         raise UsageError(
-            f"{written} exclude each other; a run has one {name}", id="options-exclude-each-other"
+            f"{_named(origin(name))}{as_flag(name)} {shown(checked[name])} is for "
+            f"{_choices(options[name].only_with)}; choose that, or leave it out",
+            id="option-without-use",
         )
-    if not chosen:
-        return
-    (tag,) = chosen
-    before = values.get(name)
-    known = next((set(m.model_fields) for m in members if tag_of(m) == tag), set())
-    kept: dict[str, Any] = {}
-    if isinstance(before, Mapping):
-        selecting = {
-            n for m in members for n, f in m.model_fields.items() if extra_of(f).get("selects")
-        }
-        kept = {k: v for k, v in before.items() if k in known - selecting}
-    values[name] = {**kept, "name": tag}
+    made = {
+        field: part.value(checked) if isinstance(part, Part) else checked[part.name]
+        for field, part in parts_of(request).items()
+    }
+    used = {name: x for name, x in checked.items() if holds(options[name].only_with, checked)}
+    return request(**made, options=used)
 
 
-def _choose_items(
-    values: dict[str, Any],
-    name: str,
-    info: FieldInfo,
-    members: list[type[Section]],
-    typed: Mapping[str, Any],
-) -> None:
-    """Which items a list of sections has: `a+b` on the command line, `none` for an empty list."""
-    text = typed.get(flag_name(name, info))
-    if text is None:
-        return
-    tags = [part.strip() for part in str(text).split("+")]
-    known = [tag_of(member) for member in members]
-    for tag in tags:
-        if tag not in (*known, "none"):
+def _said(values: Given) -> dict[str, Any]:
+    """What says something, with paths as text."""
+    said = {name: value for name, value in values.items() if value not in (None, [], ())}
+    return {name: str(x) if isinstance(x, Path) else x for name, x in said.items()}
+
+
+def _selects(options: Mapping[str, Declared], name: str) -> bool:
+    return name in options and bool(extra_of(options[name].info)["selects"])
+
+
+def _useless(options: Mapping[str, Declared], given: Given) -> list[str]:
+    """Given options that mean nothing beside the others."""
+    known = {n: x.info.default for n, x in options.items() if not x.info.is_required()} | given
+    return [n for n in given if n in options and not holds(options[n].only_with, known)]
+
+
+def _choices(conditions: tuple[str, ...]) -> str:
+    """`--method taylor or relevance, or --recover distill`."""
+    parts = [condition.partition("=") for condition in conditions]
+    grouped = groupby(parts, key=lambda part: part[0])
+    texts = [(name, " or ".join(value for *_, value in found)) for name, found in grouped]
+    return ", or ".join(f"{as_flag(name)} {values}".rstrip() for name, values in texts)
+
+
+def _require_no_truth(options: Mapping[str, Declared], values: Given) -> None:
+    """`yes` in a file is not 1, which pydantic would take it for."""
+    for name, value in values.items():
+        if name not in options or options[name].kind is bool:
+            continue
+        if any(isinstance(x, bool) for x in (value if isinstance(value, list) else [value])):
             raise UsageError(
-                f"{flag_name(name, info)} {text}: there is no {tag!r}; choose from none, "
-                f"{', '.join(known)}, or several as in {'+'.join(known)}{did_you_mean(tag, known)}",
-                id="name-unknown",
+                f"{as_flag(name)} is {str(value).lower()}, which is neither a number nor a text; "
+                "give one",
+                id="option-not-a-number",
             )
-    if len(set(tags)) < len(tags) or ("none" in tags and len(tags) > 1):
-        raise UsageError(
-            f"{flag_name(name, info)} {text}: name each method once, and none only alone",
-            id="name-twice",
-        )
-    old = {str(item.get("name")): item for item in _items(values.get(name))}
-    values[name] = [dict(old.get(tag, {"name": tag})) for tag in tags if tag != "none"]
 
 
-def _items(value: Any) -> list[dict[str, Any]]:
-    """The sections in a list; what else a file may hold in its place is refused later."""
-    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
+def _explained(
+    options: Mapping[str, Declared], error: ValidationError, origin: Callable[[str], str]
+) -> UsageError:
+    """The first problem, as one sentence; an unknown name explains best why another is missing."""
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    name = str(first["loc"][0])
+    flag, source, value = as_flag(name), origin(name), first["input"]
+    if name not in options:
+        advice = did_you_mean(name, options) or "; `--help` lists them"
+        return UsageError(f"{source} has {name!r}, which is no option{advice}", id="option-unknown")
+    if first["type"] == "missing":
+        return UsageError(f"{source} does not give {flag}; add it", id="option-missing")
+    problem = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "literal_error":
+        choices = [str(choice) for choice in _literals(options[name].info.annotation)]
+        problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
+    return UsageError(f"{_named(source)}{flag} {shown(value)}: {problem}", id="option-invalid")
 
 
-def _place(request: type[Section], values: dict[str, Any], flag: Flag, value: Any) -> None:
-    """Put a flag's value into every chosen section that has it."""
-    used = False
-    missing = ""
-    for place in flag.places:
-        if place.variant is request and place.section:
-            return  # chose the variant already
-        for section in _chosen(request, values, place):
-            needed = extra_of(place.info).get("needs")
-            if needed and not is_set(section, needed):
-                missing = flag_name(needed, place.variant.model_fields[needed])
-                continue
-            section[place.name] = value
-            used = True
-    if not used:
-        raise UsageError(without_use(request, flag, value, missing), id="option-without-use")
+def _named(source: str) -> str:
+    return "" if source == COMMAND_LINE else f"{source}: "
 
 
-def _chosen(
-    request: type[Section], values: dict[str, Any], place: Place
-) -> Iterator[dict[str, Any]]:
-    """The sections of a request, as it stands, that have a place's option."""
-    if not place.section:
-        yield values
-        return
-    info = request.model_fields[place.section]
-    members = variants(info.annotation)
-    if is_list(info.annotation):
-        if place.section not in values:
-            default = info.get_default(call_default_factory=True)
-            values[place.section] = [_dumped(item) for item in default]
-        items, tag = _items(values[place.section]), tag_of(place.variant)
-        yield from (item for item in items if item.get("name") == tag)
-        return
-    if place.section in values and values[place.section] is None:
-        return
-    if "name" in members[0].model_fields:
-        if place.section not in values and info.is_required():
-            return
-        if place.section not in values:
-            if info.default is None:
-                return
-            values[place.section] = {"name": _default_tag(info)}
-        section = values[place.section]
-        if isinstance(section, dict) and section.get("name") == tag_of(place.variant):
-            yield section
-        return
-    section = values.setdefault(place.section, {})
-    if isinstance(section, dict):
-        yield section
-
-
-def _dumped(item: Any) -> dict[str, Any]:
-    return dict(item) if isinstance(item, Mapping) else item.model_dump()
-
-
-def _default_tag(info: FieldInfo) -> str:
-    default = info.get_default(call_default_factory=True)
-    return str(default["name"] if isinstance(default, Mapping) else default.name)
+def _literals(annotation: Any) -> list[Any]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [found for part in get_args(annotation) for found in _literals(part)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 MINIMUM_ROWS = 8  # of calibration and of test data
 MOST_BATCH = 65_536  # rows
@@ -21,3 +21,18 @@ MOST_TOKENS = 65_536  # of a row
 
 BatchSize = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+
+
+def _as_text(value: Any) -> Any:
+    """A number as text: in a file `keep: 0.5` and `floor: 1` will do."""
+    text = str(value) if isinstance(value, int | float) else value
+    if isinstance(text, str) and len(text) > MOST_CHARACTERS:
+        raise ValueError(f"a text of {len(text):,} characters is too long")
+    return text
+
+
+UnitsText = Annotated[str, BeforeValidator(_as_text)]  # of units, as in `1` or `cross=2,neurons=64`
+# One or several of a budget or a rule, as in `0.5` or `bleu=1`.
+Amounts = Annotated[
+    list[UnitsText], BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from compressor.errors import UsageError
-from compressor.options.declare import Section
+from compressor.options.declare import Options
 from compressor.options.table import Table
 from compressor.training.job import TrainingJob
 
@@ -38,7 +38,7 @@ class ExtraText:
     beams: int
 
 
-class RecoveryMethod(Section):
+class RecoveryMethod(Options):
     """One step of the repair: the options of a method, and what is known of it.
 
     Args:
@@ -51,7 +51,7 @@ class RecoveryMethod(Section):
     trains: ClassVar[bool] = False
     undoes_training: ClassVar[bool] = False
 
-    name: str = ""
+    name: ClassVar[str] = ""
 
     @property
     def extra_text(self) -> ExtraText | None:
@@ -65,6 +65,10 @@ class RecoveryMethod(Section):
 
     def with_precision(self, precision: Precision | None) -> Self:
         """The same with a precision to train in, where it trains and none was given."""
+        return self
+
+    def on_device(self, device: str) -> Self:
+        """The same with what the device decides, where it was not given."""
         return self
 
     @abstractmethod

@@ -26,29 +26,29 @@ class Distill(RecoveryMethod):
 
     trains: ClassVar[bool] = True
 
-    name: Literal["distill"] = "distill"
-    epochs: Count = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")
+    name: ClassVar[str] = "distill"
+    epochs: Count = option(5, name="distill_epochs", help="Distillation: epochs, at most.")
     steps: Count | None = option(
         None,
-        flag="--distill-steps",
+        name="distill_steps",
         help="Distillation: steps, at most. Default: as many as the epochs have.",
     )
     batch: Count | None = option(
         None,
-        flag="--distill-batch",
+        name="distill_batch",
         help="Distillation: rows of a step; the default learning rate grows with the root of it. "
         "Default: 32 (64 where encoder-decoders learn from --distill-text), on a GPU 512.",
     )
     minutes: float | None = option(
         None,
-        flag="--distill-minutes",
+        name="distill_minutes",
         gt=0,
         allow_inf_nan=False,
         help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
     )
     precision: Literal["fp32", "bf16"] | None = option(
         None,
-        flag="--distill-precision",
+        name="distill_precision",
         help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
         "processors with AMX. Default: bf16 on a GPU, else fp32.",
     )
@@ -56,7 +56,7 @@ class Distill(RecoveryMethod):
     patience: Count = PATIENCE
     hidden: float | None = option(
         None,
-        flag="--distill-hidden",
+        name="distill_hidden",
         ge=0,
         allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
@@ -64,13 +64,13 @@ class Distill(RecoveryMethod):
     )
     text: str | None = option(
         None,
-        flag="--distill-text",
+        name="distill_text",
         help="Distillation: more text to learn from, in the source language, a sentence a line, "
         "or JSONL; the dense model answers or embeds it. Of any size, packed (.gz, .zst) or not.",
     )
     start: str | None = option(
         None,
-        flag="--distill-start",
+        name="distill_start",
         help="Distillation: go on from the weights of this artifact, which has kept the same "
         "units, as an earlier run with the same budget has.",
     )
@@ -78,8 +78,8 @@ class Distill(RecoveryMethod):
         1,
         ge=1,
         le=MOST_BEAMS,
-        flag="--distill-beams",
-        needs="text",
+        name="distill_beams",
+        only_with="distill_text",
         help="Beam width of the dense model's answers to --distill-text.",
     )
 
@@ -92,9 +92,15 @@ class Distill(RecoveryMethod):
         return None if self.start is None else Path(self.start)
 
     def with_precision(self, precision: Precision | None) -> Distill:
-        if precision is None or "precision" in self.model_fields_set:
-            return self
-        return self.model_copy(update={"precision": precision})
+        return self.model_copy(update={"precision": self.precision or precision})
+
+    def on_device(self, device: str) -> Distill:
+        if device != "cpu":
+            batch = self.batch or GPU_BATCH_ROWS
+            return self.model_copy(update={"batch": batch}).with_precision("bf16")
+        # With a text the task decides on the rows of a step.
+        batch = self.batch or (BATCH_ROWS if self.text is None else None)
+        return self.model_copy(update={"batch": batch}).with_precision("fp32")
 
     def recover(self, job: RecoveryJob) -> Recovered:
         from compressor.recovery.distillation import by_muon, distill
@@ -102,8 +108,9 @@ class Distill(RecoveryMethod):
         from compressor.training.loop import Schedule
 
         seconds = None if self.minutes is None else 60 * self.minutes
-        usual_rows, on_gpu = MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS, job.device != "cpu"
-        rows = self.batch or (GPU_BATCH_ROWS if on_gpu else usual_rows)
+        usual_rows = MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
+        decided = self.on_device(job.device)
+        rows = decided.batch or usual_rows
         schedule = Schedule(
             self.epochs,
             batch_size=rows,
@@ -120,7 +127,7 @@ class Distill(RecoveryMethod):
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         if self.earlier is not None:
             job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, self.earlier))
-        precision = self.precision or ("bf16" if on_gpu else "fp32")
-        done = distill(job, schedule, rate, hidden, precision)
+        assert decided.precision is not None
+        done = distill(job, schedule, rate, hidden, decided.precision)
         since = "" if self.earlier is None else f"; started from the weights of {self.earlier}"
         return replace(done, text=done.text + since)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from compressor.recovery import Recovered, RecoveryJob, RecoveryMethod
 
@@ -12,7 +12,7 @@ class Reconstruct(RecoveryMethod):
 
     undoes_training: ClassVar[bool] = True
 
-    name: Literal["reconstruct"] = "reconstruct"
+    name: ClassVar[str] = "reconstruct"
 
     def recover(self, job: RecoveryJob) -> Recovered:
         from compressor.recovery.least_squares import reconstruct

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
 from compressor.importance import UnitMethod
 from compressor.model.location import checkpoint_files
+from compressor.options.parts import options_of
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod, earlier_artifact, extra_text
 from compressor.report.rule import Rule
-from compressor.request.sections import Benchmark, Card, Data, Evaluation, ModelSection
+from compressor.request.recipe import as_yaml
+from compressor.request.sections import Benchmark, Card, Data, Evaluation, Gate, ModelSection
 from compressor.results import Inconclusive
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.version import __version__
@@ -50,7 +50,7 @@ class RunPlan:
         throughput: how speed is measured; None where it is not.
         card: what the model cards say.
         rules: of the gate.
-        options: all options by section, as in a recipe file.
+        options: all by name, as in a recipe file.
     """
 
     model: ModelSection
@@ -73,8 +73,8 @@ class RunPlan:
 
     def to_yaml(self, budget: Budget | None = None) -> str:
         """The recipe with all options: of the run, or of the artifact with one of its budgets."""
-        own = {} if budget is None else {"budget": budget.model_dump()}
-        return yaml.safe_dump({**self.options, **own}, sort_keys=False, allow_unicode=True)
+        own = {} if budget is None else options_of(budget)
+        return as_yaml({**self.options, **own})
 
     def identity(
         self,
@@ -89,10 +89,7 @@ class RunPlan:
             weights: the files of the checkpoint.
             rows: what rows are for -> their SHA-256.
         """
-        options = {
-            name: value for name, value in self.options.items() if name not in ("card", "gate")
-        }
-        model = {name: value for name, value in options["model"].items() if name != "verify"}
+        free = {*Card.model_fields, *Gate.model_fields, "verify"}
         extra, start = extra_text(self.recovery), earlier_artifact(self.recovery)
         texts = {
             "source": self.source_text,
@@ -100,8 +97,7 @@ class RunPlan:
             "distill": extra and extra.path,
         }
         return {
-            **options,
-            "model": model,
+            **{name: value for name, value in self.options.items() if name not in free},
             "device": device,
             "version": __version__,
             "weights": fingerprint(weights),

@@ -1,7 +1,7 @@
-"""What a run is asked for: the sections of a recipe, and the requests of single commands.
+"""What commands are asked for, put together from the classes that have the options.
 
-Flags win over a recipe file, the file over the defaults. `recipe.yaml` in an artifact is the
-resolved recipe, written out.
+Flags win over a recipe file, the file over the defaults. A recipe has the names of the flags:
+`macs: 0.5` is `--macs 0.5`. `recipe.yaml` in an artifact is the resolved recipe, written out.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import yaml
-from pydantic import Field, field_validator, model_validator
 
-from compressor.budgets import AnyBudget, Counts
+from compressor.budgets import BUDGETS, Budget, Counts
 from compressor.budgets.base import Prune
 from compressor.errors import InputError, UsageError
-from compressor.options.assemble import Request, assemble
-from compressor.options.declare import Section, option
-from compressor.request.methods import (
-    DEFAULT_METHOD,
-    METHOD_HELP,
-    METHOD_OR_MASK_HELP,
-    RECOVER_HELP,
-    AnyMethod,
-    AnyRecovery,
-    AnyScoring,
-)
+from compressor.importance import METHODS, ScoringMethod, UnitMethod
+from compressor.learned_masks import LEARNED
+from compressor.options.assemble import Asked, Request, assemble, options_of_command
+from compressor.options.declare import option
+from compressor.options.parts import Given, Part, one_of, selected, some_of, switched
+from compressor.recovery import RECOVERIES, RecoveryMethod
 from compressor.request.sections import (
     DEVICE,
     SEED,
@@ -48,175 +42,168 @@ from compressor.storage.input_files import read_text
 
 MOST_RECIPE = 256 << 10  # bytes; PyYAML takes seconds for more, and recipes have about one KiB
 MOST_DEPTH = 50
-_NAMED = Field(discriminator="name")
+DEFAULT_METHOD = "second-order"
+_LINES = "write lines `option: value` with the names of the flags, as in `macs: 0.5`"
 
 
-def _each_once(repairs: list[Any]) -> list[Any]:
-    """Raise UsageError for a recipe that has a repair twice, as the command line does."""
-    names = [repair.name for repair in repairs]
-    if len(set(names)) < len(names):
-        text = f"recovery {' + '.join(names)}: name each method once"
-        raise UsageError(text, id="recovery-twice")
-    return repairs
+def scoring(default: str | None, help: str) -> Part:
+    """A scoring method, by `--method`."""
+    return one_of("method", METHODS, default, help)
 
 
-class Recipe(Section):
-    """The resolved options of one run: a section for each stage."""
+def _recovering(default: str, help: str) -> Part:
+    """What repairs a pruned model, by `--recover`."""
+    what = (
+        "Repair after the cut: reconstruct (least squares), none, distill (train on the dense "
+        "model's predictions), or reconstruct+distill. "
+    )
+    return some_of("recover", RECOVERIES, default, what + help)
+
+
+_METHOD = one_of(
+    "method",
+    {**METHODS, **LEARNED},
+    DEFAULT_METHOD,
+    f"How to find the units to keep. Scores: {', '.join(METHODS)}. Learned masks: "
+    f"{', '.join(LEARNED)}. Default: {DEFAULT_METHOD}.",
+)
+_SCORING = scoring(
+    DEFAULT_METHOD, f"How to score units: {', '.join(METHODS)}. Default: {DEFAULT_METHOD}."
+)
+_RECOVER = _recovering("reconstruct", "Default: reconstruct.")
+_RECOVER_OR_NOT = _recovering("none", "Default here: none.")
+_BENCH = switched("bench", Benchmark, "Measure throughput, or not.")
+
+
+class Recipe(Request):
+    """What `compress run` takes."""
 
     model: ModelSection
-    data: Data = Data()
-    method: AnyMethod = option(DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP)
-    budget: Annotated[AnyBudget, _NAMED]
-    recovery: list[AnyRecovery] = option(
-        [{"name": "reconstruct"}],
-        first=True,
-        flag="--recover",
-        help=RECOVER_HELP + " Default: reconstruct.",
-    )
-    export: Export = Export()
-    evaluation: Evaluation = Evaluation()
-    throughput: Benchmark | None = option(
-        Benchmark(), flag="--bench", help="Measure throughput, or not."
-    )
-    card: Card = Card()
-    gate: Gate = Gate()
+    data: Data
+    method: Annotated[UnitMethod, _METHOD]
+    budget: Annotated[Budget, selected("budget", BUDGETS)]
+    recovery: Annotated[list[RecoveryMethod], _RECOVER]
+    export: Export
+    evaluation: Evaluation
+    throughput: Annotated[Benchmark | None, _BENCH]
+    card: Card
+    gate: Gate
     seed: int = SEED
     device: Device = DEVICE
 
-    _once = field_validator("recovery")(_each_once)
-
-    @model_validator(mode="before")
     @classmethod
-    def _trained_weights_are_not_solved_again(cls, values: Any) -> Any:
-        """No repair by default: reconstruction would undo what training did."""
-        method = values.get("method") if isinstance(values, Mapping) else None
-        if isinstance(method, Mapping) and method.get("train_weights", "none") != "none":
-            return {"recovery": [], **values}
-        return values
+    def defaults(cls, given: Given) -> dict[str, Any]:
+        """No repair of trained weights: reconstruction would undo what training did."""
+        return {} if given.get("train_weights", "none") == "none" else {"recover": "none"}
 
     def to_yaml(self) -> str:
-        """All options with their values, in the order of the sections."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+        """All options with their values."""
+        return as_yaml(self.options)
 
 
-class ScoreRequest(Section):
+class ScoreRequest(Request):
     """What `compress score` takes."""
 
     panel: ClassVar[str] = "Method"
 
     model: ModelSection
-    data: CalibrationData = CalibrationData()
-    method: AnyScoring = option(DEFAULT_METHOD, flag="--method", help=METHOD_HELP)
+    data: CalibrationData
+    method: Annotated[ScoringMethod, _SCORING]
     prune: Prune = option("heads", help="Units to score: heads, neurons or both.")
     seed: int = SEED
     device: Device = DEVICE
 
 
-class PruneRequest(Section):
+class PruneRequest(Request):
     """What `compress prune` takes: the scores are there already."""
 
     model: ModelSection
-    data: CalibrationData = CalibrationData()
-    budget: Annotated[Counts, _NAMED]
-    recovery: list[AnyRecovery] = option(
-        [], first=True, flag="--recover", help=RECOVER_HELP + " Default here: none."
-    )
+    data: CalibrationData
+    budget: Annotated[Counts, selected("budget", (Counts,))]
+    recovery: Annotated[list[RecoveryMethod], _RECOVER_OR_NOT]
     seed: int = SEED
     device: Device = DEVICE
 
-    _once = field_validator("recovery")(_each_once)
 
-
-class ExportRequest(Section):
+class ExportRequest(Request):
     """What `compress export` takes."""
 
     model: ModelSection
-    data: CalibrationData = CalibrationData()
-    export: Export = Export()
+    data: CalibrationData
+    export: Export
     device: Device = DEVICE
 
 
-class EvaluateRequest(Section):
+class EvaluateRequest(Request):
     """What `compress evaluate` takes, beside the artifacts."""
 
     data: TestData
-    evaluation: Evaluation = Evaluation()
+    evaluation: Evaluation
     seed: int = SEED
     device: Device = DEVICE
     verify: bool = VERIFY
 
 
-class BenchRequest(Section):
+class BenchRequest(Request):
     """What `compress bench` takes, beside the artifacts."""
 
     data: TestData
-    throughput: Benchmark = Benchmark()
+    throughput: Benchmark
     device: Device = DEVICE
     verify: bool = VERIFY
 
 
-class InspectRequest(Section):
+class InspectRequest(Request):
     """What `compress inspect` takes, beside the checkpoint."""
 
-    access: Access = Access()
+    access: Access
     task: str | None = TASK
 
 
-class GateRequest(Section):
+class GateRequest(Request):
     """What `compress gate` takes, beside the report."""
 
-    gate: Gate = Gate()
+    gate: Gate
     verify: bool = VERIFY
 
 
-def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
-    """Flags over a recipe file over the defaults.
+def as_yaml(options: Mapping[str, Any]) -> str:
+    """Options as a recipe file."""
+    return yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
+
+
+def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
+    """A recipe by the names of its flags: `make_recipe(model="m", keep=["0.5"], seed=3)`.
 
     Args:
-        flags: flag name (`--keep`) -> value; None or an empty list where it was not given.
+        file: a recipe, which the options win over.
 
     Raises:
         InputError: the file cannot be read.
-        UsageError: it is not a recipe, or something in it or on the command line is wrong.
+        UsageError: it is not a recipe, or something in it or in the options is wrong.
     """
     if file is None:
-        return assemble(Recipe, flags)
-    return assemble(Recipe, flags, _read(file), f"recipe {file}")
+        return assemble(Recipe, options)
+    return assemble(Recipe, options, _read(file), f"recipe {file}")
 
 
-def build_gate(flags: Mapping[str, Any], file: Path | None = None) -> GateRequest:
-    """What `compress gate` is asked for: flags over the section `gate` of a recipe.
+def make_request(kind: type[Asked], **options: Any) -> Asked:
+    """What another command takes, as `make_recipe`: `make_request(ExportRequest, model="m")`."""
+    return assemble(kind, options)
+
+
+def make_gate(file: Path | None = None, **options: Any) -> GateRequest:
+    """What `compress gate` is asked for: options over the rules in a recipe.
 
     Raises:
-        InputError, UsageError: as `build_recipe`; other sections are not looked at.
+        InputError, UsageError: as `make_recipe`; values of other options are not looked at.
     """
     if file is None:
-        return assemble(GateRequest, flags)
-    section = _read(file).get("gate", {})
-    return assemble(GateRequest, flags, {"gate": section}, f"recipe {file}")
-
-
-def make_recipe(**options: Any) -> Recipe:
-    """A recipe by the names of its flags: `make_recipe(model="m", keep=["0.5"], seed=3)`.
-
-    Raises:
-        UsageError: see `build_recipe`.
-    """
-    return make_request(Recipe, **options)
-
-
-def make_request(kind: type[Request], **options: Any) -> Request:
-    """What a command takes, by the names of its flags: `make_request(ExportRequest, model="m")`.
-
-    Raises:
-        UsageError: see `build_recipe`.
-    """
-    return assemble(kind, as_flags(options))
-
-
-def as_flags(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by the names of their flags: `gate_epochs` is `--gate-epochs`."""
-    return {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+        return assemble(GateRequest, options)
+    written = _read(file)
+    names = Gate.model_fields.keys() | written.keys() - options_of_command(Recipe).keys()
+    rules = {name: value for name, value in written.items() if name in names}
+    return assemble(GateRequest, options, rules, f"recipe {file}")
 
 
 class _Bounded(yaml.SafeLoader):
@@ -251,6 +238,7 @@ class _Bounded(yaml.SafeLoader):
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """The options in a recipe file."""
     try:
         values = yaml.load(read_text(file, MOST_RECIPE), _Bounded)
     except OSError as error:
@@ -259,20 +247,21 @@ def _read(file: Path) -> dict[str, Any]:
             id="recipe-unreadable",
         ) from error
     except RecursionError as error:
-        raise UsageError(
-            f"recipe {file} is nested too deeply; write sections of lines `option: value`",
-            id="recipe-too-deep",
-        ) from error
+        raise UsageError(f"recipe {file} is nested; {_LINES}", id="recipe-nested") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of thousands of digits
         reason = " ".join(str(error).split())[:300]
         raise UsageError(
-            f"recipe {file} is not YAML: {reason}; write sections of lines `option: value`",
-            id="recipe-not-yaml",
+            f"recipe {file} is not YAML: {reason}; {_LINES}", id="recipe-not-yaml"
         ) from error
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UsageError(
-            f"recipe {file} must consist of sections of lines `option: value`", id="recipe-not-yaml"
-        )
+        raise UsageError(f"recipe {file} has no options; {_LINES}", id="recipe-not-yaml")
+    for name, value in values.items():
+        if any(isinstance(x, dict) for x in (value if isinstance(value, list) else [value])):
+            raise UsageError(
+                f"recipe {file} has a section {str(name)!r}, as recipes of earlier versions had; "
+                f"{_LINES}",
+                id="recipe-nested",
+            )
     return values

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compressor.options.parts import options_of
 from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe
 from compressor.request.validate import check_recipe, gate_rules
+from compressor.runtime.session import choose_device
 
 
 def resolve(recipe: Recipe) -> RunPlan:
     """What a recipe asks for, as far as that can be checked without the model.
 
+    What the device decides is resolved, so that the recipe of an artifact says what was done.
+
     Raises:
-        UsageError: its sections do not go together, or a rule of its gate is malformed.
+        UsageError: its options do not go together, or a rule of its gate is malformed.
+        EnvironmentProblem: weights are to be trained on a device that is not usable.
     """
     rules = gate_rules(recipe.gate)
     check_recipe(recipe, rules)
+    recovery = list(recipe.recovery)
+    if any(step.trains for step in recovery):
+        device = _training_device(recipe.device)
+        recovery = [step.on_device(device) for step in recovery]
+    options = recipe.options
+    for step in recovery:
+        options = {**options, **options_of(step)}
     source, target = recipe.export.source_text, recipe.export.target_text
     return RunPlan(
         model=recipe.model,
         data=recipe.data,
         method=recipe.method,
         budget=recipe.budget,
-        recovery=recipe.recovery,
+        recovery=recovery,
         precision=recipe.export.precision,
         engines=recipe.export.engines,
         source_text=None if source is None else Path(source),
@@ -35,5 +47,18 @@ def resolve(recipe: Recipe) -> RunPlan:
         inconclusive=recipe.gate.inconclusive,
         seed=recipe.seed,
         device=recipe.device,
-        options=recipe.model_dump(),
+        options=options,
     )
+
+
+def _training_device(wanted: str) -> str:
+    """Where both torch and onnxruntime can compute.
+
+    Raises:
+        EnvironmentProblem: a device was named that is not usable.
+    """
+    if choose_device(wanted) == "cpu":
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

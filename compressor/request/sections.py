@@ -1,6 +1,6 @@
-"""Every option of a run, each declared once: a section for each stage of the journey.
+"""Options of a run that belong to no method, budget or recovery: a class for each step.
 
-`compressor.request.recipe` composes the sections to recipes and to what single commands take.
+`compressor.request.recipe` puts the classes together to what commands take.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from compressor.budgets.base import amounts_as_text
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
@@ -22,9 +21,10 @@ from compressor.options.bounds import (
     MOST_SECONDS,
     MOST_THREADS,
     MOST_TOKENS,
+    Amounts,
     BatchSize,
 )  # fmt: skip
-from compressor.options.declare import Section, option, split_commas
+from compressor.options.declare import Options, option, split_commas
 from compressor.results import Inconclusive
 
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
@@ -37,7 +37,7 @@ CUDA_GRAPHS = option(
 )
 
 
-class Access(Section):
+class Access(Options):
     """Which version of a checkpoint, and what loading it may do."""
 
     panel: ClassVar[str] = "Model and output"
@@ -55,9 +55,7 @@ class Access(Section):
 class ModelSection(Access):
     """Which checkpoint."""
 
-    path: str = option(
-        flag="--model", short="-m", help="Checkpoint: a local directory or a hub id."
-    )
+    path: str = option(name="model", short="-m", help="Checkpoint: a local directory or a hub id.")
     task: str | None = TASK
     source_language: str | None = option(
         None, help="Code of the language that a multilingual model translates from, as in eng_Latn."
@@ -72,7 +70,7 @@ class ModelSection(Access):
     )
 
 
-class Columns(Section):
+class Columns(Options):
     """Which columns of a file of rows are read."""
 
     panel: ClassVar[str] = "Data"
@@ -118,7 +116,7 @@ class CalibrationData(Columns):
     calibration_rows: int | None = option(
         None,
         first=True,
-        needs="calibration",
+        only_with="calibration",
         ge=MINIMUM_ROWS,
         help="Use only the first N, at least 8.",
     )
@@ -129,7 +127,11 @@ class Data(CalibrationData):
 
     test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
     test_rows: int | None = option(
-        None, first=True, needs="test", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
+        None,
+        first=True,
+        only_with="test",
+        ge=MINIMUM_ROWS,
+        help="Use only the first N, at least 8.",
     )
 
 
@@ -140,16 +142,16 @@ class TestData(Columns):
     test_rows: int | None = option(None, first=True, ge=2, help="Use only the first N.")
 
 
-class Export(Section):
+class Export(Options):
     """The graphs to write."""
 
     panel: ClassVar[str] = "Export"
 
-    precision: list[str] = option(
+    precision: Annotated[list[str], BeforeValidator(split_precisions)] = option(
         [BASE],
         help="fp32 (default), fp32,int8, fp32,fp16, or auto: int8 for the CPU, fp16 for CUDA.",
     )
-    engines: list[str] = option(
+    engines: Annotated[list[str], BeforeValidator(engines_to_export)] = option(
         [ONNXRUNTIME],
         help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
         "and its answers are compared with PyTorch's. openvino is for encoders, ctranslate2 for "
@@ -167,13 +169,6 @@ class Export(Section):
         "only the tokens that occur in them, or that anything can be spelled with.",
     )
 
-    @field_validator("precision", mode="before")
-    @classmethod
-    def _names(cls, value: Any) -> list[str]:
-        return split_precisions(value)
-
-    _engines = field_validator("engines", mode="before")(engines_to_export)
-
 
 BLEU_TOKENIZER = option(
     None,
@@ -182,7 +177,7 @@ BLEU_TOKENIZER = option(
 )
 
 
-class MetricSettings(Section):
+class MetricSettings(Options):
     """How the metrics of answers are computed."""
 
     panel: ClassVar[str] = "Measurement"
@@ -204,12 +199,25 @@ class Evaluation(MetricSettings):
     resamples: int = option(1000, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
 
 
-class Benchmark(Section):
+def _each_once(sizes: list[int]) -> list[int]:
+    twice = [size for size in sizes if sizes.count(size) > 1]
+    if twice:
+        raise UsageError(
+            f"--batch-size {','.join(map(str, sizes))} names {twice[0]} twice; name each size once",
+            id="batch-size-twice",
+        )
+    return sizes
+
+
+BatchSizes = Annotated[list[BatchSize], BeforeValidator(split_commas), AfterValidator(_each_once)]
+
+
+class Benchmark(Options):
     """How throughput is measured."""
 
     panel: ClassVar[str] = "Measurement"
 
-    batch_size: list[BatchSize] = option(
+    batch_size: BatchSizes = option(
         [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
     )
     lengths: Lengths = option("data", help="Source lengths to time: data or a token count.")
@@ -218,7 +226,7 @@ class Benchmark(Section):
     )
     seconds: float = option(
         3.0,
-        flag="--bench-seconds",
+        name="bench_seconds",
         gt=0,
         le=MOST_SECONDS,
         allow_inf_nan=False,
@@ -243,33 +251,19 @@ class Benchmark(Section):
         """Batch sizes, for messages."""
         return ", ".join(map(str, self.batch_size))
 
-    _sizes = field_validator("batch_size", mode="before")(split_commas)
 
-    @field_validator("batch_size")
-    @classmethod
-    def _different(cls, value: list[int]) -> list[int]:
-        twice = [size for size in value if value.count(size) > 1]
-        if twice:
-            raise UsageError(
-                f"--batch-size {','.join(map(str, value))} names {twice[0]} twice; name each size "
-                "once",
-                id="batch-size-twice",
-            )
-        return value
-
-
-class Card(Section):
+class Card(Options):
     """What the model card says that is not measured; else what the checkpoint's own card says."""
 
     card_license: str | None = option(
         None, help="Model card: license of the weights, as in apache-2.0."
     )
-    card_language: list[str] = option([], help="Model card: languages, as in en,de.")
+    card_language: Annotated[list[str], BeforeValidator(split_commas)] = option(
+        [], help="Model card: languages, as in en,de."
+    )
     card_base_model: str | None = option(
         None, help="Model card: hub id of the dense model, where --model is a directory."
     )
-
-    _languages = field_validator("card_language", mode="before")(split_commas)
 
     def over(self, known: CardFacts) -> CardFacts:
         """The facts of the checkpoint's card, but for those that are given here."""
@@ -282,18 +276,16 @@ class Card(Section):
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
-class Gate(Section):
+class Gate(Options):
     """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
 
     panel: ClassVar[str] = "Gate"
 
-    max_metric_drop: list[str] = option(
-        [], help="A metric may fall by at most this, as in bleu=0.5."
-    )
-    min_speedup: list[str] = option(
+    max_metric_drop: Amounts = option([], help="A metric may fall by at most this, as in bleu=0.5.")
+    min_speedup: Amounts = option(
         [], help="Speedup at least: 1.1@16 (at batch 16) or 1.1 (at every batch)."
     )
-    min_fastest_speedup: list[str] = option(
+    min_fastest_speedup: Amounts = option(
         [],
         help="Speedup at least of the fastest build that keeps the quality, over the fastest "
         "dense build of any engine (--engines): 2@16 or 2.",
@@ -310,10 +302,6 @@ class Gate(Section):
         help="What a rule counts as whose limit is inside the confidence interval: fail, "
         "pass, or measured (as the measured number says).",
     )
-
-    _as_texts = field_validator(
-        "max_metric_drop", "min_speedup", "min_fastest_speedup", mode="before"
-    )(amounts_as_text)
 
     @model_validator(mode="after")
     def _can_be_inconclusive(self) -> Gate:

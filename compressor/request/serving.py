@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from compressor.options.assemble import Request
 from compressor.options.bounds import (
     MOST_BATCH,
     MOST_BATCH_TOKENS,
@@ -12,11 +13,11 @@ from compressor.options.bounds import (
     MOST_THREADS,
     MOST_TOKENS,
 )
-from compressor.options.declare import Section, option
+from compressor.options.declare import Options, option
 from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 
 
-class _Engine(Section):
+class _Engine(Options):
     """What computes, and how many lines at once."""
 
     panel: ClassVar[str] = "Engine"
@@ -58,7 +59,7 @@ class _Engine(Section):
     )
 
 
-class _Answers(Section):
+class _Answers(Options):
     """What an answer says; each option is for the tasks that its help names."""
 
     panel: ClassVar[str] = "Answers"
@@ -117,7 +118,7 @@ class _Answers(Section):
     )
 
 
-class PredictRequest(_Answers, _Engine):
+class PredictRequest(_Answers, _Engine, Request):
     """What `compress predict` takes."""
 
     device: Device = DEVICE
@@ -126,11 +127,8 @@ class PredictRequest(_Answers, _Engine):
 
 # What an artifact is opened with, where it is given.
 OPENING_OPTIONS = ("cache", "source_language", "target_language")
-# Options that some tasks have, which their runtimes name (`Runtime.line_options`), and their flags.
-TASK_OPTIONS = {
-    name: "--" + name.replace("_", "-")
-    for name in (
-        "prompt", "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
-        "max_new_tokens", "source_language", "target_language",
-    )
-}  # fmt: skip
+# Options that some tasks have, which their runtimes name (`Runtime.line_options`).
+TASK_OPTIONS = (
+    "prompt", "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
+    "max_new_tokens", "source_language", "target_language",
+)  # fmt: skip

@@ -15,13 +15,13 @@ from compressor.export.target_text import count_texts
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
-from compressor.options.declare import Section, flag_name
+from compressor.options.declare import Options, as_flag, option_name
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rule import Rule
 from compressor.report.rules import parse_rules
 from compressor.request.plan import RunPlan
-from compressor.request.recipe import Recipe, ScoreRequest
+from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Gate
 from compressor.tasks import TASKS, Task
 from compressor.tasks.texts import SOURCE, TARGET, texts_of
@@ -126,9 +126,9 @@ def require_rows(
     if not hasattr(data, "test") or data.test is None:
         for name, info in Columns.model_fields.items():
             if (value := getattr(data, name)) != info.default:
+                flag = as_flag(option_name(name, info))
                 raise UsageError(
-                    f"{flag_name(name, info)} {value} is for --calibration FILE; give it, or leave "
-                    "it out",
+                    f"{flag} {value} is for --calibration FILE; give it, or leave it out",
                     id="option-without-use",
                 )
 
@@ -137,11 +137,11 @@ def _check_budget(recipe: Recipe) -> None:
     budget = recipe.budget
     if budget.timed_batch is not None:
         _require_timing(recipe.throughput, budget.as_typed, budget.timed_batch)
-        for flag in ("--source-text", "--target-text"):
-            if getattr(recipe.export, flag.removeprefix("--").replace("-", "_")) is not None:
+        for name in ("source_text", "target_text"):
+            if getattr(recipe.export, name) is not None:
                 raise UsageError(
-                    f"{flag} does not go with {budget.as_typed}, which is about the model's "
-                    "units alone; leave it out, and give it to `compress export` afterwards",
+                    f"{as_flag(name)} does not go with {budget.as_typed}, which is about units "
+                    "alone; leave it out, and give it to `compress export` afterwards",
                     id="options-exclude-each-other",
                 )
     if budget.timed_engine not in (None, *recipe.export.engines):
@@ -187,7 +187,7 @@ def check_model(
     check_texts(texts, plan.data.columns(), task, checkpoint.name, progress)
 
 
-def check_options(sections: Iterable[Section | None], task: Task, model: str) -> None:
+def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:
     """Raise `UsageError` for options that other tasks have and this one has not.
 
     Args:
@@ -197,7 +197,7 @@ def check_options(sections: Iterable[Section | None], task: Task, model: str) ->
         for name, info in type(section).model_fields.items():
             value = getattr(section, name)
             if value != info.default:
-                _require_own(flag_name(name, info), value, task, model)
+                _require_own(as_flag(option_name(name, info)), value, task, model)
 
 
 def check_texts(
@@ -234,37 +234,29 @@ def _require_own(flag: str, value: object, task: Task, model: str) -> None:
         )
 
 
-def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[ScoreRequest]:
-    """One request for each method that `compress score` runs; flags go to the methods with them.
+def score_requests(options: Mapping[str, Any], compare: Sequence[str]) -> list[ScoreRequest]:
+    """One request for each method that `compress score` runs; options go to the methods with them.
 
     Args:
-        flags: flag name -> typed value; None where it was not given.
+        options: by name; None where not given.
         compare: methods beside the one of `--method`.
 
     Raises:
-        UsageError: an unknown method, one that is named twice, a flag that none of them has, or no
-            rows to look at.
+        UsageError: an unknown method, one that is named twice, an option that none of them has, or
+            no rows to look at.
     """
-    first = flags.get("--method") or ScoreRequest.model_fields["method"].default.name
-    methods = [first, *compare]
+    methods = [options.get("method") or DEFAULT_METHOD, *compare]
     for number, method in enumerate(methods):
         if method in methods[:number]:
             raise UsageError(
                 f"--compare {method} compares the method with itself; name another one",
                 id="option-without-use",
             )
-    of_methods = {flag_name(n, i) for m in METHODS.values() for n, i in m.model_fields.items()}
-    known = {
-        name: {flag_name(option, info) for option, info in METHODS[name].model_fields.items()}
-        for name in methods
-        if name in METHODS
-    }
-    used = set().union(*known.values())
+    own = {name: set(METHODS[name].model_fields) for name in methods if name in METHODS}
     requests = []
     for method in methods:
-        # Flags of no method at all, or of a method that does not exist, are refused by `assemble`.
-        without_use = (of_methods & used) - known.get(method, of_methods)
-        given = {name: value for name, value in flags.items() if name not in without_use}
-        requests.append(assemble(ScoreRequest, given | {"--method": method}))
+        others = set().union(*own.values()) - own.get(method, set())
+        given = {name: value for name, value in options.items() if name not in others}
+        requests.append(assemble(ScoreRequest, given | {"method": method}))
         require_rows(requests[-1].method, [], requests[-1].data)
     return requests

@@ -8,11 +8,14 @@ from pydantic import BeforeValidator
 
 from compressor.errors import UsageError
 from compressor.importance import ScoringMethod
+from compressor.options.assemble import Request
 from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
-from compressor.options.declare import Section, option
+from compressor.options.declare import option
+from compressor.options.parts import some_of
 from compressor.options.table import Table
+from compressor.recovery import RecoveryMethod
 from compressor.recovery.reconstruct import Reconstruct
-from compressor.request.methods import DEFAULT_METHOD, AnyScoring
+from compressor.request.recipe import DEFAULT_METHOD, scoring
 from compressor.request.sections import (
     DEVICE,
     SEED,
@@ -28,7 +31,8 @@ from compressor.request.sections import (
 
 # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
 RESAMPLES = 10_000
-_METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Default: second-order.")
+_METHOD = scoring(DEFAULT_METHOD, f"How to score heads. Default: {DEFAULT_METHOD}.")
+Method = Annotated[ScoringMethod, _METHOD]
 _TEST = option(first=True, help="Rows to measure quality on.")
 
 
@@ -54,7 +58,7 @@ class ScoredAndTestRows(Data):
     test: str = _TEST
 
 
-class StudyRequest(Section):
+class StudyRequest(Request):
     """What all studies take."""
 
     panel: ClassVar[str] = "Study"
@@ -97,7 +101,7 @@ _POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 class MeasuringStudy(StudyRequest):
     """What studies of quality take."""
 
-    evaluation: Testing = Testing()
+    evaluation: Testing
 
 
 class HeadsStudy(MeasuringStudy):
@@ -114,9 +118,19 @@ class LayersStudy(MeasuringStudy):
     name = "layers"
     example = "compress study layers -m MODEL --calibration train.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
-    method: AnyScoring | None = option(
-        None, flag="--method", help="Keep the head with the highest score. Default: the best head."
-    )
+    method: Annotated[
+        ScoringMethod | None,
+        scoring(None, "Keep the head with the highest score. Default: the best head."),
+    ]
+
+
+# Training at every point would take hours.
+_RECOVER = some_of(
+    "recover",
+    {"reconstruct": Reconstruct},
+    "none",
+    "none (default) or reconstruct at every point.",
+)
 
 
 class CurveStudy(MeasuringStudy):
@@ -125,11 +139,8 @@ class CurveStudy(MeasuringStudy):
     name = "curve"
     example = "compress study curve -m MODEL --calibration train.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
-    method: AnyScoring = _METHOD
-    # Training at every point would take hours.
-    recovery: list[Reconstruct] = option(
-        [], first=True, flag="--recover", help="none (default) or reconstruct at every point."
-    )
+    method: Method
+    recovery: Annotated[list[RecoveryMethod], _RECOVER]
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
 
@@ -149,7 +160,7 @@ class AgreementStudy(StudyRequest):
     name = "agreement"
     example = "compress study agreement -m MODEL --calibration a.tsv --other b.tsv -o out"
     data: AgreementData
-    method: AnyScoring = _METHOD
+    method: Method
 
 
 class TrainingModels(Access):
@@ -157,7 +168,7 @@ class TrainingModels(Access):
 
     path: list[str] = option(
         first=True,
-        flag="--checkpoint",
+        name="checkpoint",
         min_length=2,
         help="A checkpoint; repeat in the order of training.",
     )
@@ -174,7 +185,7 @@ class TrainingStudy(MeasuringStudy):
     )
     model: TrainingModels  # type: ignore[assignment]
     data: ScoredAndTestRows
-    method: AnyScoring = _METHOD
+    method: Method
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
 
     @property
@@ -187,7 +198,7 @@ class RolesStudy(StudyRequest):
 
     name = "roles"
     example = "compress study roles -m MODEL --calibration train.tsv -o out"
-    data: CalibrationData = CalibrationData()
+    data: CalibrationData
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
     pruned: str | None = option(None, help="The model after pruning (a directory).")
     from_word: Literal["last", "mean"] = option(

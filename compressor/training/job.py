@@ -18,13 +18,13 @@ PATIENCE: Any = option(
 )
 
 
-def rate_option(needs: str | None = None) -> Any:
+def rate_option(only_with: str | None = None) -> Any:
     """Learning rate of weights; None is the task's, see `Task.learning_rate`."""
     return option(
         None,
         gt=0,
         allow_inf_nan=False,
-        needs=needs,
+        only_with=only_with,
         panel="Recovery",
         help="Learning rate of weights that are trained. Default: 0.0001 for encoder-decoders, "
         "0.0005 with --distill-text, 0.00005 for encoders with a head, 0.0002 for classifiers with "

@@ -31,7 +31,7 @@ def runner(tmp_path: Path) -> Any:
         given = {name.replace("_", "-"): value for name, value in inputs.items()}
         job = Runner(tmp_path, {"recipe": "recipe.yaml"} | given)
         job.environment |= {"FINISHED": str(report)} | (environment or {})
-        (job.workspace / "recipe.yaml").write_text("gate: {max_metric_drop: bleu=9}\n", "utf-8")
+        (job.workspace / "recipe.yaml").write_text("max_metric_drop: bleu=9\n", "utf-8")
         return job
 
     return make
@@ -230,14 +230,16 @@ def test_a_toy_model_from_its_recipe_to_the_verdict(tmp_path):
     toy.first_layers(toy.classifier(tmp_path / "whole"), project / "model")
     toy.labels_file(project / "rows.tsv")
     recipe = {
-        "model": {"path": "model"},
-        "data": {"calibration": "rows.tsv", "test": "rows.tsv"},
-        "method": {"name": "magnitude"},
-        "budget": {"name": "counts", "keep": 0.5},
-        "recovery": [],
-        "evaluation": {"resamples": 100},
-        "throughput": None,
-        "gate": {"max_metric_drop": "accuracy=100", "max_macs": 1},
+        "model": "model",
+        "calibration": "rows.tsv",
+        "test": "rows.tsv",
+        "method": "magnitude",
+        "keep": 0.5,
+        "recover": "none",
+        "resamples": 100,
+        "bench": False,
+        "max_metric_drop": "accuracy=100",
+        "max_macs": 1,
         "device": "cpu",
     }
     (project / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")

@@ -18,11 +18,8 @@ import typer
 
 from compressor.commands import application
 from compressor.commands import invoke as run
-from compressor.errors import UsageError
-from compressor.model.sublayers import Scores
 from tests.helpers import toy
-from tests.helpers.command_line import compress, invoke
-from tests.helpers.errors import raises
+from tests.helpers.command_line import compress
 
 pytestmark = pytest.mark.slow
 
@@ -178,63 +175,6 @@ def test_errors_have_a_status_an_id_and_one_sentence(
     assert failure["exit_status"] == status
     assert failure["id"] == (id or failure["id"])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", ["run", "score", "prune", "study", "evaluate"])
-@pytest.mark.parametrize("seed", ["-1", "4294967296"])
-def test_a_seed_that_generators_refuse_is_refused_first(command, seed, tmp_path):
-    needed = {
-        "run": ["-m", "x", "-o", "x", "--keep", "1"], "score": ["-m", "x", "-o", "x"],
-        "prune": ["-m", "x", "-o", "x", "--scores", "x", "--keep", "1"],
-        "study": ["heads", "-m", "x", "-o", "x", "--test", "x"], "evaluate": ["x", "--test", "x"],
-    }  # fmt: skip
-    with raises(UsageError, "option-invalid") as caught:
-        invoke(command, *needed[command], "--seed", seed)
-    assert "--seed" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem", "detail"),
-    [
-        (
-            ["score", "--method", "magnitude", "--compare", "taylor"],
-            "calibration-missing", "--method taylor",
-        ),
-        (
-            ["score", "--method", "magnitude", "--text-column", "a"],
-            "option-without-use", "--text-column a",
-        ),
-        (
-            ["prune", "--scores", "s", "--keep", "1", "--calibration-rows", "9"],
-            "option-without-use", "--calibration",
-        ),
-        # A default that is typed is a wish too.
-        (
-            ["score", "--calibration", "x", "--normalize", "layer"],
-            "option-without-use", "--method taylor or",
-        ),
-        (
-            ["score", "--calibration", "x", "--method", "fisher", "--per", "token"],
-            "option-without-use", "--method taylor or relevance",
-        ),
-        (
-            ["run", "--keep", "1", "--method", "subset", "--per", "token"],
-            "option-without-use", "--method taylor or relevance",
-        ),
-        (["score", "--method", "hardconcrete"], "name-unknown", "taylor"),
-        (["score", "--method", "random", "--compare", "subset"], "name-unknown", "taylor"),
-        (["score", "--method", "random", "--compare", "random"], "option-without-use", "itself"),
-    ],
-)  # fmt: skip
-def test_what_would_do_nothing_is_refused_first(arguments, problem, detail, tmp_path, monkeypatch):
-    """The directory of the model is not even looked for."""
-    monkeypatch.chdir(tmp_path)
-    scores = Scores({}, "random", "random", {})
-    Path("s").write_text(json.dumps(scores.to_json()), encoding="utf-8")
-    with raises(UsageError, problem) as caught:
-        invoke(*arguments, "-m", "nowhere", "-o", "x")
-    assert detail in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 MALFORMED = [

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from compressor.request.recipe import make_recipe, make_request
 
-from compressor.request.recipe import Recipe, as_flags, build_recipe, make_request
-
-request = make_request
-
-
-def recipe(file: Path | None = None, **options: Any) -> Recipe:
-    """The recipe of a command line with these options."""
-    return build_recipe(as_flags(options), file)
+recipe, request = make_recipe, make_request

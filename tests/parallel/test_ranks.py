@@ -226,8 +226,7 @@ def test_launchers_start_it(files, tmp_path: Path, launcher: str):
     assert ended.stderr.count("reading inputs") == 1
     assert ("models are sharded" in ended.stderr) == (launcher == "accelerate FSDP")
     recipe = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text("utf-8"))
-    wanted = "bf16" if launcher == "accelerate" else None  # the usual one of the device
-    assert recipe["recovery"][0]["precision"] == wanted
+    assert recipe["distill_precision"] == ("bf16" if launcher == "accelerate" else "fp32")
 
 
 def test_more_ranks_than_rows(monkeypatch):

@@ -67,10 +67,7 @@ def test_every_model_comes_in_every_precision(inputs, finished):
         files = [finished / "onnx" / name, finished / "onnx" / f"{name}_data"]  # graph and weights
         assert variant.onnx_bytes == sum(file.stat().st_size for file in files)
     assert [c.name for c in quarter.checks] == ["int8 against PyTorch in float32"]
-    assert yaml.safe_load((finished / "recipe.yaml").read_text())["export"]["precision"] == [
-        "fp32",
-        "int8",
-    ]
+    assert yaml.safe_load((finished / "recipe.yaml").read_text())["precision"] == ["fp32", "int8"]
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["precisions"] == ["fp32", "int8"]
     assert "onnx/model.int8.onnx" in manifest["files"]
@@ -209,8 +206,7 @@ def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished)
 
 def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
     file = tmp_path / "recipe.yaml"
-    text = "model: {path: a}\nbudget: {name: counts, keep: 1}\nexport: {precision: 'fp32,int8'}\n"
-    file.write_text(text, encoding="utf-8")
+    file.write_text("model: a\nkeep: 1\nprecision: fp32,int8\n", encoding="utf-8")
     assert recipe(file).export.precision == ["fp32", "int8"]
     assert recipe(file, precision=["fp32", "fp16"]).export.precision == ["fp32", "fp16"]
     assert recipe(model="a", keep=["1"]).export.precision == ["fp32"]

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.options.declare import flags_of
+from compressor.options.assemble import options_of_command
 from compressor.study import STUDIES, agreement, curve, training
-from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 
 
@@ -78,33 +76,12 @@ def test_correlations_that_are_undefined_are_not_interpreted():
     assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00. " in whole
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "id", "flag"),
-    [
-        ("heads", {"model": "m"}, "option-missing", "--test"),
-        ("agreement", {"model": "m", "calibration": "c"}, "option-missing", "--other"),
-        ("training", {"checkpoint": ["m"], "test": "t"}, "option-invalid", "--checkpoint"),
-        ("curve", {"model": "m", "test": "t", "points": "50,20"}, "points-invalid", "--points"),
-        ("curve", {"model": "m", "test": "t", "points": "0,200"}, "points-invalid", "--points"),
-        ("curve", {"model": "m", "test": "t", "recover": "distill"}, "name-unknown", "--recover"),
-        ("roles", {"model": "m", "from_word": "sum"}, "option-invalid", "--from-word"),
-        ("layers", {"model": "m", "test": "t", "per": "example"}, "option-without-use", "--per"),
-        ("curve", {"model": "m", "test": "t", "ablate": "loss"}, "option-without-use", "--ablate"),
-        ("roles", {"model": "m", "calibration_rows": 9}, "option-without-use", "--calibration"),
-    ],
-)
-def test_options_that_are_missing_wrong_or_without_effect_are_usage_errors(name, given, id, flag):
-    with raises(UsageError, id) as caught:
-        request(STUDIES[name], **given)
-    assert flag in str(caught.value)
-
-
 def test_a_study_has_only_its_own_flags():
-    flags = {name: flags_of(kind).keys() for name, kind in STUDIES.items()}
-    assert "--conllu" in flags["roles"]
-    assert "--conllu" not in flags["heads"]
-    assert "--model" not in flags["training"]
-    assert "--calibration" not in flags["heads"]
+    options = {name: options_of_command(kind).keys() for name, kind in STUDIES.items()}
+    assert "conllu" in options["roles"]
+    assert "conllu" not in options["heads"]
+    assert "model" not in options["training"]
+    assert "calibration" not in options["heads"]
 
 
 def test_options_of_the_method_that_scores_are_taken():

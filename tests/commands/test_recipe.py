@@ -1,0 +1,192 @@
+"""Flags over a recipe file over the defaults; every option has one name in all three."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import compressor
+from compressor.errors import InputError, UsageError
+from compressor.request.recipe import (
+    PruneRequest,
+    Recipe,
+    ScoreRequest,
+    make_gate,
+    make_recipe,
+    make_request,
+)
+from compressor.request.resolve import resolve
+from tests.helpers.errors import raises
+
+MINIMAL = {"model": "a", "calibration": "c", "keep": "0.5"}
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def written(text: str) -> Path:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(write):
+    file = write("model: a\nkeep: 0.5\ncalibration: f\nseed: 4\nheader: false\n")
+    made = make_recipe(file, calibration="c", seed=None)
+    assert (made.data.calibration, made.seed, made.data.header) == ("c", 4, False)
+    assert made.evaluation.resamples == 1000
+    assert make_recipe(file, header=True).data.header
+
+
+@pytest.mark.parametrize("text", ["1,4", "'1, 4'", "[1, 4]", "['1', 4]"])
+def test_batch_sizes_can_be_written_as_on_the_command_line(write, text):
+    found = make_recipe(write(f"model: a\nkeep: 0.5\nbatch_size: {text}\n"))
+    assert found.throughput.batch_size == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "budget"),
+    [
+        ({"keep": [0.5, 0.8]}, {"remove": ["12"]}, {"keep": [], "remove": ["12"]}),
+        ({"penalty": 0.5}, {"remove": ["40"]}, {"remove": ["40"]}),
+        ({"penalty": 0.5}, {"max_drop": "0"}, {"max_drop": 0}),
+        ({"macs": 0.5, "prune": "heads"}, {"speedup": 1.3}, {"speedup": 1.3, "prune": "heads"}),
+        ({"speedup": 1.3, "at_batch": 4, "floor": 2}, {"macs": "0.5,0.3"}, {"macs": [0.5, 0.3]}),
+        ({"speedup": 1.3, "at_batch": 4, "floor": 2}, {"keep": "1"}, {"floor": "2"}),
+        ({"macs": 0.5}, {"steps": 3}, {"macs": [0.5], "steps": 3}),
+    ],
+)
+def test_a_budget_flag_replaces_the_files_budget(write, file, flags, budget):
+    """What both budgets have stays, and so do the rules of the gate."""
+    text = yaml.safe_dump({"model": "a", "max_metric_drop": "bleu=1", **file})
+    found = make_recipe(write(text), **flags)
+    assert {name: getattr(found.budget, name) for name in budget} == budget
+    assert found.gate.max_metric_drop == ["bleu=1"]
+
+
+def test_another_choice_leaves_out_what_the_file_says_of_the_first(write):
+    file = write(make_recipe(**MINIMAL, method="taylor", per="example", threads=1).to_yaml())
+    again = make_recipe(file, method="fisher", bench=False, recover="none")
+    assert (again.method.name, again.throughput, again.recovery) == ("fisher", None, [])
+    assert make_recipe(file).method.per == "example"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep": ["cross=0.5"], "max_metric_drop": ["bleu=0.5"], "lengths": "32"},
+        {"keep": ["1"], "method": "taylor", "per": "example", "recover": "none", "bench": False},
+        {"penalty": 0.1, "method": "hard-concrete", "train_weights": "all"},
+        {"speedup": 1.5, "at_batch": 4, "recover": "distill+reconstruct", "distill_epochs": 3},
+        {"max_drop": "0.3", "precision": ["fp32,int8"], "calibration_rows": 9},
+    ],
+)
+def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
+    plan = resolve(make_recipe(model="m", calibration="c", test="t", **options))
+    again = resolve(make_recipe(write(plan.to_yaml())))
+    assert again == plan
+    assert [step.name for step in again.recovery] == [step.name for step in plan.recovery]
+    given = {name: value for name, value in plan.options.items() if value not in (None, [])}
+    assert given.keys() >= options.keys()
+
+
+def test_what_the_device_decides_is_written():
+    options = {**MINIMAL, "recover": "distill"}
+    written = resolve(make_recipe(**options, device="cpu")).options
+    assert (written["distill_precision"], written["distill_batch"]) == ("fp32", 32)
+    (step,) = make_recipe(**options).recovery
+    on_gpu = step.on_device("cuda")
+    assert (on_gpu.precision, on_gpu.batch) == ("bf16", 512)
+    said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
+    assert said.on_device("cpu") == said == said.on_device("cuda")
+
+
+def test_options_in_python_are_named_like_their_flags():
+    both = make_recipe(model=Path("a"), calibration=Path("c"), keep=0.5, precision="int8")
+    assert both == make_recipe(model="a", calibration="c", keep=["0.5"], precision=["int8"])
+    with raises(UsageError, "option-unknown") as caught:
+        compressor.run(model="a", calibratoin="c", macs=0.5, output="never")
+    assert "did you mean 'calibration'?" in str(caught.value)
+    assert not Path("never").exists()
+
+
+def test_an_empty_recipe_says_nothing(write):
+    assert make_recipe(write("# to come\n"), **MINIMAL) == make_recipe(**MINIMAL)
+    with raises(InputError, "recipe-unreadable"):
+        make_recipe(Path("none.yaml"))
+
+
+def test_a_value_of_any_length_is_told_in_a_message_that_can_be_read(write):
+    with raises(UsageError, "option-invalid") as caught:
+        make_recipe(write(f"seed: {'a' * 100_000}\nmodel: a\n"), calibration="c", keep=["0.5"])
+    assert len(str(caught.value)) < 5000
+    assert "aaa … aaa" in str(caught.value)
+    assert "should be a valid integer" in str(caught.value)
+
+
+@pytest.mark.parametrize(("trained", "repairs"), [("none", ["reconstruct"]), ("all", [])])
+def test_trained_weights_are_not_repaired_by_default(trained, repairs):
+    given = {**MINIMAL, "method": "subset", "train_weights": trained}
+    assert [step.name for step in make_recipe(**given).recovery] == repairs
+    assert [step.name for step in make_recipe(**given, recover="distill").recovery] == ["distill"]
+
+
+def test_a_learning_rate_goes_to_all_that_trains_weights():
+    given = {**MINIMAL, "learning_rate": 0.5, "recover": "distill"}
+    assert make_recipe(**given).recovery[0].learning_rate == 0.5
+    learned = make_recipe(**given, method="subset", train_weights="all")
+    assert (learned.method.learning_rate, learned.recovery[0].learning_rate) == (0.5, 0.5)
+    assert make_recipe(**given, method="subset").method.learning_rate is None
+
+
+def test_single_steps_take_only_what_they_use():
+    assert make_request(ScoreRequest, model="m").method.name == "second-order"
+    assert make_request(PruneRequest, model="m", keep=["1"]).recovery == []
+
+
+def test_the_gate_takes_its_rules_from_a_recipe(write):
+    file = write(make_recipe(**MINIMAL, max_macs=0.5, verify=False).to_yaml())
+    assert make_gate(file).gate.max_macs == 0.5
+    assert make_gate(file).verify
+    assert make_gate(file, max_macs=0.3).gate.max_macs == 0.3
+
+
+def test_requests_never_change():
+    with pytest.raises(ValueError, match="frozen"):
+        make_recipe(**MINIMAL).seed = 3
+    assert isinstance(make_recipe(**MINIMAL), Recipe)
+
+
+RECIPES = [
+    ("frobnicate: 3", "option-unknown", "--help"),
+    ("num_baems: 3", "option-unknown", "did you mean 'num_beams'?"),
+    ("distill-epochs: 3", "option-unknown", "did you mean 'distill_epochs'?"),
+    ("5: 5", "option-unknown", "'5'"),
+    ("steps: 0", "option-invalid", "--steps 0"),
+    ("method: tayler", "name-unknown", "did you mean 'taylor'?"),
+    ("method: fisher\nper: token", "option-without-use", "--method taylor or relevance"),
+    ("recover: distil", "name-unknown", "did you mean 'distill'?"),
+    ("recover: reconstruct+reconstruct", "name-twice", "--recover"),
+    ("device: cdua", "option-invalid", "did you mean 'cuda'?"),
+    ("seed: yes", "option-not-a-number", "--seed is true"),
+    ("batch_size: 1;4", "option-invalid", "--batch-size"),
+    ("bench_seconds: .inf", "option-invalid", "--bench-seconds"),
+    ("test: t.tsv\ntest_rows: 4", "option-invalid", "--test-rows"),
+    ("test_rows: 9", "option-without-use", "--test;"),
+    ("bench: no\nthreads: 1", "option-without-use", "--bench"),
+    ("macs: 0.5", "options-exclude-each-other", "--macs and --keep"),
+    ("model: {path: a}", "recipe-nested", "earlier versions"),
+    ("recovery: [{name: distill}]", "recipe-nested", "`macs: 0.5`"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem", "detail"), RECIPES)
+def test_wrong_recipes_are_refused(text, problem, detail, write):
+    base = "".join(f"{n}: {x}\n" for n, x in MINIMAL.items() if f"{n}:" not in text)
+    with raises(UsageError, problem) as caught:
+        make_recipe(write(f"{base}{text}\n"))
+    assert detail in str(caught.value)
+    assert str(caught.value).count("\n") == 0
