@@ -106,15 +106,8 @@ def invoke(arguments: Sequence[str]) -> int:
         if console.unwritten:
             return _fail(console.unwritten, status or InputError.exit_code, None, "result-lost")
         return status
-    except CompressError as error:
-        if is_out_of_memory(error):
-            return _out_of_memory(arguments, error)
-        return _fail(str(error), error.exit_code, error, error.id)
     except typer.Exit as stop:
         return stop.exit_code
-    except typer.TyperException as error:
-        message = f"{error.format_message()} (see --help)"
-        return _fail(message, UsageError.exit_code, error, "command-line-invalid")
     except (KeyboardInterrupt, typer.Abort) as stop:
         resumes = bool(arguments) and arguments[0] in RESUMABLE
         how = "goes on from what is saved" if resumes else "starts again"
@@ -129,25 +122,34 @@ def invoke(arguments: Sequence[str]) -> int:
             raise
         leave_stdout()
         return 0
-    except OSError as error:
-        if is_out_of_memory(error):
-            return _out_of_memory(arguments, error)
-        path = error.filename2 or error.filename
-        if path is None:
-            return _refused_or_bug(error)
+    except Exception as error:  # noqa: BLE001 - the last line: what is not known is a bug
+        return _failed(arguments, error)
+
+
+def _failed(arguments: Sequence[str], error: Exception) -> int:
+    """Say what went wrong; the exit status."""
+    if isinstance(error, typer.TyperException):
+        message = f"{error.format_message()} (see --help)"
+        return _fail(message, UsageError.exit_code, error, "command-line-invalid")
+    if is_out_of_memory(error):
+        message = memory_message(next(iter(arguments), ""), console.doing)
+        return _fail(message, EnvironmentProblem.exit_code, error, "out-of-memory")
+    if isinstance(error, CompressError):
+        return _fail(str(error), error.exit_code, error, error.id)
+    path = (error.filename2 or error.filename) if isinstance(error, OSError) else None
+    if isinstance(error, OSError) and path is not None:
         message = f"cannot read or write {path}: {error.strerror}"
         if isinstance(error, PermissionError):
             message += "; change its permissions, or run this as a user who may"
         return _fail(message, InputError.exit_code, error, "file-unusable")
-    except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
-        if is_out_of_memory(error):
-            return _out_of_memory(arguments, error)
-        return _refused_or_bug(error)
-
-
-def _out_of_memory(arguments: Sequence[str], error: BaseException) -> int:
-    message = memory_message(next(iter(arguments), ""), console.doing)
-    return _fail(message, EnvironmentProblem.exit_code, error, "out-of-memory")
+    if problem := disk_problem(error):
+        if isinstance(error, OSError) and sys.stdout is not None:
+            leave_stdout()  # it may be what is full
+        message = f"cannot write: {problem}; make room, and give the same command"
+        return _fail(message, InputError.exit_code, error, "disk-refuses")
+    kind = type(error).__name__
+    message = f"bug: {kind}: {error}; please report it, with COMPRESS_DEBUG=1 for the traceback"
+    return _fail(message, BUG, error, "bug")
 
 
 def _environment_problem() -> str:
@@ -162,23 +164,6 @@ def _environment_problem() -> str:
     except OSError as error:
         return f"the working directory cannot be used ({error.strerror}); change to another one"
     return ""
-
-
-def _refused_or_bug(error: Exception) -> int:
-    """The status of an error that names no file: the disk's, standard output's, or a bug."""
-    problem = disk_problem(error)
-    if not problem:
-        return _bug(error)
-    if isinstance(error, OSError) and sys.stdout is not None:
-        leave_stdout()  # it may be what is full
-    message = f"cannot write: {problem}; make room, and give the same command"
-    return _fail(message, InputError.exit_code, error, "disk-refuses")
-
-
-def _bug(error: Exception) -> int:
-    kind = type(error).__name__
-    message = f"bug: {kind}: {error}; please report it, with COMPRESS_DEBUG=1 for the traceback"
-    return _fail(message, BUG, error, "bug")
 
 
 def _require_one_process(arguments: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from compressor.model.sublayers import Mask
+    from compressor.tasks import Task
     from compressor.training.precision import Precision
     from compressor.training.text import Text
 
@@ -69,6 +70,10 @@ class RecoveryMethod(Options):
 
     def on_device(self, device: str) -> Self:
         """The same with what the device decides, where it was not given."""
+        return self
+
+    def for_task(self, task: Task) -> Self:
+        """The same with what the task decides, where the device does not."""
         return self
 
     @abstractmethod

@@ -13,6 +13,7 @@ from compressor.recovery import ExtraText, Recovered, RecoveryJob, RecoveryMetho
 from compressor.training.job import PATIENCE, rate_option
 
 if TYPE_CHECKING:
+    from compressor.tasks import Task
     from compressor.training.precision import Precision
 
 # Of a step of AdamW, and of one of Muon, which has a fixed cost beside that of its rows.
@@ -98,9 +99,11 @@ class Distill(RecoveryMethod):
         if device != "cpu":
             batch = self.batch or GPU_BATCH_ROWS
             return self.model_copy(update={"batch": batch}).with_precision("bf16")
-        # With a text the task decides on the rows of a step.
-        batch = self.batch or (BATCH_ROWS if self.text is None else None)
-        return self.model_copy(update={"batch": batch}).with_precision("fp32")
+        return self.with_precision("fp32")
+
+    def for_task(self, task: Task) -> Distill:
+        usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
+        return self.model_copy(update={"batch": self.batch or usual})
 
     def recover(self, job: RecoveryJob) -> Recovered:
         from compressor.recovery.distillation import by_muon, distill

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,13 @@ class RunPlan:
     seed: int
     device: str
     options: Mapping[str, Any]
+
+    def with_recovery(self, steps: Sequence[RecoveryMethod]) -> RunPlan:
+        """The same with the options of a repair more resolved."""
+        options = dict(self.options)
+        for step in steps:
+            options |= options_of(step)
+        return replace(self, recovery=steps, options=options)
 
     def to_yaml(self, budget: Budget | None = None) -> str:
         """The recipe with all options: of the run, or of the artifact with one of its budgets."""

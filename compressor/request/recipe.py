@@ -6,6 +6,7 @@ Flags win over a recipe file, the file over the defaults. A recipe has the names
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -40,8 +41,7 @@ from compressor.request.sections import (
 )
 from compressor.storage.input_files import read_text
 
-MOST_RECIPE = 256 << 10  # bytes; PyYAML takes seconds for more, and recipes have about one KiB
-MOST_DEPTH = 50
+MOST_RECIPE = 256 << 10  # bytes; recipes have about two KiB
 DEFAULT_METHOD = "second-order"
 _LINES = "write lines `option: value` with the names of the flags, as in `macs: 0.5`"
 
@@ -206,62 +206,46 @@ def make_gate(file: Path | None = None, **options: Any) -> GateRequest:
     return assemble(GateRequest, options, rules, f"recipe {file}")
 
 
-class _Bounded(yaml.SafeLoader):
-    """Refuses what takes much longer to read than to write.
+def _values(text: str) -> Any:
+    """What YAML says, without what takes much longer to read than to write.
 
-    A few lines of aliases (`*name`) of aliases stand for more than any memory holds, and the time
-    for nested brackets grows with the square of their depth.
+    Raises:
+        RecursionError: values are nested.
+        ValueError, yaml.YAMLError: no YAML, or aliases: a few of them stand for more than any
+            memory holds.
     """
-
-    def fetch_flow_collection_start(self, token: Any) -> None:
-        if self.flow_level > MOST_DEPTH:
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"aliases (*{event.anchor}) are not supported")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > 2 or (depth == 2 and isinstance(event, yaml.MappingStartEvent)):
             raise RecursionError
-        super().fetch_flow_collection_start(token)
-
-    def add_indent(self, column: int) -> bool:
-        if len(self.indents) > MOST_DEPTH:
-            raise RecursionError
-        return bool(super().add_indent(column))
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, f"aliases (*{event.anchor}) are not supported", event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_scalar(self, node: Any) -> Any:
-        value = super().construct_scalar(node)
-        value.encode()  # an escape may stand for half of a surrogate pair, which is not text
-        return value
+    values = yaml.safe_load(text)
+    json.dumps(values, ensure_ascii=False, default=str).encode()  # or half a surrogate pair
+    return values
 
 
 def _read(file: Path) -> dict[str, Any]:
     """The options in a recipe file."""
     try:
-        values = yaml.load(read_text(file, MOST_RECIPE), _Bounded)
+        values = _values(read_text(file, MOST_RECIPE)) or {}
     except OSError as error:
         raise InputError(
             f"cannot read recipe {file}: {error.strerror}; give --config another file",
             id="recipe-unreadable",
         ) from error
     except RecursionError as error:
-        raise UsageError(f"recipe {file} is nested; {_LINES}", id="recipe-nested") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise UsageError(
+            f"recipe {file} has sections, as those of earlier versions had; {_LINES}",
+            id="recipe-nested",
+        ) from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UsageError(
             f"recipe {file} is not YAML: {reason}; {_LINES}", id="recipe-not-yaml"
         ) from error
-    if values is None:
-        return {}
     if not isinstance(values, dict):
         raise UsageError(f"recipe {file} has no options; {_LINES}", id="recipe-not-yaml")
-    for name, value in values.items():
-        if any(isinstance(x, dict) for x in (value if isinstance(value, list) else [value])):
-            raise UsageError(
-                f"recipe {file} has a section {str(name)!r}, as recipes of earlier versions had; "
-                f"{_LINES}",
-                id="recipe-nested",
-            )
     return values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compressor.options.parts import options_of
 from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe
 from compressor.request.validate import check_recipe, gate_rules
@@ -22,20 +21,13 @@ def resolve(recipe: Recipe) -> RunPlan:
     """
     rules = gate_rules(recipe.gate)
     check_recipe(recipe, rules)
-    recovery = list(recipe.recovery)
-    if any(step.trains for step in recovery):
-        device = _training_device(recipe.device)
-        recovery = [step.on_device(device) for step in recovery]
-    options = recipe.options
-    for step in recovery:
-        options = {**options, **options_of(step)}
     source, target = recipe.export.source_text, recipe.export.target_text
-    return RunPlan(
+    plan = RunPlan(
         model=recipe.model,
         data=recipe.data,
         method=recipe.method,
         budget=recipe.budget,
-        recovery=recovery,
+        recovery=recipe.recovery,
         precision=recipe.export.precision,
         engines=recipe.export.engines,
         source_text=None if source is None else Path(source),
@@ -47,8 +39,12 @@ def resolve(recipe: Recipe) -> RunPlan:
         inconclusive=recipe.gate.inconclusive,
         seed=recipe.seed,
         device=recipe.device,
-        options=options,
+        options=recipe.options,
     )
+    if not any(step.trains for step in recipe.recovery):
+        return plan
+    device = _training_device(recipe.device)
+    return plan.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
 def _training_device(wanted: str) -> str:

@@ -5,7 +5,7 @@ Everything here is checked before the first long computation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,67 +40,12 @@ def gate_rules(gate: Gate) -> list[Rule]:
 
 
 def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
-    """Raise `UsageError` for sections of a recipe that do not go together."""
-    _check_method(recipe)
+    """Raise `UsageError` for options of a recipe that do not go together."""
+    _refuse(_about_method(recipe))
     require_rows(recipe.method, recipe.recovery, recipe.data)
-    if recipe.data.calibration is None and recipe.data.test is None:
-        raise UsageError(
-            "give --calibration FILE or --test FILE: builds are checked on its rows",
-            id="rows-missing",
-        )
-    _check_budget(recipe)
-    tokenizer = recipe.evaluation.bleu_tokenizer
-    if tokenizer is not None and recipe.data.test is None and not recipe.method.measures_metric:
-        raise UsageError(
-            f"--bleu-tokenizer {tokenizer} is for BLEU, which nothing measures here; give --test "
-            "FILE, or leave it out",
-            id="option-without-use",
-        )
+    _refuse(_about_budget(recipe))
     for rule in rules:
-        if rule.needs_test_rows and recipe.data.test is None:
-            raise UsageError(
-                f"--{rule.name} needs --test FILE to measure quality on", id="test-rows-missing"
-            )
-        if rule.needs_timing:
-            _require_timing(recipe.throughput, f"--{rule.name}", rule.batch_size)
-        if rule.needs_engines and len(recipe.export.engines) == 1:
-            raise UsageError(
-                f"--{rule.name} needs --engines with another engine beside {ONNXRUNTIME}",
-                id="engines-missing",
-            )
-
-
-def _check_method(recipe: Recipe) -> None:
-    method, budget = recipe.method.name, recipe.budget
-    if budget.by_penalty and not recipe.method.takes_penalty:
-        takes = " or ".join(name for name, learned in LEARNED.items() if learned.takes_penalty)
-        raise UsageError(
-            f"{budget.as_typed} is for --method {takes}, not for {method}; choose that, or give "
-            "--keep",
-            id="option-without-use",
-        )
-    if not recipe.method.learns:
-        return
-    if budget.needs_scores:
-        raise UsageError(
-            f"--method {method} does not go with {budget.needs_scores}, which needs scores from "
-            f"one of {', '.join(METHODS)}",
-            id="options-exclude-each-other",
-        )
-    if budget.scorings > 1:
-        raise UsageError(
-            f"--steps {budget.scorings} does not go with --method {method}, which learns the "
-            "whole mask at once; leave it out",
-            id="options-exclude-each-other",
-        )
-    trained = recipe.method.trained_weights
-    if trained != "none" and any(step.undoes_training for step in recipe.recovery):
-        raise UsageError(
-            f"reconstruction would re-solve what --train-weights {trained} trains, towards the "
-            "weights before; use --recover none, which is the default with trained weights, or "
-            "distill",
-            id="options-exclude-each-other",
-        )
+        _refuse(_about_rule(recipe, rule))
 
 
 def require_rows(
@@ -111,68 +56,122 @@ def require_rows(
     Args:
         method: of scoring or of learning a mask; None for none.
     """
-    if data.calibration is not None:
-        return
-    if method is not None and method.needs_rows:
-        raise UsageError(
-            f"--method {method.name} needs --calibration FILE; give one", id="calibration-missing"
-        )
-    if recovery:
-        names = "+".join(step.name for step in recovery)
-        raise UsageError(
-            f"--recover {names} needs --calibration FILE; give one, or --recover none",
-            id="calibration-missing",
-        )
-    if not hasattr(data, "test") or data.test is None:
-        for name, info in Columns.model_fields.items():
-            if (value := getattr(data, name)) != info.default:
-                flag = as_flag(option_name(name, info))
-                raise UsageError(
-                    f"{flag} {value} is for --calibration FILE; give it, or leave it out",
-                    id="option-without-use",
-                )
+    if data.calibration is None:
+        _refuse(_about_rows(method, recovery, data))
 
 
-def _check_budget(recipe: Recipe) -> None:
-    budget = recipe.budget
+# Whether something is wrong, the error's id, and the message.
+_Checks = Iterator[tuple[bool, str, str]]
+_CLASH, _USELESS = "options-exclude-each-other", "option-without-use"
+_UNTESTED = "test-rows-missing"
+
+
+def _refuse(checks: _Checks) -> None:
+    for is_wrong, id, message in checks:
+        if is_wrong:
+            raise UsageError(message, id=id)
+
+
+def _about_method(recipe: Recipe) -> _Checks:
+    method, budget = recipe.method, recipe.budget
+    takes = " or ".join(name for name, learned in LEARNED.items() if learned.takes_penalty)
+    yield (
+        budget.by_penalty and not method.takes_penalty, _USELESS,
+        f"{budget.as_typed} is for --method {takes}, not for {method.name}; choose that, or give "
+        "--keep",
+    )  # fmt: skip
+    yield (
+        method.learns and bool(budget.needs_scores), _CLASH,
+        f"--method {method.name} does not go with {budget.needs_scores}, which needs scores from "
+        f"one of {', '.join(METHODS)}",
+    )  # fmt: skip
+    yield (
+        method.learns and budget.scorings > 1, _CLASH,
+        f"--steps {budget.scorings} does not go with --method {method.name}, which learns the "
+        "whole mask at once; leave it out",
+    )  # fmt: skip
+    trained = method.trained_weights
+    yield (
+        trained != "none" and any(step.undoes_training for step in recipe.recovery), _CLASH,
+        f"reconstruction would re-solve what --train-weights {trained} trains, towards the "
+        "weights before; use --recover none, which is the default with trained weights, or distill",
+    )  # fmt: skip
+
+
+def _about_rows(
+    method: UnitMethod | None, recovery: Sequence[RecoveryMethod], data: CalibrationData
+) -> _Checks:
+    """There are no calibration rows."""
+    wanted = "needs --calibration FILE; give one"
+    if method is not None:
+        yield method.needs_rows, "calibration-missing", f"--method {method.name} {wanted}"
+    names = "+".join(step.name for step in recovery)
+    yield bool(recovery), "calibration-missing", f"--recover {names} {wanted}, or --recover none"
+    for name, info in Columns.model_fields.items():
+        value, flag = getattr(data, name), as_flag(option_name(name, info))
+        yield (
+            getattr(data, "test", None) is None and value != info.default, _USELESS,
+            f"{flag} {value} is for --calibration FILE; give it, or leave it out",
+        )  # fmt: skip
+
+
+def _about_budget(recipe: Recipe) -> _Checks:
+    budget, has_test = recipe.budget, recipe.data.test is not None
+    yield (
+        recipe.data.calibration is None and not has_test, "rows-missing",
+        "give --calibration FILE or --test FILE: builds are checked on its rows",
+    )  # fmt: skip
     if budget.timed_batch is not None:
-        _require_timing(recipe.throughput, budget.as_typed, budget.timed_batch)
+        yield from _about_timing(recipe.throughput, budget.as_typed, budget.timed_batch)
         for name in ("source_text", "target_text"):
-            if getattr(recipe.export, name) is not None:
-                raise UsageError(
-                    f"{as_flag(name)} does not go with {budget.as_typed}, which is about units "
-                    "alone; leave it out, and give it to `compress export` afterwards",
-                    id="options-exclude-each-other",
-                )
-    if budget.timed_engine not in (None, *recipe.export.engines):
-        raise UsageError(
-            f"--at-engine {budget.timed_engine} is not among the engines that models are exported "
-            f"for; add --engines {ONNXRUNTIME},{budget.timed_engine}",
-            id="engine-not-exported",
-        )
-    if budget.searches_rows and recipe.data.test is None:
-        raise UsageError(
-            f"{budget.as_typed} needs --test FILE to search on and to measure on",
-            id="test-rows-missing",
-        )
+            yield (
+                getattr(recipe.export, name) is not None, _CLASH,
+                f"{as_flag(name)} does not go with {budget.as_typed}, which is about units alone; "
+                "leave it out, and give it to `compress export` afterwards",
+            )  # fmt: skip
+    yield (
+        budget.timed_engine not in (None, *recipe.export.engines), "engine-not-exported",
+        f"--at-engine {budget.timed_engine} is not among the engines that models are exported "
+        f"for; add --engines {ONNXRUNTIME},{budget.timed_engine}",
+    )  # fmt: skip
+    yield (
+        budget.searches_rows and not has_test, _UNTESTED,
+        f"{budget.as_typed} needs --test FILE to search on and to measure on",
+    )  # fmt: skip
+    tokenizer = recipe.evaluation.bleu_tokenizer
+    yield (
+        tokenizer is not None and not has_test and not recipe.method.measures_metric, _USELESS,
+        f"--bleu-tokenizer {tokenizer} is for BLEU, which nothing measures here; give --test FILE, "
+        "or leave it out",
+    )  # fmt: skip
 
 
-def _require_timing(settings: Benchmark | None, option: str, batch_size: int | None) -> None:
-    if settings is None:
-        raise UsageError(
-            f"{option} needs throughput; drop --no-bench", id="options-exclude-each-other"
-        )
-    if batch_size not in (None, *settings.batch_size):
-        raise UsageError(
-            f"{option}: batch size {batch_size} is not measured; add it to --batch-size",
-            id="batch-size-not-measured",
-        )
+def _about_rule(recipe: Recipe, rule: Rule) -> _Checks:
+    yield (
+        rule.needs_test_rows and recipe.data.test is None, _UNTESTED,
+        f"--{rule.name} needs --test FILE to measure quality on",
+    )  # fmt: skip
+    if rule.needs_timing:
+        yield from _about_timing(recipe.throughput, f"--{rule.name}", rule.batch_size)
+    yield (
+        rule.needs_engines and len(recipe.export.engines) == 1, "engines-missing",
+        f"--{rule.name} needs --engines with another engine beside {ONNXRUNTIME}",
+    )  # fmt: skip
+
+
+def _about_timing(settings: Benchmark | None, option: str, batch_size: int | None) -> _Checks:
+    yield settings is None, _CLASH, f"{option} needs throughput; drop --no-bench"
+    sizes = () if settings is None else settings.batch_size
+    yield (
+        batch_size not in (None, *sizes), "batch-size-not-measured",
+        f"{option}: batch size {batch_size} is not measured; add it to --batch-size",
+    )  # fmt: skip
 
 
 def check_model(
     plan: RunPlan, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
-) -> None:
-    """Raise for options that a model or its task leave without effect.
+) -> RunPlan:
+    """The plan with what the task decides; no option is left without effect by the model.
 
     Raises:
         UsageError: such an option.
@@ -185,6 +184,7 @@ def check_model(
     check_options(sections, task, checkpoint.name)
     texts = {SOURCE: plan.source_text, TARGET: plan.target_text}
     check_texts(texts, plan.data.columns(), task, checkpoint.name, progress)
+    return plan.with_recovery([step.for_task(task) for step in plan.recovery])
 
 
 def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:

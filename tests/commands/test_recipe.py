@@ -18,6 +18,7 @@ from compressor.request.recipe import (
     make_request,
 )
 from compressor.request.resolve import resolve
+from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 
 MINIMAL = {"model": "a", "calibration": "c", "keep": "0.5"}
@@ -95,13 +96,22 @@ def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
 
 def test_what_the_device_decides_is_written():
     options = {**MINIMAL, "recover": "distill"}
-    written = resolve(make_recipe(**options, device="cpu")).options
-    assert (written["distill_precision"], written["distill_batch"]) == ("fp32", 32)
+    assert resolve(make_recipe(**options, device="cpu")).options["distill_precision"] == "fp32"
     (step,) = make_recipe(**options).recovery
-    on_gpu = step.on_device("cuda")
+    on_gpu = step.on_device("cuda").for_task(TASKS["translation"])
     assert (on_gpu.precision, on_gpu.batch) == ("bf16", 512)
     said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
-    assert said.on_device("cpu") == said == said.on_device("cuda")
+    assert said.on_device("cpu") == said == said.for_task(TASKS["translation"])
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "rows"),
+    [("translation", None, 32), ("translation", "t", 64), ("classification", "t", 32)],
+)
+def test_on_processors_the_task_decides_on_the_rows_of_a_step(task, text, rows):
+    recipe = make_recipe(**MINIMAL, recover="distill", distill_text=text, device="cpu")
+    (step,) = recipe.recovery
+    assert step.on_device("cpu").for_task(TASKS[task]).batch == rows
 
 
 def test_options_in_python_are_named_like_their_flags():
