@@ -21,8 +21,6 @@ def bench(
             metavar="ARTIFACT...", help="Artifact directories; the first is the reference."
         ),
     ],
-    precision: o.MeasuredPrecision = None,
-    engine: o.MeasuredEngines = "onnxruntime",
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
     from compressor.export.engine_names import split_engines
@@ -30,8 +28,9 @@ def bench(
     from compressor.pipeline.compare_artifacts import bench_artifacts
     from compressor.report.summary import timing_table
 
+    precisions, engines = request.builds.precision, split_engines(request.builds.engine)
     throughput = bench_artifacts(
-        artifacts, request, named_precisions(precision), console, engines=split_engines(engine)
+        artifacts, request, named_precisions(precisions), console, engines=engines
     )
     console.result(timing_table(throughput), throughput.model_dump())
     return 0

@@ -21,8 +21,6 @@ def evaluate(
             metavar="ARTIFACT...", help="Directories with onnx/; the first is the reference."
         ),
     ],
-    precision: o.MeasuredPrecision = None,
-    engine: o.MeasuredEngines = "onnxruntime",
 ) -> int:
     """Measure the quality of artifacts on the same rows, by the metrics of their task."""
     from compressor.export.engine_names import split_engines
@@ -30,8 +28,8 @@ def evaluate(
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import facts, numbers
 
-    precisions = named_precisions(precision)
-    engines = split_engines(engine)
+    precisions = named_precisions(request.builds.precision)
+    engines = split_engines(request.builds.engine)
     results = evaluate_artifacts(artifacts, request, precisions, console, engines)
     lines = []
     for result in results:

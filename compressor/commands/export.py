@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.request.recipe import ExportRequest
 
-Layout = Annotated[
-    str,
-    typer.Option(
-        "--layout",
-        rich_help_panel="Export",
-        help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
-        "loaders of Hugging Face optimum (fp32); ctranslate2: OUTPUT for ctranslate2.Translator, "
-        "in the one --precision that is given.",
-    ),
-]
-
 
 @o.command(ExportRequest, example="compress export -m MODEL -o out")
-def export(request: ExportRequest, output: o.Output, layout: Layout = "compress") -> int:
+def export(request: ExportRequest, output: o.Output) -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
 
     With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open, with
@@ -31,8 +16,8 @@ def export(request: ExportRequest, output: o.Output, layout: Layout = "compress"
     """
     from compressor.pipeline.single_steps import export_checkpoint
 
-    checks = export_checkpoint(request, output, layout)
-    lines = [f"wrote {output / 'onnx' if layout == 'compress' else output}"]
+    checks = export_checkpoint(request, output, request.layout)
+    lines = [f"wrote {output / 'onnx' if request.layout == 'compress' else output}"]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
         for c in checks

@@ -30,24 +30,6 @@ def gate(
         Path | None,
         typer.Option("-c", "--config", help="Rules from a recipe; flags win."),
     ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            "--baseline",
-            help="report.json of an earlier run; a significant loss of quality since is a failure.",
-        ),
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
-    ] = None,
-    ci: Annotated[
-        Path | None,
-        typer.Option(
-            "--ci",
-            help="Also write what CI shows to this directory: step summary, comment, JUnit, badge, "
-            "benchmarks, outputs.",
-        ),
-    ] = None,
 ) -> int:
     """Check a report against rules on quality, speed and size, and compare it with an earlier one.
 
@@ -62,17 +44,19 @@ def gate(
 
     request = make_gate(config, **given)
     rules = gate_rules(request.gate)
-    if not rules and baseline is None:
+    if not rules and request.baseline is None:
         raise UsageError(
             f"give at least one rule: --{MaxDropRule.option} bleu=0.5, --min-speedup 1.1@16, "
             "--max-size-mb 50, or --baseline FILE",
             id="rule-missing",
         )
-    _require_outputs(junit, ci)
+    _require_outputs(request.junit, request.ci)
     newest = load_report(report, verify=request.verify)
-    earlier = None if baseline is None else load_report(baseline, verify=request.verify)
+    earlier = None
+    if request.baseline is not None:
+        earlier = load_report(request.baseline, verify=request.verify)
     judged = _judged(rules, request.gate.inconclusive, newest, earlier)
-    _write(judged, junit, ci)
+    _write(judged, request.junit, request.ci)
     lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
     facts = gate_summary(judged)
     names = {"met": "gate_met", "outcomes": "gate", "verdict": "gate_verdict", "changes": "changes"}

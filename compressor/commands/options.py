@@ -39,31 +39,13 @@ Verbose = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", callback=_set("as_json"), help="The result as one JSON object.")
 ]
-_MODEL, _MEASUREMENT = "Model and output", "Measurement"
+_MODEL = "Model and output"
 Output = Annotated[
     Path, typer.Option("-o", "--output", rich_help_panel=_MODEL, help="Directory to write to.")
 ]
 Config = Annotated[
     Path | None,
     typer.Option("-c", "--config", rich_help_panel=_MODEL, help="YAML recipe; flags win over it."),
-]
-MeasuredPrecision = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--precision",
-        rich_help_panel=_MEASUREMENT,
-        help="Precisions to run, as in fp32,int8; each artifact's default if none.",
-    ),
-]
-
-MeasuredEngines = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        rich_help_panel=_MEASUREMENT,
-        help="Libraries to run artifacts in, as in onnxruntime,openvino; each computes in those of "
-        "--precision that it has.",
-    ),
 ]
 
 

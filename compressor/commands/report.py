@@ -9,25 +9,14 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.report import DEFAULT_FORMATS, FORMATS
+from compressor.request.recipe import ReportRequest
 
 
-@o.command(example="compress report out/report.json --format html -o page")
+@o.command(ReportRequest, example="compress report out/report.json --format html -o page")
 def report(
+    request: ReportRequest,
     report: Annotated[Path, typer.Argument(help="The report.json of a run.")],
     output: o.Output,
-    formats: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--format", help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}."
-        ),
-    ] = None,
-    plots: Annotated[
-        bool, typer.Option("--plots", help="Also write the plots as PNG and SVG files.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option(help="Check the report against the manifest.json beside it first.")
-    ] = True,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from a report.json."""
     from compressor.report import require_replaceable, write_reports
@@ -37,13 +26,12 @@ def report(
     from compressor.storage.files import require_directory
 
     require_directory(output)
-    names = formats or DEFAULT_FORMATS
-    require_replaceable(output, names)
-    if plots:
+    require_replaceable(output, request.format)
+    if request.plots:
         _require_plots(output)
-    found = load_report(report, verify=verify)
-    written = write_reports(found, output, names)
-    if plots:
+    found = load_report(report, verify=request.verify)
+    written = write_reports(found, output, request.format)
+    if request.plots:
         written += save_plots(found, output)
     paths = [str(path) for path in written]
     console.message("wrote " + ", ".join(paths))

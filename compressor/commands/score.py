@@ -31,14 +31,6 @@ def score(
             help="Scores file to write (JSON).",
         ),
     ],
-    compare: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--compare",
-            rich_help_panel="Method",
-            help="Other methods to compare with; repeat for several.",
-        ),
-    ] = None,
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.pipeline.scores_file import write_scores
@@ -46,9 +38,9 @@ def score(
     from compressor.request.validate import score_requests
     from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_text
 
-    request, *others = score_requests(given, compare or [])
+    request, *others = score_requests(given)
     plot = output.with_suffix(".png")
-    _require_outputs(output, plot if compare else None)
+    _require_outputs(output, plot if others else None)
     scores = score_checkpoint(request, console)
     written = write_scores(output, scores, request.model)
     seconds = scores.cost["seconds"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -168,4 +169,4 @@ def _kind(annotation: Any) -> Any:
     if origin in (Union, UnionType):
         kinds = {_kind(part) for part in args if part is not NoneType}
         return kinds.pop() if len(kinds) == 1 else str
-    return annotation if origin is not Literal and annotation in (int, float, bool) else str
+    return annotation if origin is not Literal and annotation in (int, float, bool, Path) else str

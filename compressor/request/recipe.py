@@ -22,6 +22,7 @@ from compressor.options.assemble import Asked, Request, assemble, options_of_com
 from compressor.options.declare import option
 from compressor.options.parts import Given, Part, one_of, selected, some_of, switched
 from compressor.recovery import RECOVERIES, RecoveryMethod
+from compressor.report import DEFAULT_FORMATS, FORMATS
 from compressor.request.sections import (
     DEVICE,
     SEED,
@@ -29,6 +30,7 @@ from compressor.request.sections import (
     VERIFY,
     Access,
     Benchmark,
+    Builds,
     CalibrationData,
     Card,
     Data,
@@ -109,6 +111,9 @@ class ScoreRequest(Request):
     model: ModelSection
     data: CalibrationData
     method: Annotated[ScoringMethod, _SCORING]
+    compare: list[str] = option(
+        [], first=True, help="Other methods to compare with; repeat for several."
+    )
     prune: Prune = option("heads", help="Units to score: heads, neurons or both.")
     seed: int = SEED
     device: Device = DEVICE
@@ -131,6 +136,14 @@ class ExportRequest(Request):
     model: ModelSection
     data: CalibrationData
     export: Export
+    layout: str = option(
+        "compress",
+        panel="Export",
+        first=True,
+        help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
+        "loaders of Hugging Face optimum (fp32); ctranslate2: OUTPUT for ctranslate2.Translator, "
+        "in the one --precision that is given.",
+    )
     device: Device = DEVICE
 
 
@@ -138,6 +151,7 @@ class EvaluateRequest(Request):
     """What `compress evaluate` takes, beside the artifacts."""
 
     data: TestData
+    builds: Builds
     evaluation: Evaluation
     seed: int = SEED
     device: Device = DEVICE
@@ -148,6 +162,7 @@ class BenchRequest(Request):
     """What `compress bench` takes, beside the artifacts."""
 
     data: TestData
+    builds: Builds
     throughput: Benchmark
     device: Device = DEVICE
     verify: bool = VERIFY
@@ -164,7 +179,28 @@ class GateRequest(Request):
     """What `compress gate` takes, beside the report."""
 
     gate: Gate
+    baseline: Path | None = option(
+        None,
+        help="report.json of an earlier run; a significant loss of quality since is a failure.",
+    )
+    junit: Path | None = option(None, help="Also write the outcomes as JUnit XML.")
+    ci: Path | None = option(
+        None,
+        help="Also write what CI shows to this directory: step summary, comment, JUnit, badge, "
+        "benchmarks, outputs.",
+    )
     verify: bool = VERIFY
+
+
+class ReportRequest(Request):
+    """What `compress report` takes, beside the report."""
+
+    format: list[str] = option(
+        list(DEFAULT_FORMATS),
+        help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}.",
+    )
+    plots: bool = option(False, help="Also write the plots as PNG and SVG files.")
+    verify: bool = option(True, help="Check the report against the manifest.json beside it first.")
 
 
 def as_yaml(options: Mapping[str, Any]) -> str:

@@ -252,6 +252,24 @@ class Benchmark(Options):
         return ", ".join(map(str, self.batch_size))
 
 
+class Builds(Options):
+    """In what forms finished artifacts are run."""
+
+    panel: ClassVar[str] = "Measurement"
+
+    precision: list[str] | None = option(
+        None,
+        first=True,
+        help="Precisions to run, as in fp32,int8; each artifact's default if none.",
+    )
+    engine: str = option(
+        ONNXRUNTIME,
+        first=True,
+        help="Libraries to run artifacts in, as in onnxruntime,openvino; each computes in those of "
+        "--precision that it has.",
+    )
+
+
 class Card(Options):
     """What the model card says that is not measured; else what the checkpoint's own card says."""
 

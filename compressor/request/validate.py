@@ -234,18 +234,17 @@ def _require_own(flag: str, value: object, task: Task, model: str) -> None:
         )
 
 
-def score_requests(options: Mapping[str, Any], compare: Sequence[str]) -> list[ScoreRequest]:
+def score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:
     """One request for each method that `compress score` runs; options go to the methods with them.
 
     Args:
         options: by name; None where not given.
-        compare: methods beside the one of `--method`.
 
     Raises:
         UsageError: an unknown method, one that is named twice, an option that none of them has, or
             no rows to look at.
     """
-    methods = [options.get("method") or DEFAULT_METHOD, *compare]
+    methods = [options.get("method") or DEFAULT_METHOD, *(options.get("compare") or [])]
     for number, method in enumerate(methods):
         if method in methods[:number]:
             raise UsageError(
