@@ -19,13 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.options.declare import (
-    Declared,
-    Options,
-    as_flag,
-    declare,
-    extra_of,
-    shown,
-)
+    Declared, Options, as_flag, declare, extra_of, is_given, shown,
+)  # fmt: skip
 from compressor.options.parts import Given, Part, holds
 
 COMMAND_LINE = "the command line"
@@ -145,7 +140,12 @@ def assemble(
         field: part.value(checked) if isinstance(part, Part) else checked[part.name]
         for field, part in parts_of(request).items()
     }
-    used = {name: x for name, x in checked.items() if holds(options[name].only_with, checked)}
+    used = {
+        name: value
+        for name, value in checked.items()
+        if holds(options[name].only_with, checked)
+        and (is_given(value) or not _selects(options, name))
+    }
     return request(**made, options=used)
 
 
