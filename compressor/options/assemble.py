@@ -19,7 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.options.declare import (
-    Declared, Options, as_flag, declare, extra_of, is_given, shown,
+    Declared,
+    Options,
+    as_flag,
+    declare,
+    extra_of,
+    is_given,
+    shown,
 )  # fmt: skip
 from compressor.options.parts import Given, Part, holds
 
