@@ -48,8 +48,8 @@ def run(
     Raises:
         CompressError: see `compressor.errors`. Calling again goes on from the last finished step.
     """
-    make_recipe = _of_full_package("compressor.request.recipe", "make_recipe")
-    run_recipe = _of_full_package("compressor.pipeline.run", "run")
+    make_recipe = _of_full_package("run", "compressor.request.recipe:make_recipe")
+    run_recipe = _of_full_package("run", "compressor.pipeline.run:run")
     recipe = make_recipe(None if config is None else Path(config), **options)
     given = {} if progress is None else {"progress": progress}
     report: Report = run_recipe(recipe, Path(output), **given)
@@ -59,14 +59,15 @@ def run(
 def __getattr__(name: str) -> Any:
     # Imported on first use: torch takes seconds, and the runtime must do without it.
     if name == "load":
-        return _of_full_package("compressor.model.checkpoint", name)
+        return _of_full_package("load", "compressor.model.checkpoint:load")
     raise AttributeError(f"module 'compressor' has no attribute {name!r}")
 
 
-def _of_full_package(module: str, name: str) -> Any:
-    """What only `compress-heads` has, and `compress-heads-runtime` has not."""
+def _of_full_package(name: str, place: str) -> Any:
+    """What `name` needs of the package `compress-heads`: `module:attribute`."""
+    module, _, attribute = place.partition(":")
     try:
-        return getattr(import_module(module), name)
+        return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if not str(error.name).startswith("compressor."):
             raise

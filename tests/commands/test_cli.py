@@ -151,11 +151,7 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
         ("run -o x --keep 0.5", 2, "option-missing", "--model"),
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
-        ("study heads -m x -o x --test x --normalize layer", 2, "", "--normalize"),
         ("inspect .", 4, "", "is empty; give a checkpoint's directory"),
-        ("gate nothing.json --max-metric-drop bleu=1", 4, "report-unreadable", "nothing.json"),
-        ("gate nothing.json", 2, "rule-missing", "--max-metric-drop"),
-        ("evaluate nothing --test x.tsv", 4, "", "nothing"),
         ("report nothing.json -o x", 4, "report-unreadable", "nothing.json"),
     ],
 )
@@ -178,8 +174,6 @@ def test_errors_have_a_status_an_id_and_one_sentence(
 
 
 MALFORMED = [
-    ("text\tlabel\nw5\tLABEL_1\nw6\n", ":3"),
-    ("text\tlabel\nw5\tLABEL_1\n\tLABEL_2\n", ":3"),
     ("text\tlabel\nw5\tLABEL_9\n", ":2"),
     ("text\tlabel\nw5\tLABEL_1\n", "too few rows"),
     (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
