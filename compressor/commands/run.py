@@ -7,6 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+import compressor
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.parallel import accelerate_options, launch
@@ -24,7 +25,7 @@ def run(output: o.Output, given: dict[str, Any], config: o.Config = None) -> int
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     recipe = _as_launched(make_recipe(config, **given))
     launch.start(recipe.device, accelerate_options.wants_shards())
-    launch.require_same_versions()
+    launch.require_same_versions(compressor.__version__)
     status = execute(recipe, output)
     launch.finish()
     return status

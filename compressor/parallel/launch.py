@@ -20,7 +20,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import compressor
 from compressor import parallel
 from compressor.errors import CompressError, EnvironmentProblem
 from compressor.parallel import Ranks
@@ -137,8 +136,11 @@ def require_same(
                 )
 
 
-def require_same_versions() -> None:
+def require_same_versions(own: str) -> None:
     """Check that all processes run the same programs.
+
+    Args:
+        own: version of this package.
 
     Raises:
         EnvironmentProblem: they do not.
@@ -149,7 +151,7 @@ def require_same_versions() -> None:
 
     packages = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
     facts = {
-        "compress": compressor.__version__,
+        "compress": own,
         "Python": ".".join(platform.python_version_tuple()[:2]),
     }
     require_same(
