@@ -165,7 +165,7 @@ def _kind(annotation: Any) -> Any:
         return _kind(args[0])
     if origin is list:
         # Lists of numbers are written 1,4,16; lists of words repeat the flag.
-        return list[str] if args[0] is str else str
+        return list[str] if _kind(args[0]) is str else str
     if origin in (Union, UnionType):
         kinds = {_kind(part) for part in args if part is not NoneType}
         return kinds.pop() if len(kinds) == 1 else str

@@ -12,6 +12,7 @@ import pytest
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Scores
 from compressor.options.assemble import Request, options_of_command
+from compressor.options.bounds import Amounts
 from compressor.options.declare import Options, option
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -144,7 +145,7 @@ class Lamp(Options):
 
     watts: float = option(40.0, gt=0, short="-w", help="How bright.")
     red: bool = option(False, name="lamp_red", help="Its color.")
-    switches: list[str] = option([], help="Where.")
+    switches: Amounts = option([], help="Where.")
 
 
 class Room(Request):
