@@ -167,7 +167,8 @@ def _selects(options: Mapping[str, Declared], name: str) -> bool:
 
 def _useless(options: Mapping[str, Declared], given: Given) -> list[str]:
     """Given options that mean nothing beside the others."""
-    known = {n: x.info.default for n, x in options.items() if not x.info.is_required()} | given
+    usual = {n: x.info.default for n, x in options.items() if not x.info.is_required()}
+    known = {**usual, **given}
     return [n for n in given if n in options and not holds(options[n].only_with, known)]
 
 
@@ -204,8 +205,9 @@ def _explained(
         return UsageError(f"{source} has {name!r}, which is no option{advice}", id="option-unknown")
     if first["type"] == "missing":
         return UsageError(f"{source} does not give {flag}; add it", id="option-missing")
-    problem = str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "literal_error":
+    found = [x for x in error.errors() if x["loc"][0] == name]
+    problem = " or ".join(dict.fromkeys(x["msg"].removeprefix("Value error, ") for x in found))
+    if all(x["type"] == "literal_error" for x in found):
         choices = [str(choice) for choice in _literals(options[name].info.annotation)]
         problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
     return UsageError(f"{_named(source)}{flag} {shown(value)}: {problem}", id="option-invalid")

@@ -46,7 +46,7 @@ REFUSED = [
     ),
     (f"{RUN} --keep 1 --no-bench -b 1", "option-without-use", "--batch-size 1 is for --bench"),
     (f"{RUN} --keep 1 --no-bench --lengths 32", "option-without-use", "--bench"),
-    (f"{RUN} --keep 1 --lengths 0", "option-invalid", "--lengths"),
+    (f"{RUN} --keep 1 --lengths long", "option-invalid", "'data' or Input should be a valid int"),
     (f"{RUN} --keep 1 --lengths {HUGE}", "option-invalid", "--lengths"),
     (f"{RUN} --keep 1 --threads 100000", "option-invalid", "--threads"),
     (f"{RUN} --keep 1 --resamples 1000000000", "option-invalid", "--resamples"),
