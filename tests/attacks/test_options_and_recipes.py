@@ -15,7 +15,6 @@ from compressor.commands import invoke
 from compressor.errors import UsageError
 from compressor.pipeline.stream_lines import Lines
 from compressor.request.recipe import make_recipe
-from compressor.tasks.classification.labels import Labels
 from tests.helpers.errors import raises
 
 BASE = {
@@ -50,14 +49,10 @@ def test_values_of_other_types_in_a_recipe_are_refused(name, flags, tmp_path):
     ("text", "id"),
     [
         ("seed: " + "9" * 5000, "recipe-not-yaml"),
-        ("[" * 5000, "recipe-nested"),
         ("[" * 100_000, "recipe-nested"),
-        ("{a: " * 60_000, "recipe-nested"),
         ("- " * 100_000, "recipe-nested"),
-        ("a: &a [1]\nb: *a\n", "recipe-not-yaml"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "recipe-not-yaml"),
         ("seed: !!python/object/apply:os.getcwd []", "recipe-not-yaml"),
-        ("5", "recipe-not-yaml"),
         ("- a", "recipe-not-yaml"),
         ("\x00", "recipe-not-yaml"),
         ('model: "a\\udcff"', "recipe-not-yaml"),
@@ -99,15 +94,6 @@ def test_a_pipe_with_a_writer_is_read(tmp_path):
     writer.start()
     assert list(Lines([pipe])) == ["one", "two"]
     writer.join()
-
-
-def test_a_label_of_thousands_of_digits_is_told(tmp_path):
-    from compressor.errors import InputError
-
-    with raises(InputError, "label-unknown") as caught:
-        Labels(["bad", "good"]).name_of("1" * 5000, "rows.tsv:2")
-    assert "rows.tsv:2" in str(caught.value)
-    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"text": ' + "9" * 5000 + "}", "NaN", "5"])
