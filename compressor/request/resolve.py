@@ -39,7 +39,7 @@ def resolve(recipe: Recipe) -> RunPlan:
         inconclusive=recipe.gate.inconclusive,
         seed=recipe.seed,
         device=recipe.device,
-        options=recipe.options,
+        options={**recipe.options, "device": recipe.device},  # a launcher may have said it
     )
     if not any(step.trains for step in recipe.recovery):
         return plan

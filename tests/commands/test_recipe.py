@@ -97,7 +97,11 @@ def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
 def test_what_the_device_decides_is_written():
     options = {**MINIMAL, "recover": "distill"}
     assert resolve(make_recipe(**options, device="cpu")).options["distill_precision"] == "fp32"
-    (step,) = make_recipe(**options).recovery
+    recipe = make_recipe(**options)
+    launched = {"device": "cpu", "recovery": [recipe.recovery[0].with_precision("bf16")]}
+    written = resolve(recipe.model_copy(update=launched)).options
+    assert (written["device"], written["distill_precision"]) == ("cpu", "bf16")
+    (step,) = recipe.recovery
     on_gpu = step.on_device("cuda").for_task(TASKS["translation"])
     assert (on_gpu.precision, on_gpu.batch) == ("bf16", 512)
     said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
