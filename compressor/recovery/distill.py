@@ -96,10 +96,11 @@ class Distill(RecoveryMethod):
         return self.model_copy(update={"precision": self.precision or precision})
 
     def on_device(self, device: str) -> Distill:
-        if device != "cpu":
-            batch = self.batch or GPU_BATCH_ROWS
-            return self.model_copy(update={"batch": batch}).with_precision("bf16")
-        return self.with_precision("fp32")
+        on_gpu = device != "cpu"
+        # On processors, with a text, the task decides on the rows.
+        usual = GPU_BATCH_ROWS if on_gpu else BATCH_ROWS if self.text is None else None
+        decided = self.model_copy(update={"batch": self.batch or usual})
+        return decided.with_precision(_usual_precision(device))
 
     def for_task(self, task: Task) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
@@ -112,8 +113,7 @@ class Distill(RecoveryMethod):
 
         seconds = None if self.minutes is None else 60 * self.minutes
         usual_rows = MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
-        decided = self.on_device(job.device)
-        rows = decided.batch or usual_rows
+        rows = self.batch or (usual_rows if job.device == "cpu" else GPU_BATCH_ROWS)
         schedule = Schedule(
             self.epochs,
             batch_size=rows,
@@ -130,7 +130,11 @@ class Distill(RecoveryMethod):
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         if self.earlier is not None:
             job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, self.earlier))
-        assert decided.precision is not None
-        done = distill(job, schedule, rate, hidden, decided.precision)
+        precision = self.precision or _usual_precision(job.device)
+        done = distill(job, schedule, rate, hidden, precision)
         since = "" if self.earlier is None else f"; started from the weights of {self.earlier}"
         return replace(done, text=done.text + since)
+
+
+def _usual_precision(device: str) -> Precision:
+    return "fp32" if device == "cpu" else "bf16"

@@ -96,7 +96,8 @@ def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
 
 def test_what_the_device_decides_is_written():
     options = {**MINIMAL, "recover": "distill"}
-    assert resolve(make_recipe(**options, device="cpu")).options["distill_precision"] == "fp32"
+    written = resolve(make_recipe(**options, device="cpu")).options
+    assert (written["distill_precision"], written["distill_batch"]) == ("fp32", 32)
     recipe = make_recipe(**options)
     launched = {"device": "cpu", "recovery": [recipe.recovery[0].with_precision("bf16")]}
     written = resolve(recipe.model_copy(update=launched)).options
