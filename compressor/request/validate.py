@@ -1,4 +1,4 @@
-"""What options of different sections, or options and the model, must agree about.
+"""What options must agree about, with each other and with the model.
 
 Everything here is checked before the first long computation.
 """
@@ -180,22 +180,22 @@ def check_model(
     plan.method.check_task(task)
     for rule in plan.rules:
         rule.require_task(task)
-    sections = (plan.data, plan.evaluation, plan.throughput, *plan.recovery)
-    check_options(sections, task, checkpoint.name)
+    given = (plan.data, plan.evaluation, plan.throughput, *plan.recovery)
+    check_options(given, task, checkpoint.name)
     texts = {SOURCE: plan.source_text, TARGET: plan.target_text}
     check_texts(texts, plan.data.columns(), task, checkpoint.name, progress)
     return plan.with_recovery([step.for_task(task) for step in plan.recovery])
 
 
-def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:
+def check_options(given: Iterable[Options | None], task: Task, model: str) -> None:
     """Raise `UsageError` for options that other tasks have and this one has not.
 
     Args:
         model: name of the checkpoint, for the message.
     """
-    for section in filter(None, sections):
-        for name, info in type(section).model_fields.items():
-            value = getattr(section, name)
+    for one in filter(None, given):
+        for name, info in type(one).model_fields.items():
+            value = getattr(one, name)
             if value != info.default:
                 _require_own(as_flag(option_name(name, info)), value, task, model)
 
