@@ -44,7 +44,7 @@ def layers_to_drop(
     """
     mask, found = Mask.full(sublayers).without_layers(gone), dict[str, float]()
     left = dict(numbers)
-    stay = {"encoder.0"} if architecture_of(model).first_stays(model.config) else set()
+    stay = {"encoder.0"} if architecture_of(model).layers.first_stays(model.config) else set()
     while any(left.values()):
         out = mask.dropped | stay
         names = [x for x in mask.layers() if x not in out and left.get(_stack(x), 0)]

@@ -212,8 +212,8 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     """What numbers of a configuration must agree about, whatever their names are."""
     sizes = {name: getattr(config, name, None) for name in size_bounds(entry)}
     _require_bounds({n: v for n, v in sizes.items() if v is not None}, entry, path)
-    width = int(getattr(config, entry.width))
-    for stack in entry.stacks if entry.head_width is None else ():
+    width = int(getattr(config, entry.sizes.width))
+    for stack in entry.stacks if entry.sizes.head_width is None else ():
         heads = int(getattr(config, stack.heads))
         if width % heads:
             raise _malformed(

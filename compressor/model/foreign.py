@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
-from compressor.model.architecture import ENCODER, ENCODER_TASKS, Architecture
+from compressor.model.architecture import Architecture
+from compressor.model.heads import ENCODER_HEADS
 from compressor.storage.input_files import read_json
 
 ADAPTER = "adapter_config.json"
@@ -120,8 +121,8 @@ def require_class(values: Mapping[str, Any], entry: Architecture, path: Path) ->
     name = str(names[0])[:100] if isinstance(names, list) and names else ""
     heads = dict(_OTHER_HEADS)
     if entry.decoder is not None:
-        for auto_class, task in ENCODER_TASKS.items():
-            heads[auto_class.removeprefix(ENCODER) or "-"] = f"is for {task}"
+        for head in ENCODER_HEADS.values():
+            heads[head.ending or "-"] = f"is for {head.task}"
     does = next((does for ending, does in heads.items() if name.endswith(ending)), None)
     if does is None:
         return

@@ -143,13 +143,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
-    """An encoder with a head: one graph, `model`.
-
-    Args:
-        every_token: whether each token has logits, not a row alone.
-    """
-
-    every_token: ClassVar[bool] = False
+    """An encoder with a head: one graph, `model`."""
 
     @property
     def outputs(self) -> int:
@@ -180,7 +174,6 @@ class TokenClassificationArtifact(ClassificationArtifact):
     """A classifier of tokens."""
 
     opened_with = "TokenClassifier"
-    every_token = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +211,6 @@ class QuestionAnsweringArtifact(EncoderArtifact):
     """A model for questions; each token has logits of starting and of ending the answer."""
 
     opened_with = "QuestionAnswerer"
-    every_token = True
 
     @property
     def outputs(self) -> int:
