@@ -19,7 +19,8 @@ from compressor.errors import InputError
 from compressor.model.architecture import Architecture, decoder_tokens
 from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
-from compressor.model.foreign import require_checkpoint, require_class
+from compressor.model.foreign import require_checkpoint
+from compressor.model.heads import require_class
 from compressor.storage.input_files import read_json
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
@@ -70,7 +71,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
                 "bfloat16",
                 id="checkpoint-form-unsupported",
             )
-    require_class(values, entry, path)
+    require_class(values, entry.decoder is not None, path)
     _require_variant(values, entry, path)
     positions = values.get("position_embedding_type")
     if positions not in (None, "absolute"):

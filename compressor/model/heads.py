@@ -6,10 +6,12 @@ with a subclass of `Head`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compressor.errors import InputError
 from compressor.model.cross_encoder import is_cross_encoder
 
 if TYPE_CHECKING:
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
     from compressor.model.sentence_settings import SentenceSettings
 
 _ANY = "AutoModel"
+# Ending of a class of transformers -> what its models do that nothing here is for.
+_OTHER_HEADS = {
+    "ForMultipleChoice": "chooses one of several texts",
+    "LMHeadModel": "continues texts",
+    "ForCausalLM": "continues texts",
+    "EncoderModel": "is an encoder–decoder without its decoder",
+}
+_GENERATES = "ForConditionalGeneration"
 
 
 @dataclass(frozen=True)
@@ -144,3 +154,33 @@ def head_in(name: str) -> Head | None:
     """
     heads = ENCODER_HEADS.values()
     return next((x for x in heads if x.ending and name.endswith(x.ending)), None)
+
+
+def require_class(values: Mapping[str, Any], generates: bool, path: Path) -> None:
+    """Check that `architectures` in a configuration names no class that nothing here is for.
+
+    Args:
+        generates: whether models of the architecture have a decoder.
+
+    Raises:
+        InputError: it does.
+    """
+    names = values.get("architectures")
+    name = str(names[0])[:100] if isinstance(names, list) and names else ""
+    heads = dict(_OTHER_HEADS)
+    if generates:
+        for head in ENCODER_HEADS.values():
+            heads[head.ending or "-"] = f"is for {head.task}"
+    does = next((does for ending, does in heads.items() if name.endswith(ending)), None)
+    if does is None:
+        return
+    give = (
+        f"of encoder–decoders give one that generates texts (…{_GENERATES}), for other tasks an "
+        "encoder such as bert"
+        if generates
+        else "give one for classification, tokens, questions or embeddings"
+    )
+    raise InputError(
+        f"{path} names the class {name}, which {does}, and that is not supported; {give}",
+        id="architecture-variant-unsupported",
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
-from compressor.tasks import Task
+from compressor.tasks.deployment import Deployment
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ModelShape:
 
 
 def shape_of(
-    task: Task,
+    task: Deployment,
     config: Mapping[str, Any],
     counts: Mapping[str, int],
     output_tokens: int | None = None,
