@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 __all__ = [
-    "TASKS", "Batch", "Example", "Objective", "Rows", "Task", "Timed", "count_shared", "count_truncated",
-    "require_task", "split_rows",
+    "TASKS", "Batch", "Example", "Objective", "Rows", "Task", "Timed", "count_shared",
+    "count_truncated", "require_task", "split_rows",
 ]  # fmt: skip
 
 TASKS: Table[Task] = Table(
