@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from compressor.errors import InputError
-from compressor.request import example
 from compressor.tasks import TASKS, count_shared, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
@@ -46,6 +45,7 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
         ("sides.tsv", tsv(PAIRS, ("source", "target"))),
         ("regions.tsv", tsv(PAIRS, ("en-US", "deu_Latn"))),
         ("any.tsv", tsv(PAIRS, ("English text", "German text"))),
+        ("placed.tsv", tsv([("7", t, s) for s, t in PAIRS], ("id", "target", "source"))),
         ("more.tsv", tsv([(s, t, "7", "note") for s, t in PAIRS], ("en", "de", "number", "why"))),
     ],
 )
@@ -101,14 +101,6 @@ def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) 
     assert rows.sources == [s for s, _ in PAIRS[:2]]
     assert rows.sha256 == translation.read_rows(write(tmp_path / "b.tsv", tsv(PAIRS[:2]))).sha256
     assert rows.sha256 != translation.read_rows(path).sha256
-
-
-def test_bundled_files_are_read_with_default_options() -> None:
-    for path in (example.calibration(), example.test()):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows = translation.read_rows(path)
-        assert len(rows.sources) == len(lines) - 1
-        assert f"{rows.sources[-1]}\t{rows.targets[-1]}" == lines[-1]
 
 
 def test_classification_by_default_columns_names_and_class_ids(tmp_path: Path) -> None:

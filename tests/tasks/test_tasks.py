@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.model.sublayers import Kind
 from compressor.request import example
 from compressor.tasks import TASKS, Batch, Example, Rows, batching, count_truncated
@@ -376,13 +376,6 @@ def test_token_mask_of_a_classifier() -> None:
     for kind in kinds:
         with pytest.raises(ValueError, match=kind):
             classification.token_mask(batch, kind)
-
-
-def test_a_mistyped_task_is_answered_with_the_known_ones_and_a_suggestion() -> None:
-    with raises(UsageError, "task-unknown") as caught:
-        TASKS["Translaton"]
-    assert "choose from translation, classification, embedding, " in str(caught.value)
-    assert "did you mean 'translation'?" in str(caught.value)
 
 
 def test_every_task_names_itself_its_metrics_and_its_columns() -> None:
