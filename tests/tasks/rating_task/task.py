@@ -16,7 +16,7 @@ class Rating(EncoderTask):
     """A number for each text; the loss is half the squared error."""
 
     name = "rating"
-    metrics = ("rank_correlation",)
+    metrics = ("within_one",)
     columns = ("text_column", "label_column")
     runtime = "tests.tasks.rating_task.runtime:Rater"
     usage = 'print(model.numbers(["First text.", "Second one."]))'
