@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
 from compressor.options.table import Table
+from compressor.tasks.answering import Timed
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Batch, Example, count_truncated
 from compressor.tasks.learning import Objective
 from compressor.tasks.rows import Rows, count_shared, split_rows
-from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.tasks.rows import Rows, Texts
-from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.int64]]
     from compressor.tasks.batching import Tensors
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How every model of one measurement runs its batches.
+
+    Args:
+        options: of `Runtime.compute`.
+        target_tokens: what each row generates; 0 where none are.
+        description: said after the source lengths.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    target_tokens: float = 0.0
+    description: str = ""
 
 
 class Answerer(ABC):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
+from compressor.tasks.answering import Timed
 from compressor.tasks.base import Task
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.parallel import ParallelRows
 from compressor.tasks.rows import Rows, Texts
-from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -16,7 +16,7 @@ from compressor.commands import invoke
 from compressor.errors import UsageError
 from compressor.pipeline.stream_lines import Lines
 from compressor.request.recipe import build_recipe
-from compressor.tasks.classification.labels import Labels
+from compressor.tasks.labels import Labels
 from tests.helpers.errors import raises
 
 HUGE = "99999999999999999999"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.tasks.labeled import LabelTask, known_labels
+from compressor.tasks.labels import LabelTask, known_labels
 from compressor.tasks.rows import LabelNames, Rows, Texts
 
 if TYPE_CHECKING:

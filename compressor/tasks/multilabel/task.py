@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.tasks.cells import cell_text
-from compressor.tasks.classification.labels import Labels
-from compressor.tasks.labeled import LabelTask, known_labels
+from compressor.tasks.labels import Labels, LabelTask, known_labels
 from compressor.tasks.rows import LabelNames, Rows, Texts
 from compressor.tasks.tables import Record, RowTable
 

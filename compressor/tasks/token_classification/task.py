@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.classification.labels import Labels
-from compressor.tasks.labeled import LabelTask, known_labels
+from compressor.tasks.labels import Labels, LabelTask, known_labels
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 from compressor.tasks.token_classification import rows as tag_rows
 
