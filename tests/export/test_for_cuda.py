@@ -241,7 +241,9 @@ def test_heads_of_every_token(task: str, tmp_path: Path):
 )
 def test_pooling_layers_and_normalization(pooling, dense, normalize, tmp_path: Path):
     saved = save_encoder(tmp_path / "dense", "distilbert", pooling, dense, normalize)
-    check_head(open_checkpoint(str(saved), task="embedding", auto_class=ENCODER.auto_class), tmp_path)
+    check_head(
+        open_checkpoint(str(saved), task="embedding", auto_class=ENCODER.auto_class), tmp_path
+    )
 
 
 def check_head(checkpoint: Any, directory: Path) -> None:
