@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compressor.errors import CompressError, InputError, UsageError
+from compressor.errors import InputError, UsageError
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.heads import TAGS
@@ -196,7 +196,8 @@ OPTIONS: list[tuple[str, str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_that_do_not_fit_are_errors(tmp_path: Path, case: Any) -> None:
     task, name, content, options, id = case
-    with raises(CompressError, id):
+    kind = InputError if id in ("column-missing", "too-few-rows", "too-few-labels") else UsageError
+    with raises(kind, id):
         TASKS[task].read_rows(write(tmp_path / name, content), **options)
 
 
