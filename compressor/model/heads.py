@@ -98,11 +98,11 @@ class _Classifier(Head):
 class _Reader(Head):
     """Answers questions by a part of a text."""
 
-    def complete(self, model: nn.Module, *given: Any) -> None:
+    def complete(self, model: nn.Module, *given: Any, **named: Any) -> None:
         from compressor.model.span_logits import add_logits
 
         add_logits(model)
-        super().complete(model, *given)
+        super().complete(model, *given, **named)
 
 
 class _Encoder(Head):
