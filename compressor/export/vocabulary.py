@@ -112,7 +112,7 @@ class OutputLayer(nn.Module):
         super().__init__()
         self.weight: Tensor = model.lm_head.weight
         decoder = architecture_of(model).decoder
-        name = decoder and decoder.output_scale
+        name = None if decoder is None else decoder.output_scale
         scales = name is not None and getattr(model.config, name)
         self.scale = self.weight.shape[1] ** -0.5 if scales else 1.0  # of hidden states
         self.bias: Tensor = bias_of(model)  # [tokens]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tracemalloc
 from pathlib import Path
@@ -99,10 +100,16 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
     assert f"{path}:2:" in str(caught.value)
 
 
+@pytest.fixture(scope="module")
+def many_rows() -> list[tuple[str, str]]:
+    rng = random.Random(0)
+    return [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(20_000)]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.zst"])
-def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str):
+def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str, many_rows):
     """20,000 rows take about 5 MB, the file 2 MB."""
-    rows = [(f"{toy.WORDS[i % 7]} " * 25 + str(i), LABELS[i % 3]) for i in range(20_000)]
+    rows = many_rows
     table = tsv(rows, ("text", "label"))
     contents = {
         ".tsv": table,
