@@ -97,8 +97,6 @@ class EncoderTask(TextRows, Task):
 
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         """As in `Task`; there are only an encoder's sublayers."""
-        if kind not in ("encoder_self", "encoder_ffn"):
-            raise ValueError(f"a model for {self.name} has no sublayer of kind {kind!r}")
         return batch["attention_mask"].bool()
 
     def predict(

@@ -103,7 +103,7 @@ class EncoderDecoderTask(ParallelRows, Task):
 
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         """[batch, source] for the encoder's sublayers, [batch, target] for the decoder's."""
-        if kind in ("encoder_self", "encoder_ffn"):
+        if kind.startswith("encoder"):
             return batch["attention_mask"].bool()
         return self.term_mask(batch)
 
