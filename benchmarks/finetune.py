@@ -38,7 +38,6 @@ from transformers import AutoTokenizer
 
 from benchmarks.pages import arguments
 from compressor.evaluation import main_metric
-from compressor.model.architecture import READER
 from compressor.model.span_logits import add_logits
 from compressor.tasks import TASKS, Rows, Task, split_rows
 
@@ -234,7 +233,7 @@ def main() -> None:
     settings = settings_of(task, rows)
     torch.manual_seed(SEED)
     model = getattr(transformers, task.auto_class).from_pretrained(encoder, **settings)
-    if task.auto_class == READER:
+    if args.task == "question-answering":
         add_logits(model)
     if args.task == "regression":
         mean = sum(map(float, rows.targets)) / rows.count

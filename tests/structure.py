@@ -112,6 +112,36 @@ class Package:
             if room_of(module) not in rooms_left_out:
                 yield from ast.walk(tree)
 
+    def compared_texts(self) -> Iterator[tuple[str, ast.expr, set[str]]]:
+        """Module, place and texts of every comparison; constants of modules count as their texts.
+
+        But for the engine that every artifact is for, which is a role. Keys in brackets are not
+        compared.
+        """
+        constants = {
+            target.id: node.value.value
+            for tree in self.trees.values() for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets if isinstance(target, ast.Name)
+        }  # fmt: skip
+        constants.pop("ONNXRUNTIME", None)
+        for module, tree in self.trees.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Compare):
+                    place: ast.expr = node
+                elif isinstance(node, ast.MatchValue):
+                    place = node.value
+                else:
+                    continue
+                keys = {
+                    id(part) for x in ast.walk(place) if isinstance(x, ast.Subscript)
+                    for part in ast.walk(x.slice)
+                }  # fmt: skip
+                parts = [x for x in ast.walk(place) if id(x) not in keys]
+                texts = {x.value for x in parts if isinstance(x, ast.Constant)}
+                texts |= {constants.get(x.id) for x in parts if isinstance(x, ast.Name)}
+                yield module, place, {text for text in texts if isinstance(text, str)}
+
     def counts(self) -> dict[str, int | float]:
         """What the table shows."""
         tests, classes = python_files(self.checkout / "tests"), self._class_names()

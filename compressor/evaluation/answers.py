@@ -43,7 +43,9 @@ def answers(
         for start in starts:
             part = slice(start, start + _CHUNK_ROWS)
             pairs = None if rows.pairs is None else rows.pairs[part]
-            found[start] = task.answer(runtime, rows.sources[part], pairs, num_beams, **settings)
+            found[start] = task.answer(
+                runtime, rows.sources[part], pairs, num_beams=num_beams, **settings
+            )
             report(done := done + len(found[start]), total)
     for others in parallel.gather(found):
         found |= others

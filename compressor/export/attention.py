@@ -328,7 +328,7 @@ ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
     "form of attention",
     {
         "products": EncoderSelfAttention,
-        "bias of the stack": "compressor.export.encoder_attention:MPNetAttention",
+        "stack_bias": "compressor.export.encoder_attention:MPNetAttention",
         "rotated": "compressor.export.encoder_attention:ModernBertAttention",
         "disentangled": "compressor.export.encoder_attention:DebertaAttention",
     },
@@ -373,8 +373,7 @@ def graph_attention(
 
 def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
     """The form of a model's encoder attention, by how its architecture makes scores."""
-    entry = architecture_of(model)
-    return ENCODER_FORMS["bias of the stack" if entry.position_bias == "stack" else entry.scores]
+    return ENCODER_FORMS[architecture_of(model).scores]
 
 
 def _set(model: nn.Module, path: str, module: nn.Module) -> None:

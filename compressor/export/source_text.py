@@ -74,7 +74,7 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
     ids &= set(checkpoint.tokenizer.get_vocab().values())  # configurations name others by default
-    if checkpoint.entry.positions_after_padding:
+    if checkpoint.entry.positions.after_padding:
         ids |= {*range(config.pad_token_id + 1)}  # its number counts: it must stay the same
     return ids
 

@@ -17,7 +17,6 @@ from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
 from compressor.export.cuda_form import CudaForm
 from compressor.export.device_step import keep_state, write_helpers
-from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.fused import fuse
 from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
@@ -214,8 +213,8 @@ class TranslatorGraphs(TaskGraphs):
         return optimum_translator.verify_translator(model, directory, batches)
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        if engine == ONNXRUNTIME:
-            return False  # CTranslate2 is the only other engine for translators
+        if self.task.engine(engine).reads_graphs:
+            return False
         ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
         return True
 

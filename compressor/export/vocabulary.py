@@ -111,7 +111,8 @@ class OutputLayer(nn.Module):
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
         self.weight: Tensor = model.lm_head.weight
-        name = architecture_of(model).output_scale
+        decoder = architecture_of(model).decoder
+        name = None if decoder is None else decoder.output_scale
         scales = name is not None and getattr(model.config, name)
         self.scale = self.weight.shape[1] ** -0.5 if scales else 1.0  # of hidden states
         self.bias: Tensor = bias_of(model)  # [tokens]

@@ -20,14 +20,14 @@ from compressor.model.architectures import architecture_of
 from compressor.model.depth import skipped
 from compressor.model.modes import evaluating
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.tasks import Batch, Task
+from compressor.tasks import Batch, Objective
 
 
 def layers_to_drop(
     model: nn.Module,
     sublayers: Sequence[Sublayer],
     batches: Sequence[Batch],
-    task: Task,
+    task: Objective,
     numbers: Mapping[str, int],
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -44,7 +44,7 @@ def layers_to_drop(
     """
     mask, found = Mask.full(sublayers).without_layers(gone), dict[str, float]()
     left = dict(numbers)
-    stay = {"encoder.0"} if architecture_of(model).first_stays(model.config) else set()
+    stay = {"encoder.0"} if architecture_of(model).layers.first_stays(model.config) else set()
     while any(left.values()):
         out = mask.dropped | stay
         names = [x for x in mask.layers() if x not in out and left.get(_stack(x), 0)]
@@ -68,7 +68,7 @@ def _divergences(
     model: nn.Module,
     sublayers: Sequence[Sublayer],
     batches: Sequence[Batch],
-    task: Task,
+    task: Objective,
     masks: Sequence[Mask],
     device: str,
 ) -> Tensor:
@@ -89,7 +89,11 @@ def _divergences(
 
 @torch.no_grad()
 def divergence(
-    model: nn.Module, dense: nn.Module, batches: Sequence[Batch], task: Task, device: str = "cpu"
+    model: nn.Module,
+    dense: nn.Module,
+    batches: Sequence[Batch],
+    task: Objective,
+    device: str = "cpu",
 ) -> float:
     """Mean divergence of a model's predictions from the dense one's, in nats per loss term."""
     total = 0.0
@@ -102,6 +106,6 @@ def divergence(
     return parallel.total(total) / terms
 
 
-def _predictions(model: nn.Module, batch: Batch, task: Task) -> Tensor:
+def _predictions(model: nn.Module, batch: Batch, task: Objective) -> Tensor:
     """[loss terms, classes, vocabulary or width]."""
     return task.predictions(task.logits(model, batch)[task.term_mask(batch)])

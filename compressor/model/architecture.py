@@ -6,25 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from compressor.model.heads import CLASSIFIER, ENCODER_HEADS, Head
 from compressor.model.sublayers import Kind, parts_of
 
 PositionBias = Literal["every_layer", "first_layer", "stack"]
-CLASSIFIER = "AutoModelForSequenceClassification"
-TOKEN_CLASSIFIER = "AutoModelForTokenClassification"
-READER = "AutoModelForQuestionAnswering"
-TRANSLATOR = "AutoModelForSeq2SeqLM"
-ENCODER = "AutoModel"
-EMBEDDING = "embedding"  # the task of encoders without a head
-REGRESSION = "regression"  # of classifiers with one output
-RERANKING = "reranking"  # of such that are cross-encoders
-MULTILABEL = "multilabel"  # of those whose problem_type says so
-# Class of transformers that opens models of an encoder architecture -> what they are usually for.
-ENCODER_TASKS = {
-    CLASSIFIER: "classification",
-    TOKEN_CLASSIFIER: "token-classification",
-    READER: "question-answering",
-    ENCODER: EMBEDDING,
-}
 
 
 @dataclass(frozen=True)
@@ -82,109 +67,156 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Head:
-    """How a classifier gets logits from the first token: a linear layer, an activation, another.
+class DecoderStack(Stack):
+    """A decoder's sizes, and what its models do differently from BART's.
 
     Args:
-        dense, output: paths of the linear layers, from the model's root.
-        activation: `tanh`, `gelu` or `relu`.
+        logits_bias: name of the buffer that is added to the logits, if there is one.
+        output_scale: name in the configuration of what says that the last hidden states are
+            divided by the square root of their width; None where they never are.
+        shifts_language: labels are shifted right by one: what ends them starts the decoder's input.
+        not_deeper: it has at most as many layers as the encoder, for which `generate` makes a
+            cache.
     """
 
-    dense: str
-    activation: str
-    output: str
+    logits_bias: str | None = None
+    output_scale: str | None = None
+    shifts_language: bool = False
+    not_deeper: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Names in `config.json` of further sizes, and their bounds.
+
+    Args:
+        width: of the hidden states.
+        head_width: of a head, where it is not the width over the number of heads.
+        embedding: of the embedding tables, where they have a width of their own.
+        least_types: the fewest token types that there can be.
+    """
+
+    width: str = "hidden_size"
+    head_width: str | None = None
+    embedding: str | None = None
+    least_types: int = 1
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How tokens get their positions.
+
+    Args:
+        name: in `config.json`, of their number; None where they are relative alone.
+        after_padding: they are counted from the one behind the padding token's id.
+        computed: they are computed instead of learned; or the name in the configuration of what
+            says so.
+    """
+
+    name: str | None = "max_position_embeddings"
+    after_padding: bool = False
+    computed: bool | str = False
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where checkpoints may differ from what the class of transformers has.
+
+    Args:
+        unused: patterns of weights that they may hold beside those of the class: heads of other
+            tasks, which change nothing that the model says. All others must be used.
+        spare: pattern of weights that the class has and nothing reads: they may be missing.
+        untied: weights that may differ from those that the configuration says they are.
+    """
+
+    unused: tuple[str, ...] = ()
+    spare: str | None = None
+    untied: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What leaving out whole layers has to know.
+
+    Args:
+        returns: what a layer returns: a `tensor`, or a `tuple` that begins with it.
+        first_stays: from a configuration, whether the first layer cannot be left out, since it is
+            another than the ones behind it.
+        lists: names in the configuration of lists with an entry for every layer.
+    """
+
+    returns: Literal["tensor", "tuple"] = "tensor"
+    first_stays: Callable[[Any], bool] = lambda config: False
+    lists: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the project must know about one `config.model_type`.
+    """What the project must know about one `config.model_type`; the defaults are BERT's.
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
     those of its other models.
 
     Args:
-        task: name of the task that its models are usually for.
-        auto_class: the class of transformers that loads them.
         base: path of the module that holds the stacks; empty where it is the model itself.
         sublayers: paths of every kind of sublayer, in the canonical order.
         encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
-        width: name in the configuration of the hidden states' size.
-        head_width: name of the heads' width, where it is not the width over the number of heads.
-        embedding: name of the embedding tables' width, where they have one of their own.
-        positions: name of the number of positions; None where positions are relative alone.
-        positions_after_padding: positions are counted from the one behind the padding token's id.
-        computed_positions: positions are computed instead of learned; or the name in the
-            configuration of what says so.
+        sizes, positions, weights, layers: see their classes.
         inputs: names of what the encoder reads.
-        head: of a classifier of texts.
-        logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
+        head: the class of transformers that loads its models.
         feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
             feed-forward parts are always the same.
-        turns_labels: a decoder reads its labels turned round by one: what ends them starts it.
-        decoder_not_deeper: the decoder has at most as many layers as the encoder, for which
-            `generate` makes a cache.
-        output_scale: name in the configuration of what says that the last hidden states are
-            divided by the square root of their width; None where they never are.
-        untied: weights that may differ from those that the configuration says they are.
-        unused: patterns of weights that checkpoints may hold beside those of the class: heads of
-            other tasks, which change nothing that the model says. All others must be used.
-        spare: pattern of weights that the class has and nothing reads: checkpoints may lack them.
         refuse: from a configuration, why its models cannot be pruned; None if they can.
-        layers_return: what a Transformer layer returns: a `tensor`, or a `tuple` that begins with
-            it.
         scores: how an encoder's attention scores are made, to which the `position_bias` of its
-            sublayers is added: of `products` of queries and keys, of `rotated` ones (RoPE), or with
-            products with positions, too (`disentangled`).
+            sublayers is added: of `products` of queries and keys, also with a `stack_bias` that all
+            layers are given, of `rotated` ones (RoPE), or with products with positions, too
+            (`disentangled`).
         position_products: from a configuration, how many products with positions there are.
-        first_stays: from a configuration, whether the first layer cannot be left out, since it is
-            another than the ones behind it.
-        of_layers: names in the configuration of lists with an entry for every layer.
-        least_types: the fewest token types that it can have.
     """
 
-    task: str
-    auto_class: str
     base: str
     sublayers: tuple[SublayerPaths, ...]
     encoder: Stack = Stack()
-    decoder: Stack | None = None
-    width: str = "hidden_size"
-    head_width: str | None = None
-    embedding: str | None = None
-    positions: str | None = "max_position_embeddings"
-    positions_after_padding: bool = False
-    computed_positions: bool | str = False
+    decoder: DecoderStack | None = None
+    sizes: Sizes = Sizes()
+    positions: Positions = Positions()
+    weights: Weights = Weights()
+    layers: Layers = Layers()
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
-    head: Head | None = None
-    logits_bias: str | None = None
+    head: Head = CLASSIFIER
     feed_forward: str | None = None
-    turns_labels: bool = False
-    decoder_not_deeper: bool = False
-    output_scale: str | None = None
-    untied: frozenset[str] = frozenset()
-    unused: tuple[str, ...] = ()
-    spare: str | None = None
     refuse: Callable[[Any], str | None] = lambda config: None
-    layers_return: Literal["tensor", "tuple"] = "tensor"
-    scores: Literal["products", "rotated", "disentangled"] = "products"
+    scores: Literal["products", "stack_bias", "rotated", "disentangled"] = "products"
     position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0
-    first_stays: Callable[[Any], bool] = lambda config: False
-    of_layers: tuple[str, ...] = ()
-    least_types: int = 1
+
+    @property
+    def task(self) -> str:
+        """What its models are usually for."""
+        return self.head.task
+
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers that loads its models."""
+        return self.head.auto_class
+
+    @property
+    def logits_bias(self) -> str | None:
+        """Name of the buffer that is added to a decoder's logits, if there is one."""
+        return self.decoder.logits_bias if self.decoder else None
 
     def for_class(self, auto_class: str) -> Architecture:
         """The entry of the same encoder with another head, or without one.
 
         Args:
-            auto_class: in `ENCODER_TASKS`; others, and all of encoder-decoders, change nothing.
+            auto_class: in `ENCODER_HEADS`; others, and all of encoder-decoders, change nothing.
         """
-        if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_TASKS:
+        if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_HEADS:
             return self
-        task = ENCODER_TASKS[auto_class]
-        entry = replace(self, task=task, auto_class=auto_class, head=None)
-        if auto_class == ENCODER:
-            return replace(entry, base="", spare=r"^pooler\.")
-        return replace(entry, unused=(*self.unused, rf"^({self.base}\.)?pooler\."))
+        entry, weights = replace(self, head=ENCODER_HEADS[auto_class]), self.weights
+        if not entry.head.ending:
+            return replace(entry, base="", weights=replace(weights, spare=r"^pooler\."))
+        unused = (*weights.unused, rf"^({self.base}\.)?pooler\.")
+        return replace(entry, weights=replace(weights, unused=unused))
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -225,14 +257,14 @@ class Architecture:
         Args:
             config: of the model.
         """
-        if self.positions is None:
+        if self.positions.name is None:
             return None
-        behind = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
-        return int(getattr(config, self.positions)) - behind
+        behind = int(config.pad_token_id) + 1 if self.positions.after_padding else 0
+        return int(getattr(config, self.positions.name)) - behind
 
     def computes_positions(self, config: Any) -> bool:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
-        name = self.computed_positions
+        name = self.positions.computed
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
 
 

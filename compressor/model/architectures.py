@@ -12,23 +12,23 @@ have it. Which rows of an input projection belong to a unit is `modeling_pruned.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.model.architecture import ENCODER, ENCODER_TASKS, Architecture, SublayerPaths
-from compressor.model.encoder_decoders import BART, M2M100, MBART, T5, UMT5
+from compressor.model.architecture import Architecture, SublayerPaths
+from compressor.model.encoder_decoders import BART, M2M100, MARIAN, MBART, MT5, PEGASUS, T5, UMT5
 from compressor.model.encoders import BERT, DEBERTA, DISTILBERT, ELECTRA, MODERNBERT, MPNET, ROBERTA
+from compressor.model.heads import ENCODER, head_in
 from compressor.model.sublayers import Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "marian": replace(BART, computed_positions=True),
+    "marian": MARIAN,
     "bart": BART,
-    "mbart": replace(MBART, turns_labels=True),
+    "mbart": MBART,
     "bert": BERT,
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,
@@ -39,9 +39,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "modernbert": MODERNBERT,
     "deberta-v2": DEBERTA,
     "t5": T5,
-    "mt5": replace(T5, feed_forward="gated-gelu", output_scale=None),
+    "mt5": MT5,
     "umt5": UMT5,
-    "pegasus": replace(MBART, computed_positions=True),
+    "pegasus": PEGASUS,
     "m2m_100": M2M100,
 }
 
@@ -105,7 +105,7 @@ def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -
     Raises:
         InputError: it cannot.
     """
-    if entry.decoder_not_deeper and decoder > encoder:
+    if entry.decoder and entry.decoder.not_deeper and decoder > encoder:
         raise InputError(
             f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
             "`generate` of transformers makes a cache for as many as the encoder has; keep at "
@@ -120,19 +120,8 @@ def architecture_of(model: Any) -> Architecture:
     entry = architecture(config.model_type)
     entry = entry.with_feed_forward(getattr(config, "feed_forward_proj", None))
     if not hasattr(model, entry.base):
-        return entry.for_class(ENCODER)
-    return entry.for_class(class_with_head(type(model).__name__) or entry.auto_class)
-
-
-def class_with_head(name: str) -> str | None:
-    """The class that opens `BertForTokenClassification`, as `architectures` names it.
-
-    Returns:
-        None where the name tells no head in `ENCODER_TASKS`: of an encoder alone, or one that was
-        only pretrained.
-    """
-    endings = {x: x.removeprefix(ENCODER) for x in ENCODER_TASKS if x != ENCODER}
-    return next((x for x, ending in endings.items() if name.endswith(ending)), None)
+        return entry.for_class(ENCODER.auto_class)
+    return entry.for_class((head_in(type(model).__name__) or entry.head).auto_class)
 
 
 def _biased_by(paths: SublayerPaths, root: str, index: int) -> str | None:

@@ -16,13 +16,14 @@ COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, wh
 
 def size_bounds(entry: Architecture) -> dict[str, tuple[int, int]]:
     """Name in an architecture's configuration -> the least and the most that it may be."""
+    sizes = entry.sizes
     bounds = {
-        **dict.fromkeys(("hidden_size", entry.width, entry.embedding or entry.width), (1, WIDTH)),
+        **dict.fromkeys(("hidden_size", sizes.width, sizes.embedding or sizes.width), (1, WIDTH)),
         **dict.fromkeys(("vocab_size", "decoder_vocab_size"), (1, VOCABULARY)),
         **dict.fromkeys(("num_labels", "_num_labels"), (1, LABELS)),
         "max_position_embeddings": (1, POSITIONS),
-        "type_vocab_size": (entry.least_types, TYPES),
-        **dict.fromkeys([entry.head_width] if entry.head_width else [], (1, WIDTH)),
+        "type_vocab_size": (sizes.least_types, TYPES),
+        **dict.fromkeys([sizes.head_width] if sizes.head_width else [], (1, WIDTH)),
         "relative_attention_num_buckets": (4, DISTANCES),
         "relative_attention_max_distance": (4, DISTANCES),
     }

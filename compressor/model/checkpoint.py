@@ -17,39 +17,21 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architecture import (
-    CLASSIFIER,
-    EMBEDDING,
-    ENCODER,
-    ENCODER_TASKS,
-    MULTILABEL,
-    READER,
-    REGRESSION,
-    RERANKING,
-    Architecture,
-    decoder_tokens,
-)
-from compressor.model.architectures import (
-    architecture,
-    architecture_of,
-    class_with_head,
-    find_sublayers,
-)
+from compressor.model.architecture import Architecture, decoder_tokens
+from compressor.model.architectures import architecture, architecture_of, find_sublayers
 from compressor.model.bounds import POSITIONS
 from compressor.model.configuration import first_line, read_configuration, require_layers
-from compressor.model.cross_encoder import is_cross_encoder, note_settings
+from compressor.model.cross_encoder import note_settings
 from compressor.model.generation import check_generation, require_start
+from compressor.model.heads import ENCODER, ENCODER_HEADS, head_in
 from compressor.model.location import require_own_files, resolve
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit
 from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
 from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
 from compressor.model.quiet import quiet_transformers
-from compressor.model.sentence_files import read_layout, read_sentence_settings
-from compressor.model.sentence_head import add_head
+from compressor.model.sentence_files import read_sentence_settings
 from compressor.model.sentence_settings import MODULES, SENTENCE_TRANSFORMER, SentenceSettings
-from compressor.model.sentence_texts import follow_settings
-from compressor.model.span_logits import add_logits
 from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import load_tokenizer
@@ -134,7 +116,7 @@ def open_checkpoint(
             reranking where it is a cross-encoder, labels each by itself where its `problem_type`
             says so.
         auto_class: the class of transformers that opens models for the task; None: the one in
-            `ENCODER_TASKS`. It counts where `architectures` in `config.json` names no head.
+            `ENCODER_HEADS`. It counts where `architectures` in `config.json` names no head.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
             warn where there is none.
         dense: refuse a checkpoint that has lost units already.
@@ -154,23 +136,10 @@ def open_checkpoint(
     if task is None and pruning is not None:
         task = pruning.task
     entry = _entry(config, task, auto_class, settings)
-    if entry.decoder:
-        check_generation(directory, decoder_tokens(config))
     stored = stored_tensors(weight_files(directory, allow_pickle))
-    require_layers(config, len(stored), directory / "config.json")
-    without_code(config)
-    network, sublayers = _load(directory, config, entry, pruning, stored)
-    require_usable(network, stored)
-    if entry.decoder:
-        require_start(network.generation_config, directory)
+    network, sublayers = _checked_model(directory, config, entry, pruning, stored)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
-    if entry.task == EMBEDDING:
-        width = int(config.hidden_size)
-        add_head(network, *read_layout(directory, width, settings, allow_pickle))
-    elif entry.auto_class == READER:
-        add_logits(network)
-    if entry.task == EMBEDDING or is_cross_encoder(config):
-        follow_settings(tokenizer, config, settings)
+    entry.head.complete(network, tokenizer, directory, settings, allow_pickle)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
@@ -181,7 +150,7 @@ def open_checkpoint(
         name=model,
         revision=commit,
         dtype=stored_dtype(stored),
-        task=task or _usual_task(entry, config),
+        task=task or entry.head.usual_task(config),
         pruning=pruning,
     )
 
@@ -217,23 +186,14 @@ def _entry(
             id="architecture-variant-unsupported",
         )
     if embeds and task is None:
-        return entry.for_class(ENCODER)
+        return entry.for_class(ENCODER.auto_class)
     names = config.architectures if isinstance(config.architectures, list) else []
-    named = next(filter(None, (class_with_head(str(name)) for name in names)), None)
+    named = next(filter(None, (head_in(str(name)) for name in names)), None)
+    if named is not None:
+        return entry.for_class(named.auto_class)
     if auto_class is None:
-        auto_class = next((x for x, name in ENCODER_TASKS.items() if name == task), None)
-    return entry.for_class(named or auto_class or entry.auto_class)
-
-
-def _usual_task(entry: Architecture, config: Any) -> str:
-    """What a checkpoint is for that nobody says more about."""
-    if entry.auto_class != CLASSIFIER:
-        return entry.task
-    if config.problem_type == "multi_label_classification":
-        return MULTILABEL
-    if config.num_labels != 1:
-        return entry.task
-    return RERANKING if is_cross_encoder(config) else REGRESSION
+        auto_class = next((x for x, head in ENCODER_HEADS.items() if head.task == task), None)
+    return entry.for_class(auto_class or entry.auto_class)
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
@@ -259,6 +219,25 @@ def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> Pruni
             id="checkpoint-already-pruned",
         )
     return pruning
+
+
+def _checked_model(
+    directory: Path,
+    config: Any,
+    entry: Architecture,
+    pruning: PruningRecord | None,
+    stored: Mapping[str, StoredTensor],
+) -> tuple[nn.Module, list[Sublayer]]:
+    """As `_load`; what can be checked without the weights is, before they are read."""
+    if entry.decoder:
+        check_generation(directory, decoder_tokens(config))
+    require_layers(config, len(stored), directory / "config.json")
+    without_code(config)
+    network, sublayers = _load(directory, config, entry, pruning, stored)
+    require_usable(network, stored)
+    if entry.decoder:
+        require_start(network.generation_config, directory)
+    return network, sublayers
 
 
 def _outline(directory: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Module:
@@ -332,5 +311,5 @@ def _load(
             if copied > _COPIED_AT_ONCE:
                 drop_mapped_weights()
                 copied = 0
-    require_ties(outline, model, directory, entry.untied)
+    require_ties(outline, model, directory, entry.weights.untied)
     return model, sublayers

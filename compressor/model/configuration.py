@@ -19,7 +19,8 @@ from compressor.errors import InputError
 from compressor.model.architecture import Architecture, decoder_tokens
 from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
-from compressor.model.foreign import require_checkpoint, require_class
+from compressor.model.foreign import require_checkpoint
+from compressor.model.heads import require_class
 from compressor.storage.input_files import read_json
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
@@ -70,7 +71,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
                 "bfloat16",
                 id="checkpoint-form-unsupported",
             )
-    require_class(values, entry, path)
+    require_class(values, entry.decoder is not None, path)
     _require_variant(values, entry, path)
     positions = values.get("position_embedding_type")
     if positions not in (None, "absolute"):
@@ -212,8 +213,8 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     """What numbers of a configuration must agree about, whatever their names are."""
     sizes = {name: getattr(config, name, None) for name in size_bounds(entry)}
     _require_bounds({n: v for n, v in sizes.items() if v is not None}, entry, path)
-    width = int(getattr(config, entry.width))
-    for stack in entry.stacks if entry.head_width is None else ():
+    width = int(getattr(config, entry.sizes.width))
+    for stack in entry.stacks if entry.sizes.head_width is None else ():
         heads = int(getattr(config, stack.heads))
         if width % heads:
             raise _malformed(

@@ -71,7 +71,7 @@ def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> 
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
         held = layers[0] if entry.position_bias == "first_layer" else None  # its self-attention
         layer = model.get_submodule(path)
-        model.set_submodule(path, SkippedLayer(layer, entry.layers_return, held))
+        model.set_submodule(path, SkippedLayer(layer, entry.layers.returns, held))
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     for stack, sizes in (("encoder", entry.encoder), ("decoder", entry.decoder)):
         if sizes is not None:
             setattr(config, sizes.layers, counts[stack])
-    for name in entry.of_layers:
+    for name in entry.layers.lists:
         of_left = [x for i, x in enumerate(getattr(config, name)) if f"encoder.{i}" not in gone]
         setattr(config, name, of_left)
     sublayers = [x for x in checkpoint.layers if x.name in left.keep]

@@ -6,13 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from compressor.model.architecture import (
-    TRANSLATOR,
     Architecture,
+    DecoderStack,
     PositionBias,
+    Positions,
+    Sizes,
     Stack,
     SublayerPaths,
+    Weights,
     feed_forward,
 )
+from compressor.model.heads import TRANSLATOR
 from compressor.model.sublayers import Kind
 
 
@@ -63,9 +67,14 @@ def _refuse_bart(config: Any) -> str | None:
     return None
 
 
+_DECODER = DecoderStack(
+    "decoder_layers",
+    "decoder_attention_heads",
+    "decoder_ffn_dim",
+    logits_bias="final_logits_bias",
+)
 BART = Architecture(
-    task="translation",
-    auto_class=TRANSLATOR,
+    head=TRANSLATOR,
     base="model",
     sublayers=(
         _bart_attention("encoder_self", "encoder.layers.{i}", "self_attn"),
@@ -75,26 +84,28 @@ BART = Architecture(
         feed_forward("decoder_ffn", "decoder.layers.{i}", "fc1", "fc2"),
     ),
     encoder=Stack("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
-    decoder=Stack("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
-    width="d_model",
-    logits_bias="final_logits_bias",
+    decoder=_DECODER,
+    sizes=Sizes("d_model"),
     refuse=_refuse_bart,
 )
+MARIAN = replace(BART, positions=Positions(computed=True))
 
 # As BART, with the normalization before each sublayer.
-MBART = replace(BART, refuse=lambda config: None)
+PEGASUS = replace(MARIAN, refuse=lambda config: None)
+MBART = replace(PEGASUS, positions=Positions(), decoder=replace(_DECODER, shifts_language=True))
 
 # M2M100 and NLLB. Old checkpoints store the table of positions.
 M2M100 = replace(
-    MBART,
-    computed_positions=True,
-    logits_bias=None,
-    unused=(r"^model\.(en|de)coder\.embed_positions\.weights$",),
+    PEGASUS,
+    decoder=replace(_DECODER, logits_bias=None),
+    weights=Weights((r"^model\.(en|de)coder\.embed_positions\.weights$",)),
 )
 
+_T5_DECODER = DecoderStack(
+    "num_decoder_layers", "num_heads", "d_ff", output_scale="scale_decoder_outputs", not_deeper=True
+)
 T5 = Architecture(
-    task="translation",
-    auto_class=TRANSLATOR,
+    head=TRANSLATOR,
     base="",
     sublayers=(
         _t5_attention("encoder_self", "encoder.block.{i}.layer.0"),
@@ -104,20 +115,21 @@ T5 = Architecture(
         _t5_feed_forward("decoder_ffn", "decoder.block.{i}.layer.2"),
     ),
     encoder=Stack("num_layers", "num_heads", "d_ff"),
-    decoder=Stack("num_decoder_layers", "num_heads", "d_ff"),
-    width="d_model",
-    head_width="d_kv",
-    positions=None,
+    decoder=_T5_DECODER,
+    sizes=Sizes("d_model", head_width="d_kv"),
+    positions=Positions(None),
     feed_forward="relu",
-    decoder_not_deeper=True,
-    output_scale="scale_decoder_outputs",
-    untied=frozenset({"lm_head.weight"}),
-    unused=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.",),
+    weights=Weights(
+        unused=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.",),
+        untied=frozenset({"lm_head.weight"}),
+    ),
 )
+
+MT5 = replace(T5, feed_forward="gated-gelu", decoder=replace(_T5_DECODER, output_scale=None))
 
 UMT5 = replace(
     T5,
     sublayers=tuple(map(_own_bias, T5.sublayers)),
     feed_forward="gated-gelu",
-    output_scale="tie_word_embeddings",
+    decoder=replace(_T5_DECODER, output_scale="tie_word_embeddings"),
 )

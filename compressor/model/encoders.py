@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from compressor.model.architecture import (
-    CLASSIFIER,
     Architecture,
-    Head,
+    Layers,
+    Positions,
+    Sizes,
     Stack,
     SublayerPaths,
+    Weights,
     feed_forward,
 )
 
 BERT = Architecture(
-    task="classification",
-    auto_class=CLASSIFIER,
     base="bert",
     sublayers=(
         SublayerPaths(
@@ -38,25 +38,22 @@ BERT = Architecture(
         ),
     ),
     inputs=("input_ids", "attention_mask", "token_type_ids"),
-    head=Head("bert.pooler.dense", "tanh", "classifier"),
-    unused=(r"^cls\.",),
+    weights=Weights((r"^cls\.",)),
 )
 
 ROBERTA = replace(
     BERT,
     base="roberta",
-    positions_after_padding=True,
+    positions=Positions(after_padding=True),
     inputs=("input_ids", "attention_mask"),
-    head=Head("classifier.dense", "tanh", "classifier.out_proj"),
-    unused=(r"^lm_head\.", r"^(roberta\.)?pooler\.dense\."),
+    weights=Weights((r"^lm_head\.", r"^(roberta\.)?pooler\.dense\.")),
 )
 
 ELECTRA = replace(
     BERT,
     base="electra",
-    embedding="embedding_size",
-    head=Head("classifier.dense", "gelu", "classifier.out_proj"),
-    unused=(r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",),
+    sizes=Sizes(embedding="embedding_size"),
+    weights=Weights((r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",)),
 )
 
 
@@ -82,9 +79,10 @@ MPNET = replace(
         ),
         BERT.sublayers[1],
     ),
-    unused=(r"^lm_head\.", r"^(mpnet\.)?pooler\.dense\."),
+    weights=Weights((r"^lm_head\.", r"^(mpnet\.)?pooler\.dense\.")),
     refuse=_refuse_mpnet,
-    layers_return="tuple",
+    layers=Layers(returns="tuple"),
+    scores="stack_bias",
 )
 
 
@@ -99,8 +97,6 @@ def _refuse_modernbert(config: Any) -> str | None:
 
 
 MODERNBERT = Architecture(
-    task="classification",
-    auto_class=CLASSIFIER,
     base="model",
     sublayers=(
         SublayerPaths(
@@ -117,12 +113,11 @@ MODERNBERT = Architecture(
             inputs={"gate+up": "mlp.Wi"},
         ),
     ),
-    head=Head("head.dense", "gelu", "classifier"),
-    unused=(r"^decoder\.", r"^head\.(dense|norm)\."),
+    weights=Weights((r"^decoder\.", r"^head\.(dense|norm)\.")),
     refuse=_refuse_modernbert,
     scores="rotated",
-    first_stays=lambda config: True,  # the normalization before its attention is left out
-    of_layers=("layer_types",),
+    # The normalization before the first attention is left out.
+    layers=Layers(first_stays=lambda config: True, lists=("layer_types",)),
 )
 
 
@@ -153,22 +148,17 @@ DEBERTA = replace(
         ),
         BERT.sublayers[1],
     ),
-    embedding="embedding_size",
+    sizes=Sizes(embedding="embedding_size", least_types=0),
     inputs=("input_ids", "attention_mask"),
-    head=Head("pooler.dense", "gelu", "classifier"),
-    unused=(r"^(lm_predictions|mask_predictions|cls)\.", r"position_embeddings"),
+    weights=Weights((r"^(lm_predictions|mask_predictions|cls)\.", r"position_embeddings")),
     refuse=_refuse_deberta,
-    layers_return="tuple",
+    # A convolution of the embeddings is added behind the first layer.
+    layers=Layers("tuple", lambda config: getattr(config, "conv_kernel_size", 0) > 0),
     scores="disentangled",
     position_products=_deberta_products,
-    # A convolution of the embeddings is added behind it.
-    first_stays=lambda config: getattr(config, "conv_kernel_size", 0) > 0,
-    least_types=0,
 )
 
 DISTILBERT = Architecture(
-    task="classification",
-    auto_class=CLASSIFIER,
     base="distilbert",
     sublayers=(
         SublayerPaths(
@@ -186,8 +176,7 @@ DISTILBERT = Architecture(
         feed_forward("encoder_ffn", "transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
     ),
     encoder=Stack("n_layers", "n_heads", "hidden_dim"),
-    width="dim",
-    computed_positions="sinusoidal_pos_embds",
-    head=Head("pre_classifier", "relu", "classifier"),
-    unused=(r"^vocab_(transform|layer_norm|projector)\.",),
+    sizes=Sizes("dim"),
+    positions=Positions(computed="sinusoidal_pos_embds"),
+    weights=Weights((r"^vocab_(transform|layer_norm|projector)\.",)),
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from compressor.errors import InputError
-from compressor.model.architecture import ENCODER, ENCODER_TASKS, Architecture
 from compressor.storage.input_files import read_json
 
 ADAPTER = "adapter_config.json"
@@ -38,14 +36,6 @@ _FORMS = {
     "*.mlmodel": ("a model for Core ML", _SOURCE),
     "openvino_model.xml": ("a model for OpenVINO", _SOURCE),
 }
-# Ending of a class of transformers -> what its models do that nothing here is for.
-_OTHER_HEADS = {
-    "ForMultipleChoice": "chooses one of several texts",
-    "LMHeadModel": "continues texts",
-    "ForCausalLM": "continues texts",
-    "EncoderModel": "is an encoder–decoder without its decoder",
-}
-_GENERATES = "ForConditionalGeneration"
 # What is around a model, by what its weights' names begin with -> how to save it without.
 _WRAPPERS = {
     "module.": ("torch.nn.DataParallel", "save `model.module` with save_pretrained"),
@@ -107,33 +97,6 @@ def weights_missing(directory: Path, wanted: str) -> InputError:
     return InputError(
         f"{directory} has no weights: neither {wanted} nor {wanted}.index.json is there; {hint}",
         id="weights-missing",
-    )
-
-
-def require_class(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
-    """Check that `architectures` in a configuration names no class that nothing here is for.
-
-    Raises:
-        InputError: it does.
-    """
-    names = values.get("architectures")
-    name = str(names[0])[:100] if isinstance(names, list) and names else ""
-    heads = dict(_OTHER_HEADS)
-    if entry.decoder is not None:
-        for auto_class, task in ENCODER_TASKS.items():
-            heads[auto_class.removeprefix(ENCODER) or "-"] = f"is for {task}"
-    does = next((does for ending, does in heads.items() if name.endswith(ending)), None)
-    if does is None:
-        return
-    give = (
-        f"of encoder–decoders give one that generates texts (…{_GENERATES}), for other tasks an "
-        "encoder such as bert"
-        if entry.decoder is not None
-        else "give one for classification, tokens, questions or embeddings"
-    )
-    raise InputError(
-        f"{path} names the class {name}, which {does}, and that is not supported; {give}",
-        id="architecture-variant-unsupported",
     )
 
 

@@ -177,9 +177,11 @@ def _setting(tokenizer: Any, entry: Architecture) -> str:
 def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
     """Whether decoders start with the target language, which ends targets; else it is forced.
 
-    As mBART, whose labels are turned round by one. mBART-50's targets begin with the language.
+    As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
     """
-    return entry.turns_labels and not tokenizer.prefix_tokens
+    return (
+        entry.decoder is not None and entry.decoder.shifts_language and not tokenizer.prefix_tokens
+    )
 
 
 def require_language(flag: str, code: str, known: Collection[str], where: str) -> None:

@@ -13,12 +13,11 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PretrainedConfig
 
-from compressor.model.architecture import EMBEDDING
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.generation import save_generation
 from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
-from compressor.model.sentence_files import is_of_head, write_layout, write_settings
+from compressor.model.sentence_files import is_of_head, write_settings
 from compressor.model.stored_weights import INDEX, PATTERN
 from compressor.model.tokenizer import save_tokenizer
 from compressor.model.weights import computed_weights
@@ -60,8 +59,7 @@ def save_checkpoint(
     _save_weights(model, source.dtype, directory)
     config = pruned_config(model, recorded_mask(record).of_layers_left())
     save_settings(source, model, directory, config)
-    if source.entry.task == EMBEDDING:
-        write_layout(model, source.max_source_tokens, source.directory, directory)
+    source.entry.head.save(model, source.max_source_tokens, source.directory, directory)
     if hasattr(config, KEPT_UNITS):
         shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architecture import EMBEDDING, Architecture
+from compressor.model.architecture import Architecture
 from compressor.model.architectures import architecture_of
 from compressor.model.foreign import require_own_names
+from compressor.model.heads import ENCODER
 from compressor.model.stored_weights import StoredTensor
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
@@ -40,7 +41,7 @@ def left_over(names: Collection[str], entry: Architecture) -> list[str]:
 
     Harmless are numberings, and the heads of other tasks that an architecture's table entry lists.
     """
-    harmless = re.compile("|".join((_NUMBERING, *entry.unused)))
+    harmless = re.compile("|".join((_NUMBERING, *entry.weights.unused)))
     return sorted(name for name in names if not harmless.search(name))
 
 
@@ -62,8 +63,8 @@ def require_fit(
     """
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
-    if entry.spare is not None:
-        spare = [name for name in missing if re.search(entry.spare, name)]
+    if entry.weights.spare is not None:
+        spare = [name for name in missing if re.search(entry.weights.spare, name)]
         for name in spare:  # which were drawn at random
             model.get_parameter(name).data.zero_()
         missing = sorted({*missing}.difference(spare))
@@ -73,7 +74,7 @@ def require_fit(
     if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
         raise InputError(
             f"{directory} is an encoder without the head of a {what} ({missing[0]}); name --task "
-            f"{EMBEDDING} for its embeddings of texts, or fine-tune it for {entry.task} first",
+            f"{ENCODER.task} for its embeddings of texts, or fine-tune it for {entry.task} first",
             id="weights-do-not-fit",
         )
     if missing:

@@ -174,6 +174,6 @@ def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
     work = dict.fromkeys([*KINDS, *_FIXED], 0)
     for name, count in multiply_adds(model_shape(checkpoint, checkpoint.mask), size).items():
         start = name.partition(".")[0]
-        work[EMBEDDINGS if start == "embedding" else start if start in work else OTHER] += count
+        work[start if start in work else OTHER] += count
     total = sum(work.values()) or 1
     return {part: count / total for part, count in work.items()}

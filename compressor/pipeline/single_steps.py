@@ -173,8 +173,7 @@ def export_checkpoint(
             + did_you_mean(layout, LAYOUTS),
             id="name-unknown",
         )
-    other = LAYOUTS[layout]
-    if other is not None:
+    if (other := LAYOUTS[layout]) is not None:
         return other(request, output)
     precisions = _check_export(request, output)
     checkpoint = load(request.model, dense=False)
@@ -194,18 +193,16 @@ def export_checkpoint(
     tokens = task.graphs.output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
-    needed = export_bytes(checkpoint.model, precisions)
-    with whole_output(output, needed, "exporting") as making:
+    with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
-        engines = request.export.engines
-        checks = export_model(
-            network, probe.batches, compared.texts, making, engines, compared.pairs
-        )
+        texts, pairs, engines = compared.texts, compared.pairs, request.export.engines
+        checks = export_model(network, probe.batches, texts, making, engines, pairs)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
-            inputs = compared.inputs
-            found = add_precision(checkpoint.model, inputs, making, precision, device, examples)
+            found = add_precision(
+                checkpoint.model, compared.inputs, making, precision, device, examples
+            )
             require_within(found, precision)
             checks += found
     return checks

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.model.modes import returned
 from compressor.model.sublayers import Sublayer, by_layer
-from compressor.tasks import Batch, Task
+from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen
 
 
@@ -41,7 +41,7 @@ def observed(
 
 
 def states_of(
-    found: Mapping[str, Any], blocks: Sequence[Sublayer], task: Task, batch: Batch
+    found: Mapping[str, Any], blocks: Sequence[Sublayer], task: Objective, batch: Batch
 ) -> list[Tensor]:
     """What was observed, without padding: [real tokens, width] for each block, row by row."""
     outputs = [found[block.layer_path] for block in blocks]

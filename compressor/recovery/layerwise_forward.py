@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from compressor.model.modes import fixed_outputs, hooks, is_normalization
 from compressor.model.sublayers import Sublayer
-from compressor.tasks import Batch, Task
+from compressor.tasks import Batch, Objective
 
 
 class _Reached(Exception):
@@ -33,7 +33,7 @@ class LayerwiseForward:
         batches: on the device of the model.
     """
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Task) -> None:
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Objective) -> None:
         self.model = model
         self.batches = batches
         self.task = task

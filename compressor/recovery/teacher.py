@@ -14,7 +14,7 @@ from compressor.model.modes import received
 from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.recovery.hidden_states import observed, states_of
-from compressor.tasks import Batch, Task
+from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen, gpu_bytes
 from compressor.training.data import batches_of_rank
 from compressor.training.text import BLOCK_ROWS, Text
@@ -69,7 +69,7 @@ class Teacher:
     def __init__(
         self,
         dense: nn.Module,
-        task: Task,
+        task: Objective,
         batches: Iterable[Batch],
         blocks: Sequence[Sublayer] = (),
     ) -> None:
@@ -114,7 +114,7 @@ class Teacher:
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Predictions as `Task` has them, and the hidden states after each block.
+        """Predictions as `Objective` has them, and the hidden states after each block.
 
         Returns:
             [loss terms, classes, vocabulary or width], float32, in the order of the batch;

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compressor.evaluation import METRICS, confidence_bounds
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.model.sublayers import KINDS, kind_of, layer_of
 from compressor.report import numbers
 from compressor.report.schema import Report
@@ -118,7 +119,7 @@ def builds(report: Report, variant: Variant) -> list[Variant]:
 
 def precisions(report: Report, variant: Variant) -> list[Variant]:
     """As `builds`, of the graphs that onnxruntime runs."""
-    return [model for model in builds(report, variant) if model.engine == "onnxruntime"]
+    return [model for model in builds(report, variant) if model.engine == ONNXRUNTIME]
 
 
 def default_build(report: Report, variant: Variant) -> Variant:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
@@ -53,7 +54,7 @@ def _size_table(report: Report) -> str:
             _quality_cell(model, metric),
             *([] if neurons else [numbers.compact(model.parameters)]),
             # Other engines run the same graphs, or files of their own.
-            numbers.megabytes(model.onnx_bytes) if model.engine == "onnxruntime" else "",
+            numbers.megabytes(model.onnx_bytes) if model.engine == ONNXRUNTIME else "",
         ]
         for model in facts.models(report)
     ]

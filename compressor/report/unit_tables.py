@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.report.table import Column, ReportTable, columns
@@ -48,7 +49,7 @@ def size(report: Report) -> ReportTable:
             *("Checkpoint MB", "Change", "ONNX MB", "Change"),
         ),
         # Other engines run the same files, or further ones.
-        rows=tuple(row(x) for x in facts.models(report) if x.engine == "onnxruntime"),
+        rows=tuple(row(x) for x in facts.models(report) if x.engine == ONNXRUNTIME),
     )
 
 

@@ -69,12 +69,6 @@ class Artifact:
     # Precision -> the device that its graphs are made for, where they run on no other.
     made_for: Mapping[str, str] | None = checked(optional(mapping(one_of("cuda"))), None)
 
-    def __post_init__(self) -> None:
-        if self.default_precision not in self.precisions:
-            raise ValueError(f"default_precision {self.default_precision!r} is not in precisions")
-        if "input_ids" not in self.inputs or len(set(self.inputs)) < len(self.inputs):
-            raise ValueError("inputs must name input_ids, and no array twice")
-
     def only_device(self, precision: str) -> str | None:
         """The device that the graphs of a precision are made for; None: they run on all."""
         return (self.made_for or {}).get(precision)
@@ -143,13 +137,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
-    """An encoder with a head: one graph, `model`.
-
-    Args:
-        every_token: whether each token has logits, not a row alone.
-    """
-
-    every_token: ClassVar[bool] = False
+    """An encoder with a head: one graph, `model`."""
 
     @property
     def outputs(self) -> int:
@@ -165,11 +153,6 @@ class ClassificationArtifact(EncoderArtifact):
 
     labels: list[str] = checked(list_of(text, 1))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError("labels has a name twice")
-
     @property
     def outputs(self) -> int:
         return len(self.labels)
@@ -180,7 +163,6 @@ class TokenClassificationArtifact(ClassificationArtifact):
     """A classifier of tokens."""
 
     opened_with = "TokenClassifier"
-    every_token = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +200,6 @@ class QuestionAnsweringArtifact(EncoderArtifact):
     """A model for questions; each token has logits of starting and of ending the answer."""
 
     opened_with = "QuestionAnswerer"
-    every_token = True
 
     @property
     def outputs(self) -> int:
@@ -273,20 +254,6 @@ class TranslationArtifact(Artifact):
     def heads(self) -> Mapping[str, int]:
         counts = {"decoder_self": self.decoder_self_heads, "cross": self.cross_heads}
         return {f"{kind}.{i}": n for kind, heads in counts.items() for i, n in enumerate(heads)}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = self.generation
-        forced = given.forced_eos_token_id
-        ids = [
-            self.pad_token_id, given.decoder_start_token_id, given.forced_bos_token_id,
-            *given.eos_token_id, *given.suppress_tokens,
-            *(forced if isinstance(forced, list) else [forced]),
-            *(self.languages.codes.values() if self.languages else ()),
-        ]  # fmt: skip
-        beyond = [token for token in ids if token is not None and token >= self.vocab_size]
-        if beyond:
-            raise ValueError(f"token {beyond[0]} is beyond the vocabulary of {self.vocab_size}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from compressor.runtime.artifact import EncoderArtifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.consistency import require_encoder
 from compressor.runtime.runtime import Runtime
 
 Described = TypeVar("Described", bound=EncoderArtifact)
@@ -26,7 +25,6 @@ class EncoderRuntime(Runtime[Described]):
 
     def _open(self) -> None:
         self._model = self._engine.encoder()
-        require_encoder(self.artifact, self._model, self._directory)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from compressor.errors import InputError
 from compressor.runtime.batching import Batch
-from compressor.runtime.consistency import require_packed
 from compressor.runtime.cuda_graphs import (
     CAPTURING,
     MOST_TOKENS,
@@ -145,7 +144,6 @@ class FusedEncoder:
         with self._opening:
             if self._packed is None:
                 self._packed = self._opened(PACKED, False)
-                require_packed(self._setup.artifact, self, self._packed, self._setup.directory)
         feeds = {**batch, **positions(batch["attention_mask"])}
         given = {value.name: feeds[value.name] for value in self._packed.get_inputs()}
         found: NDArray[Any] = self._packed.run([LOGITS], given)[0]

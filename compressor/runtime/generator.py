@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
-from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.cuda_graphs import CAPTURING, Captured
 from compressor.runtime.decoder import (
     SELECT_CACHES,
@@ -119,7 +118,6 @@ class Generator(Runtime[TranslationArtifact]):
     def _open(self) -> None:
         artifact = self.artifact
         self._tokenizer.prefix = artifact.source_prefix
-        require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
         self._generator = self._engine.translator()
         self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
         if self._generator is None:
@@ -144,8 +142,6 @@ class Generator(Runtime[TranslationArtifact]):
         roles |= {LENGTHEN: on_device, TOP: on_device}
         select = {role: self._session(role) for role, needed in roles.items() if needed}
         self.tokens = open_output_tokens(self._directory, artifact)
-        scored = len(self.tokens.ids)
-        require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
         if on_device:
             self._decoder: DecoderGraph = DeviceGraph(
                 decoder, self._device, select, self._encoder, captures

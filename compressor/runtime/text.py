@@ -158,14 +158,6 @@ class TextTokenizer:
         return other
 
     @property
-    def highest_id(self) -> int:
-        """The highest id that a text can get."""
-        if self._first_without_id is not None:
-            # From there on ids become the unknown token, so the model needs no rows for them.
-            return self._first_without_id - 1
-        return max(self._tokenizer.get_vocab(True).values(), default=-1)
-
-    @property
     def marks_continuations(self) -> bool:
         """Whether tokens that go on with a word are marked, as with `##`."""
         return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))

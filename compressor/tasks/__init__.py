@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
 from compressor.options.table import Table
+from compressor.tasks.answering import Timed
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Batch, Example, count_truncated
+from compressor.tasks.learning import Objective
 from compressor.tasks.rows import Rows, count_shared, split_rows
-from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 __all__ = [
-    "TASKS", "Batch", "Example", "Rows", "Task", "Timed", "count_shared", "count_truncated",
-    "require_task", "split_rows",
+    "TASKS", "Batch", "Example", "Objective", "Rows", "Task", "Timed", "count_shared",
+    "count_truncated", "require_task", "split_rows",
 ]  # fmt: skip
 
 TASKS: Table[Task] = Table(

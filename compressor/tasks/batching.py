@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    Tensors = Mapping[str, Tensor]
+
 # Padded tokens in a batch. With a vocabulary of 60,000 the logits of 2,048 tokens are half a
 # gigabyte in float32, and a gradient doubles that; larger batches gain little on a CPU.
 BATCH_TOKENS = 2048

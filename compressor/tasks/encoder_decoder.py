@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
 from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
-from compressor.storage.text_files import format_suffix
+from compressor.tasks.answering import Timed
 from compressor.tasks.base import Task
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
-from compressor.tasks.parallel import parallel_files, read_parallel
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
-from compressor.tasks.tables import Record, read_table
-from compressor.tasks.timed import Timed
+from compressor.tasks.parallel import ParallelRows
+from compressor.tasks.rows import Rows, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import Generator
-    from compressor.tasks.base import Arrays
+    from compressor.tasks.answering import Arrays
+    from compressor.tasks.batching import Tensors
 
 
-class EncoderDecoderTask(Task):
+class EncoderDecoderTask(ParallelRows, Task):
     """Texts that are answered with texts; the loss is that of the teacher-forced references.
 
     Args:
@@ -33,21 +30,6 @@ class EncoderDecoderTask(Task):
     """
 
     auto_class = "AutoModelForSeq2SeqLM"
-    columns = ("source_column", "target_column")
-    inputs = ("source_column",)
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "source_column": ("source",),
-        "target_column": ("target",),
-    }
-    options: ClassVar[tuple[str, ...]] = (
-        "--num-beams",
-        "--target-length",
-        "--target-text",
-        "--distill-beams",
-        "--source-language",
-        "--target-language",
-        "--prefix",
-    )
     exporter = "compressor.export.translator:TranslatorGraphs"
     counted_tokens = "generated"
     learns_from_answers = True
@@ -56,48 +38,6 @@ class EncoderDecoderTask(Task):
     muon_on_text = True
     hidden_weight = 0.0
     answers: ClassVar[str]
-
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
-        """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a text per line."""
-        if len(columns) == 1:
-            raise UsageError(
-                "name both the source column and the target column, or neither",
-                id="column-of-a-pair-missing",
-            )
-        parallel = parallel_files(spec)
-        if parallel is not None:
-            if columns:
-                raise UsageError(
-                    f"the plain text files {spec} have no columns; leave {self.column_options} out",
-                    id="columns-of-plain-text",
-                )
-            if not header:
-                raise UsageError(
-                    f"the plain text files {spec} have no header anyway; leave --no-header out",
-                    id="header-of-plain-text",
-                )
-            return read_parallel(*parallel)
-        if format_suffix(spec) == ".txt":
-            raise InputError(
-                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
-                id="parallel-file-missing",
-            )
-        table = read_table(spec, header)
-        source, target = (columns.get(option) for option in self.columns)
-        if source is None or target is None:
-            source, target = (
-                usual_column(table, self.usual_columns[option]) for option in self.columns
-            )
-        if source is None or target is None:
-            source, target = first_two_columns(table, self.column_options)
-        require_columns(table, [source, target])
-
-        def row(record: Record) -> RowText:
-            return cell_text(table, record, source), None, cell_text(table, record, target)
-
-        return RowTexts([spec], map(row, table.records))
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; the targets may be as long as the sources.
@@ -141,11 +81,11 @@ class EncoderDecoderTask(Task):
         inputs = _shifted(labels, model.config) if shift is None else shift(labels)
         return {"decoder_input_ids": inputs, "labels": labels}
 
-    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
         return model(**model_inputs(batch), use_cache=False).logits
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Negative log-likelihood of the targets in nats, summed over all real target tokens."""
         from torch.nn.functional import cross_entropy
 
@@ -153,26 +93,22 @@ class EncoderDecoderTask(Task):
         labels = batch["labels"].flatten()  # [batch x target]
         return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
-    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+    def loss_terms(self, batch: Tensors) -> int:
         """The number of real target tokens."""
         return int(self.term_mask(batch).sum())
 
-    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def term_mask(self, batch: Tensors) -> Tensor:
         """The real target tokens, [batch, target] bool."""
         return batch["labels"] != IGNORED
 
-    def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
+    def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         """[batch, source] for the encoder's sublayers, [batch, target] for the decoder's."""
-        if kind in ("encoder_self", "encoder_ffn"):
+        if kind.startswith("encoder"):
             return batch["attention_mask"].bool()
         return self.term_mask(batch)
 
     def predict(
-        self,
-        model: nn.Module,
-        batch: Mapping[str, Tensor],
-        tokenizer: Any,
-        num_beams: int | None = None,
+        self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
         """Answers to the sources, detokenized, one for each line of the batch.
 
@@ -187,8 +123,9 @@ class EncoderDecoderTask(Task):
     def answer(
         self,
         runtime: Generator,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        sources: Texts,
+        pairs: Texts | None = None,
+        *,
         num_beams: int | None = None,
     ) -> list[str]:
         """Answers to the sources."""

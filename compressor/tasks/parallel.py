@@ -1,18 +1,83 @@
-"""Two parallel text files, `SOURCE,TARGET`: line n of one belongs to line n of the other."""
+"""Rows of texts and what they are answered with: tables, or two parallel text files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
+from typing import ClassVar
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.storage.text_files import format_suffix
-from compressor.tasks.rows import RowText, RowTexts
-from compressor.tasks.tables import FORMATS, read_lines
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
+from compressor.tasks.reading import RowReader
+from compressor.tasks.rows import ColumnNames, LabelNames, RowText, RowTexts
+from compressor.tasks.tables import FORMATS, Record, read_lines, read_table
 
 
-def parallel_files(spec: str) -> tuple[str, str] | None:
+class ParallelRows(RowReader):
+    """Reads tables with a source and a target column, or `SOURCE,TARGET`, two text files."""
+
+    columns = ("source_column", "target_column")
+    inputs = ("source_column",)
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "source_column": ("source",),
+        "target_column": ("target",),
+    }
+    options: ClassVar[tuple[str, ...]] = (
+        "--num-beams",
+        "--target-length",
+        "--target-text",
+        "--distill-beams",
+        "--source-language",
+        "--target-language",
+        "--prefix",
+    )
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a text per line."""
+        if len(columns) == 1:
+            raise UsageError(
+                "name both the source column and the target column, or neither",
+                id="column-of-a-pair-missing",
+            )
+        parallel = _parallel_files(spec)
+        if parallel is not None:
+            if columns:
+                raise UsageError(
+                    f"the plain text files {spec} have no columns; leave {self.column_options} out",
+                    id="columns-of-plain-text",
+                )
+            if not header:
+                raise UsageError(
+                    f"the plain text files {spec} have no header anyway; leave --no-header out",
+                    id="header-of-plain-text",
+                )
+            return _read_parallel(*parallel)
+        if format_suffix(spec) == ".txt":
+            raise InputError(
+                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
+                id="parallel-file-missing",
+            )
+        table = read_table(spec, header)
+        source, target = (columns.get(option) for option in self.columns)
+        if source is None or target is None:
+            source, target = (
+                usual_column(table, self.usual_columns[option]) for option in self.columns
+            )
+        if source is None or target is None:
+            source, target = first_two_columns(table, self.column_options)
+        require_columns(table, [source, target])
+
+        def row(record: Record) -> RowText:
+            return cell_text(table, record, source), None, cell_text(table, record, target)
+
+        return RowTexts([spec], map(row, table.records))
+
+
+def _parallel_files(spec: str) -> tuple[str, str] | None:
     """The two files of `SOURCE,TARGET`; None if `spec` is one file."""
     if Path(spec).exists() or "," not in spec:
         return None
@@ -31,7 +96,7 @@ def parallel_files(spec: str) -> tuple[str, str] | None:
     return pair
 
 
-def read_parallel(source_path: str, target_path: str) -> RowTexts:
+def _read_parallel(source_path: str, target_path: str) -> RowTexts:
     """The lines of two files, line n of one belonging to line n of the other.
 
     Raises:

@@ -13,6 +13,7 @@ from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
 
 ColumnNames = Mapping[str, str]  # option of a task, where it was given -> name of the column
+Texts = Sequence[str]
 LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: it has none, or not known
 # A source, the second text of a pair or None, and a target; see `Rows`.
 RowText = tuple[str, str | None, str]

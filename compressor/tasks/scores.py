@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import LabelNames
+from compressor.tasks.rows import LabelNames, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime.encoder import EncoderRuntime
+    from compressor.tasks.batching import Tensors
 
 
 class ScoreTask(EncoderTask):
     """One number for each text or pair; distillation matches the dense model's numbers."""
-
-    pipeline_tag = "text-classification"  # as hubs call models with one output
-    learning_rate = 5e-5
-    hidden_weight = 1.0
 
     def scores(self, logits: Any) -> Any:
         """The number of each row, [rows, outputs] -> [rows]; of a tensor or of an array."""
@@ -37,15 +33,11 @@ class ScoreTask(EncoderTask):
         """Half the squared difference, summed over rows."""
         return (found - wanted).square().sum() / 2
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         return [repr(x) for x in self.scores(logits).tolist()]
 
     def answer(
-        self,
-        runtime: EncoderRuntime[Any],
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        num_beams: int | None = None,
+        self, runtime: EncoderRuntime[Any], sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """The numbers; there is nothing to search."""
+        """The numbers."""
         return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]

@@ -22,15 +22,17 @@ import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from compressor.errors import InputError, UsageError
-from compressor.storage.input_files import parse_json
+from compressor.storage.input_files import parse_json, require_regular
 from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
 
+BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
 SEPARATORS = {".tsv": "\t", ".csv": ","}
 Item = TypeVar("Item")
@@ -83,43 +85,60 @@ def read_table(path: str, header: bool = True) -> RowTable:
     return FORMATS[suffix](path, header)
 
 
+@contextmanager
+def reading(path: str | Path, again: bool = False) -> Iterator[BinaryIO]:
+    """A file of rows or texts, opened to read its bytes, unpacked where it is packed.
+
+    Args:
+        again: it is read more than once, which a pipe cannot be.
+
+    Raises:
+        InputError: missing, not a file, unreadable, or damaged.
+    """
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a directory; give a file", id="file-is-directory")
+    try:
+        if again:
+            require_regular(Path(path))
+        with open_text(Path(path)) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give another file", id="file-unreadable"
+        ) from error
+
+
+def decoded(line: bytes, where: str) -> str:
+    """The text of a line. It ends at LF alone: other separators occur inside sentences.
+
+    Args:
+        where: file and line, for messages.
+
+    Raises:
+        InputError: it is not UTF-8, or binary.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        what = "this is UTF-16" if is_utf16 else f"byte 0x{line[error.start]:02x} is not UTF-8"
+        raise InputError(f"{where}: {what}; save the file as UTF-8", id="file-not-utf8") from error
+    if "\0" in text:
+        raise InputError(f"{where}: a NUL character; this is not a text file", id="file-not-text")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
 def read_lines(path: str) -> Iterator[str]:
     """The lines of a text file, without line ends; every line counts, empty ones too.
 
     Raises:
-        InputError: missing, not a file, unreadable, damaged, not UTF-8, or binary; with the line.
+        InputError: as `reading` and `decoded`.
     """
-    file = Path(path)
-    if file.is_dir():
-        raise InputError(f"{path} is a directory; give a file of rows", id="file-is-directory")
-    try:
-        with open_text(file) as opened:
-            for number, line in enumerate(raw_lines(opened, path), 1):
-                yield _decoded(line, path, number)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", id="file-unreadable") from error
-
-
-def _decoded(line: bytes, path: str, number: int) -> str:
-    """The text of a line. It ends at LF alone: other separators occur inside sentences."""
-    if number == 1:
-        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise InputError(f"{path} is UTF-16 text; save it as UTF-8", id="file-not-utf8")
-        line = line.removeprefix(codecs.BOM_UTF8)
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}:{number}: byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8",
-            id="file-not-utf8",
-        ) from error
-    if "\0" in text:
-        raise InputError(
-            f"{path}:{number}: a NUL character; this is not a text file", id="file-not-text"
-        )
-    return text.removesuffix("\n").removesuffix("\r")
+    with reading(path) as file:
+        for number, line in enumerate(raw_lines(file, path), 1):
+            yield decoded(line.removeprefix(BOM) if number == 1 else line, f"{path}:{number}")
 
 
 def _table_lines(path: str) -> Iterator[str]:

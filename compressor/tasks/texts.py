@@ -6,25 +6,15 @@ ends with LF or CR LF; white space around a text, or a byte order mark before it
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
 from compressor.errors import InputError, did_you_mean
-from compressor.storage.input_files import MIB, require_regular
-from compressor.storage.text_files import (
-    REPORTED_LINES,
-    format_suffix,
-    is_packed,
-    open_text,
-    raw_lines,
-)
-from compressor.tasks.tables import JSONL, parse_object, quoted
-
-if TYPE_CHECKING:
-    from compressor.tasks.base import Task
+from compressor.storage.input_files import MIB
+from compressor.storage.text_files import REPORTED_LINES, format_suffix, is_packed, raw_lines
+from compressor.tasks.reading import RowReader
+from compressor.tasks.tables import BOM, JSONL, decoded, parse_object, quoted, reading
 
 DISTILL, SOURCE, TARGET = "--distill-text", "--source-text", "--target-text"
 _WANTED = {
@@ -32,7 +22,6 @@ _WANTED = {
     SOURCE: "texts like those that the model will read",
     TARGET: "sentences in the target language",
 }
-Reader = Callable[[BinaryIO], Iterator[bytes]]
 
 
 @dataclass(frozen=True)
@@ -74,11 +63,13 @@ class TextFile:
         Raises:
             InputError: the file cannot be read.
         """
-        return self._read(lambda file: raw_lines(file, self.path))
+        with reading(self.path, again=True) as file:
+            yield from raw_lines(file, self.path)
 
     def pieces(self) -> Iterator[bytes]:
         """All bytes, unpacked, in pieces of a mebibyte; raises as `lines`."""
-        return self._read(lambda file: iter(lambda: file.read(MIB), b""))
+        with reading(self.path, again=True) as file:
+            yield from iter(lambda: file.read(MIB), b"")
 
     def texts(self, line: bytes, number: int | None = None) -> tuple[str, ...]:
         """The texts of a line; empty ones, if it holds none.
@@ -89,14 +80,7 @@ class TextFile:
         Raises:
             InputError: it is not UTF-8, no JSON object with the keys, or no pair.
         """
-        try:
-            text = line.removeprefix(codecs.BOM_UTF8).decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{self._place(number)}: byte 0x{error.object[error.start]:02x} is not UTF-8; "
-                "convert the text to UTF-8",
-                id=self._id("not-utf8"),
-            ) from error
+        text = decoded(line.removeprefix(BOM), self._place(number)).strip()
         if not text:
             return ("",)
         if self.keys:
@@ -147,17 +131,6 @@ class TextFile:
             raise InputError(f"{place}: {key!r} is not a text", id="cell-not-text")
         return value.strip()
 
-    def _read(self, use: Reader) -> Iterator[bytes]:
-        try:
-            require_regular(self.path)  # it is read more than once
-            with open_text(self.path) as file:
-                yield from use(file)
-        except OSError as error:
-            raise InputError(
-                f"cannot read {self.path}: {error.strerror}; give {self.option} another file",
-                id=self._id("unreadable"),
-            ) from error
-
     def _place(self, number: int | None) -> str:
         return f"{self.path}" if number is None else f"{self.path}:{number}"
 
@@ -183,10 +156,9 @@ def open_texts(
     if format_suffix(path) != JSONL:
         return plain
     for number, line in enumerate(plain.lines(), 1):
-        text = line.removeprefix(codecs.BOM_UTF8)
-        if text.strip():
-            place = f"{path}:{number}"
-            names = tuple(parse_object(text.decode("utf-8", "replace"), place))
+        place = f"{path}:{number}"
+        if text := decoded(line.removeprefix(BOM), place).strip():
+            names = tuple(parse_object(text, place))
             keys = _keys(names, columns, place)
             if pairs and len(keys) < 2:
                 raise InputError(
@@ -198,7 +170,7 @@ def open_texts(
     raise plain.empty()
 
 
-def texts_of(path: Path, option: str, task: Task, given: Mapping[str, str | None]) -> TextFile:
+def texts_of(path: Path, option: str, task: RowReader, given: Mapping[str, str | None]) -> TextFile:
     """The texts of `--source-text` or `--target-text`; see `open_texts`.
 
     Args:
@@ -209,7 +181,7 @@ def texts_of(path: Path, option: str, task: Task, given: Mapping[str, str | None
 
 
 def columns_of(
-    task: Task, options: Sequence[str], given: Mapping[str, str | None]
+    task: RowReader, options: Sequence[str], given: Mapping[str, str | None]
 ) -> list[TextColumn]:
     """The columns that options name; arguments are those of `texts_of`."""
     return [TextColumn(given.get(name), task.usual_columns.get(name, ())) for name in options]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from compressor.results import Throughput, Timing
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS, Task
 from compressor.throughput.hardware import cores
-from compressor.throughput.measure import measure
+from compressor.throughput.measure import Samples, measure
 from compressor.throughput.memory import measure_memory
 from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds
 from compressor.throughput.plan import (
@@ -34,22 +35,55 @@ Key = tuple[str, int]  # model, batch size
 OwnBatches = Mapping[int, Batch]  # `id` of a batch -> it in a model's own tokens
 
 
+@dataclass(frozen=True)
+class BenchOptions:
+    """How models are timed.
+
+    Args:
+        batch_sizes: rows per batch; distinct.
+        lengths: `data`, or the number of source tokens every row is cut or filled to.
+        target_length: generated tokens per row, of tasks that generate; None takes the mean length
+            of the reference's own answers to the timed rows, rounded up.
+        device, threads, cuda_graphs, precision: as for the runtime; None means all cores this
+            process may use, and the artifact's default precision.
+        seconds: least time per model and batch size.
+        memory: whether to measure peak memory, in a process per model and batch size.
+        seed: of the choice of rows and of the bootstrap.
+    """
+
+    batch_sizes: Sequence[int] = (1, 4, 16, 64)
+    lengths: Lengths = "data"
+    target_length: int | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    cuda_graphs: bool = True
+    precision: str | None = None
+    seconds: float = 3.0
+    memory: bool = True
+    seed: int = 0
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """What runtimes of all models are opened with."""
+        threads = self.threads or cores()
+        return {"device": self.device, "threads": threads, "cuda_graphs": self.cuda_graphs}
+
+    def opened(self, subject: Subject, task: Task) -> Runtime:
+        named = subject.precision or self.precision
+        return task.open(subject.directory, precision=named, engine=subject.engine, **self.runtime)
+
+    def workloads(self, runtime: Runtime, rows: Rows) -> list[Workload]:
+        """In the tokens of one model."""
+        return in_tokens_of(runtime, rows, self.batch_sizes, self.lengths, self.seed)
+
+
 def benchmark(
     subjects: Sequence[Subject],
     *,
     rows: Rows,
     config: Mapping[str, Any] | None = None,
-    batch_sizes: Sequence[int] = (1, 4, 16, 64),
-    lengths: Lengths = "data",
-    target_length: int | None = None,
-    device: str = "cpu",
-    threads: int | None = None,
-    cuda_graphs: bool = True,
-    precision: str | None = None,
-    seconds: float = 3.0,
-    memory: bool = True,
-    seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
 ) -> Throughput:
     """Time artifacts of one model side by side; speed-ups are relative to the first.
 
@@ -61,68 +95,62 @@ def benchmark(
         subjects: artifacts, the dense one first.
         rows: the data that sentences and lengths are taken from.
         config: the checkpoint's configuration; without it multiply-adds are not counted.
-        batch_sizes: rows per batch; distinct.
-        lengths: `data`, or the number of source tokens every row is cut or filled to.
-        target_length: generated tokens per row, of tasks that generate; None takes the mean length
-            of the reference's own answers to the timed rows, rounded up.
-        device, threads, cuda_graphs, precision: as for the runtime; None means all cores this
-            process may use, and the artifact's default precision.
-        seconds: least time per model and batch size.
-        memory: whether to measure peak memory, in a process per model and batch size.
-        seed: of the choice of rows and of the bootstrap.
         progress: called with a line of text per step.
+        options: fields of `BenchOptions`.
 
     Raises:
         UsageError: settings that contradict each other or are impossible.
         InputError: an artifact cannot be read, or there are no rows.
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
-    task = TASKS[rows.task]
-    check_request(subjects, task, target_length)
-    options: dict[str, Any] = {
-        "device": device, "threads": threads or cores(), "cuda_graphs": cuda_graphs,
-    }  # fmt: skip
-
-    def opened(subject: Subject) -> Runtime:
-        named = subject.precision or precision
-        return task.open(subject.directory, precision=named, engine=subject.engine, **options)
-
+    task, chosen = TASKS[rows.task], BenchOptions(**options)
+    check_request(subjects, task, chosen.target_length)
     # The workloads are made with a runtime of their own: one that has run before is slower than a
     # fresh one, because its memory arena has grown, and the reference would be at a disadvantage.
     workloads, timed = plan_workloads(
-        opened(subjects[0]), rows, batch_sizes, lengths, target_length, seed
-    )
-    runtimes = {subject.name: opened(subject) for subject in subjects}
-    own = own_batches(
-        subjects, runtimes, workloads,
-        lambda runtime: in_tokens_of(runtime, rows, batch_sizes, lengths, seed),
+        chosen.opened(subjects[0], task), rows, chosen.batch_sizes, chosen.lengths,
+        chosen.target_length, chosen.seed,
     )  # fmt: skip
-    unnamed = [subject for subject in subjects if (subject.precision or precision) is None]
+    runtimes = {subject.name: chosen.opened(subject, task) for subject in subjects}
+    own = own_batches(subjects, runtimes, workloads, lambda x: chosen.workloads(x, rows))
+    unnamed = [subject for subject in subjects if (subject.precision or chosen.precision) is None]
     precisions = precisions_of(runtimes, unnamed)
     ratios = {} if config is None else _ratios(task, subjects, config, workloads)
     peaks: dict[Key, float | None] = {}
-    if memory:
-        if progress:
-            progress("measuring peak memory in fresh processes")
-        peaks = _peaks(task, subjects, workloads, precisions, timed.options, options, own)
+    if chosen.memory:
+        progress("measuring peak memory in fresh processes")
+        peaks = _peaks(task, subjects, workloads, precisions, timed.options, chosen.runtime, own)
     runs = _runs(runtimes, timed.options, own)
-    samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
-    reference = subjects[0].name
-    timings = summarize(
-        samples, workloads, ratios, peak_memory_mib=peaks, reference=reference, seed=seed
-    )
-    engines = {name: runtime.engine for name, runtime in runtimes.items()}
-    if len(set(engines.values())) > 1:
-        dense = [subject.name for subject in subjects if subject.dense]
-        timings = against_dense(timings, samples, workloads, engines, dense, seed)
+    samples = measure(runs, workloads, min_seconds=chosen.seconds, progress=progress)
+    timings = _timings(samples, workloads, ratios, peaks, subjects, runtimes, chosen.seed)
     return Throughput(
-        provider=runtimes[reference].provider,
-        device=device,
+        provider=runtimes[subjects[0].name].provider,
+        device=chosen.device,
         precision=", ".join(dict.fromkeys(precisions.values())),
-        threads=options["threads"],
-        lengths=_describe(lengths) + timed.description,
+        threads=chosen.runtime["threads"],
+        lengths=_describe(chosen.lengths) + timed.description,
         rows=[_say_what_ran(row, runtimes[row.variant]) for row in timings],
     )
+
+
+def _timings(
+    samples: Samples,
+    workloads: Sequence[Workload],
+    ratios: Mapping[Key, float],
+    peaks: Mapping[Key, float | None],
+    subjects: Sequence[Subject],
+    runtimes: Mapping[str, Runtime],
+    seed: int,
+) -> list[Timing]:
+    """Speed-ups over the first model; with several engines also over the fastest dense one."""
+    timings = summarize(
+        samples, workloads, ratios, peak_memory_mib=peaks, reference=subjects[0].name, seed=seed
+    )
+    engines = {name: runtime.engine for name, runtime in runtimes.items()}
+    if len(set(engines.values())) == 1:
+        return timings
+    dense = [subject.name for subject in subjects if subject.dense]
+    return against_dense(timings, samples, workloads, engines, dense, seed)
 
 
 def _peaks(

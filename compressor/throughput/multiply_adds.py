@@ -89,7 +89,7 @@ def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
     rows, width = batch * source, shape.width
     work: dict[str, int] = {}
     if shape.embedding != width:
-        work["embedding.projection"] = rows * shape.embedding * width
+        work["embeddings.projection"] = rows * shape.embedding * width
     for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
         name, inner = f"encoder_self.{number}", heads * shape.head_dim
         work |= _attention(name, rows, width, inner, rows * source, 3)

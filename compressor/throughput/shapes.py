@@ -9,7 +9,7 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
-from compressor.tasks import Task
+from compressor.tasks.deployment import Deployment
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ModelShape:
 
 
 def shape_of(
-    task: Task,
+    task: Deployment,
     config: Mapping[str, Any],
     counts: Mapping[str, int],
     output_tokens: int | None = None,
@@ -65,19 +65,19 @@ def shape_of(
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
     encoder, decoder = entry.encoder, entry.decoder
-    width = _size(config, entry.width)
+    width = _size(config, entry.sizes.width)
     encoder_heads = _heads(counts, "encoder_self")
     neurons = _size(config, encoder.neurons)
     encoder_ffn = _neurons(counts, "encoder_ffn", len(encoder_heads), neurons)
-    if entry.head_width is None:  # a configuration has the dense model's heads
+    if entry.sizes.head_width is None:  # a configuration has the dense model's heads
         head_dim = width // _size(config, encoder.heads)
     else:
-        head_dim = _size(config, entry.head_width)
+        head_dim = _size(config, entry.sizes.head_width)
     if decoder is None:
         return ModelShape(
             width=width,
             head_dim=head_dim,
-            embedding=int(config.get(entry.embedding or entry.width) or width),
+            embedding=int(config.get(entry.sizes.embedding or entry.sizes.width) or width),
             encoder_heads=encoder_heads,
             encoder_ffn=encoder_ffn,
             head=task.head(config, width),

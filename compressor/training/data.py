@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.errors import InputError
-from compressor.tasks import Batch, Example, Task
+from compressor.tasks import Batch, Example, Objective
 from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least
@@ -30,7 +30,7 @@ class TrainingRows:
     """
 
     examples: Sequence[Example]
-    task: Task
+    task: Objective
     model: nn.Module
     device: str = "cpu"
     stored: Text | None = None
@@ -62,7 +62,7 @@ def hold_out(
 
 
 def batches_of_rank(
-    task: Task, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
+    task: Objective, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
 ) -> list[Batch]:
     """The batches of its share of some rows that this rank runs a model over, on a device.
 

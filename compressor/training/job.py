@@ -11,7 +11,7 @@ from compressor.model.sublayers import Sublayer
 from compressor.options.declare import option
 
 if TYPE_CHECKING:
-    from compressor.tasks import Example, Task
+    from compressor.tasks import Example, Objective
 
 PATIENCE: Any = option(
     2, panel="Recovery", help="Training stops after so many epochs without gain."
@@ -46,7 +46,7 @@ class TrainingJob:
     """
 
     layers: Sequence[Sublayer]
-    task: Task
+    task: Objective
     examples: Sequence[Example]
     seed: int = 0
     device: str = "cpu"

@@ -22,8 +22,8 @@ from compressor.export.fused import fuse
 from compressor.export.packed import pack
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
-from compressor.model.architecture import ENCODER
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.heads import ENCODER
 from compressor.model.surgery import prune
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.packing import positions
@@ -241,7 +241,9 @@ def test_heads_of_every_token(task: str, tmp_path: Path):
 )
 def test_pooling_layers_and_normalization(pooling, dense, normalize, tmp_path: Path):
     saved = save_encoder(tmp_path / "dense", "distilbert", pooling, dense, normalize)
-    check_head(open_checkpoint(str(saved), task="embedding", auto_class=ENCODER), tmp_path)
+    check_head(
+        open_checkpoint(str(saved), task="embedding", auto_class=ENCODER.auto_class), tmp_path
+    )
 
 
 def check_head(checkpoint: Any, directory: Path) -> None:

@@ -108,13 +108,11 @@ def test_settings_with_ids_become_settings_with_indices(made):
         tokens.settings(replace(settings, forced_bos_token_id=7))
 
 
-@pytest.mark.parametrize("text", ["[3, 2]", "[]", '{"a": 1}', "[0, 200]", "[true]", "[0"])
-def test_a_broken_list_is_refused(made, tmp_path, text):
+def test_a_broken_list_is_refused(made, tmp_path):
     shutil.copytree(made[2], tmp_path / "out")
-    (tmp_path / "out/onnx/output_tokens.json").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError) as caught:
+    (tmp_path / "out/onnx/output_tokens.json").write_text("[0", encoding="utf-8")
+    with raises(InputError, "output-tokens-unreadable"):
         Translator(tmp_path / "out")
-    assert caught.value.id in ("output-tokens-invalid", "output-tokens-unreadable")
 
 
 class Best(nn.Module):

@@ -204,7 +204,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
     cases = [
         (words, text, InputError, "tokenizer-cannot-be-cut"),
         (words, empty, InputError, "source-text-empty"),
-        (words, tmp_path / "none", InputError, "source-text-unreadable"),
+        (words, tmp_path / "none", InputError, "file-missing"),
         (toy.translator(tmp_path / "marian"), text, UsageError, "option-without-use"),
     ]
     for model, path, error, problem in cases:

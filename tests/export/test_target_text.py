@@ -137,8 +137,8 @@ def test_of_pairs_both_texts_are_read(tmp_path):
     ("content", "problem"),
     [
         (b"\n \n", "target-text-empty"),
-        (b"\xff\xfe\n", "target-text-not-utf8"),
-        (None, "target-text-unreadable"),
+        (b"\xff\xfe\n", "file-not-utf8"),
+        (None, "file-missing"),
     ],
 )
 def test_what_is_no_text_is_refused(content, problem, tmp_path):

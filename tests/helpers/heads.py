@@ -12,12 +12,14 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
 
-from compressor.model.architecture import READER, TOKEN_CLASSIFIER
 from compressor.model.architectures import architecture
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, word_tokenizer
 
 ENCODERS = tuple(name for name in BUILDERS if name not in TRANSLATORS)
-HEADS = {"token-classification": TOKEN_CLASSIFIER, "question-answering": READER}
+HEADS = {
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+}
 
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
 

@@ -22,6 +22,13 @@ _ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
 }
+# How a classifier gets logits from the first token: a linear layer, an activation, another.
+HEADS = {
+    "bert": ("bert.pooler.dense", "tanh", "classifier"),
+    "roberta": ("classifier.dense", "tanh", "classifier.out_proj"),
+    "electra": ("classifier.dense", "gelu", "classifier.out_proj"),
+    "distilbert": ("pre_classifier", "relu", "classifier"),
+}
 
 
 class NumpyTransformer:
@@ -159,9 +166,8 @@ class NumpyTransformer:
         (x,) = self.embedded.values()
         for layer in self._of_kind("encoder_self"):
             x = self._feed_forward(layer, self._attention(layer, x))
-        head = self.entry.head
-        hidden = self._activate(self._linear(head.dense, x[:1]), head.activation)
-        return self._linear(head.output, hidden)
+        dense, activation, output = HEADS[self.model.config.model_type]
+        return self._linear(output, self._activate(self._linear(dense, x[:1]), activation))
 
     def _translate(self):
         memory = self.embedded["model.encoder.layers.0"]

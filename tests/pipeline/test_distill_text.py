@@ -238,8 +238,8 @@ def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):
     ("content", "id"),
     [
         (b"\n\n", "distill-text-empty"),
-        (b"na\xefve\n", "distill-text-not-utf8"),
-        (None, "distill-text-unreadable"),
+        (b"na\xefve\n", "file-not-utf8"),
+        (None, "file-missing"),
     ],
 )
 def test_an_unusable_text_is_an_error_before_anything_is_written(

@@ -18,7 +18,7 @@ import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
-from compressor.runtime import Classifier, TokenClassifier
+from compressor.runtime import TokenClassifier
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -178,13 +178,3 @@ def test_tag_writes_a_line_for_each_line(made, tmp_path, capsys):
             "run", "-m", made / "model", "--calibration", made / "rows.conll", "--keep", "0.5",
             "--test", made / "test.conll", "-o", tmp_path / "o", "--source-column", "x",
         )  # fmt: skip
-
-
-def test_graphs_of_another_task_are_refused(made, tmp_path):
-    """A tagger's description says classification: a token's logits are no row's."""
-    shutil.copytree(made / "out", tmp_path / "out")
-    path = tmp_path / "out" / "onnx" / "graphs.json"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace('"token-classification"', '"classification"'), encoding="utf-8")
-    with raises(InputError, "graphs-disagree"):
-        Classifier(tmp_path / "out", verify=False)

@@ -69,15 +69,17 @@ def test_a_file_without_text_is_an_error(tmp_path: Path, content: bytes):
 def test_bytes_that_are_not_utf8_are_an_error_with_their_line(tmp_path: Path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"fine\n\nna\xefve\n")
-    with raises(InputError, "distill-text-not-utf8") as caught:
+    with raises(InputError, "file-not-utf8") as caught:
         TextLines(path)
     assert f"{path}:3" in str(caught.value)
     assert "0xef" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "."])
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str):
-    with raises(InputError, "distill-text-unreadable"):
+@pytest.mark.parametrize(
+    ("name", "id"), [("missing.txt", "file-missing"), (".", "file-is-directory")]
+)
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, id: str):
+    with raises(InputError, id):
         TextLines(tmp_path / name)
 
 

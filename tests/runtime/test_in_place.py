@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,13 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compressor.errors import InputError
 from compressor.export.shared_caches import share_caches
 from compressor.runtime import Translator
 from compressor.runtime.decoder import CachedDecoder
 from compressor.runtime.in_place import FIRST_LENGTH, InPlaceDecoder
 from tests.helpers import runtime_artifacts, toy
-from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, write_hashes
 from tests.runtime.test_translator import batch_of, generated
 
@@ -100,24 +97,3 @@ def test_heads_of_another_size_keep_the_growing_caches(pieces: Exported) -> None
     before = model.SerializeToString()
     share_caches(model)
     assert model.SerializeToString() == before
-
-
-def test_half_precision_caches_are_refused_in_place(in_place: Path, tmp_path: Path) -> None:
-    """Their memory would be read as float32."""
-    directory = Path(shutil.copytree(in_place, tmp_path / "out"))
-    path = directory / "onnx" / "encoder.onnx"
-    model = onnx.load(path)
-    (name,) = (v.name for v in model.graph.output if v.name == "cross_key.1")
-    maker = next(node for node in model.graph.node if name in node.output)
-    maker.output[list(maker.output).index(name)] = "whole"
-    half = onnx.helper.make_node("Cast", ["whole"], [name], to=onnx.TensorProto.FLOAT16)
-    model.graph.node.append(half)
-    for value in model.graph.output:
-        if value.name == name:
-            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    onnx.save(model, path)
-    path.with_name("encoder.onnx_data").unlink(missing_ok=True)
-    write_hashes(directory)
-    assert json.loads((directory / "onnx" / "graphs.json").read_text())["cross_heads"][1]
-    with raises(InputError, "graphs-disagree"):
-        Translator(directory)

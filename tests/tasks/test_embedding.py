@@ -11,12 +11,11 @@ import torch
 
 from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS, ScoringJob, score_units
-from compressor.importance.depth import layers_to_drop
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
-from tests.helpers.rows import require_refused, write
+from tests.helpers.rows import write
 from tests.helpers.score_models import write_queries
 from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
@@ -78,37 +77,6 @@ def test_queries_with_texts_to_find(tmp_path):
         task.require_answers(task.read_rows(one))
 
 
-BAD = {
-    "no relevance": ("a.tsv", "query\ttext\tlabel\na\tb\tyes\n", "relevance-not-whole",
-                     ":2: the relevance 'yes'"),
-    "empty text": ("a.tsv", "sentence1\tsentence2\tscore\na\t \t1\n", "cell-empty", ":2: 'sen"),
-    "no number": ("a.tsv", "sentence1\tsentence2\tscore\na\tb\t1\na\tb\tx\n", "score-not-number",
-                  ":3: the score 'x'"),
-    "infinite": ("a.tsv", "sentence1\tsentence2\tscore\na\tb\tinf\n", "score-not-number", ":2:"),
-    "true": ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": true}', "cell-not-text",
-             ":1: 'score'"),
-    "missing score": ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
-                      '{"sentence1": "a", "sentence2": "b"}', "cell-missing", ":2:"),
-    "empty line": ("a.txt", "a\n\nb\n", "line-empty", ":2:"),
-    "too few cells": ("a.tsv", "text\tx\na\tb\nc\n", "cell-count-differs", ":3:"),
-    "not utf-8": ("a.txt", b"a\n\xff\n", "file-not-utf8", ":2:"),
-    "suffix": ("a.xlsx", "a", "format-unknown", ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_rows_name_file_and_line(case: str, tmp_path):
-    require_refused(task, tmp_path, BAD[case])
-
-
-def test_a_column_that_is_named_must_be_there(tmp_path):
-    path = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\na\tb\t1\n")
-    with raises(InputError, "column-missing"):
-        task.read_rows(path, text_column="txt")
-    with raises(InputError, "pairs-missing"):
-        task.require_answers(task.read_rows(path, label_column="scores"))
-
-
 def test_each_text_of_a_pair_is_a_row(encoder, tmp_path):
     path = write_pairs(tmp_path / "a.tsv", rows=9)
     rows = task.read_rows(path)
@@ -167,38 +135,13 @@ def test_the_divergence_of_unit_vectors_is_one_minus_the_cosine():
     assert float(task.divergence(first, second)) == pytest.approx(expected, rel=1e-5)
 
 
-def job_of(encoder, batches) -> ScoringJob:
-    return ScoringJob(
-        encoder.model, encoder.layers, Mask.full(encoder.layers), batches, task, encoder.tokenizer
-    )
-
-
-@pytest.mark.parametrize("name", ["second-order", "taylor", "fisher", "confidence", "magnitude"])
-def test_methods_score_the_units_of_encoders(name: str, encoder, tmp_path):
-    _, batches = batches_of(encoder, write_texts(tmp_path / "a.txt", 16))
-    heads = [x for x in encoder.layers if x.is_attention]
-    job = job_of(encoder, batches)
-    job = ScoringJob(**vars(job) | {"layers": heads if name == "confidence" else job.layers})
-    scores = score_units(METHODS[name](), job)
-    assert {layer: len(values) for layer, values in scores.values.items()} == {
-        x.name: x.units for x in job.layers
-    }
-    assert any(value > 0 for values in scores.values.values() for value in values)
-
-
 @pytest.mark.parametrize("name", ["ablation", "relevance"])
 def test_methods_that_go_by_answers_are_refused(name: str, encoder, tmp_path):
     _, batches = batches_of(encoder, write_texts(tmp_path / "a.txt", 9))
+    job = ScoringJob(
+        encoder.model, encoder.layers, Mask.full(encoder.layers), batches, task, encoder.tokenizer
+    )
     with raises(UsageError, "method-for-other-tasks"):
-        score_units(METHODS[name](), job_of(encoder, batches))
+        score_units(METHODS[name](), job)
     with raises(UsageError, "task-without-answers"):
         task.predict(encoder.model, batches[0], encoder.tokenizer)
-
-
-@torch.no_grad()
-def test_the_layer_that_goes_first_changes_embeddings_least(encoder, tmp_path):
-    _, batches = batches_of(encoder, write_texts(tmp_path / "a.txt", 16))
-    order = layers_to_drop(encoder.model, encoder.layers, batches, task, {"encoder": 1})
-    ((name, divergence),) = order.items()
-    assert name in {x.layer for x in encoder.layers}
-    assert 0 < divergence < 2  # 1 minus a cosine

@@ -21,7 +21,7 @@ from compressor.tasks import TASKS, require_task
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.rows import require_refused, write
+from tests.helpers.rows import write
 from tests.helpers.score_models import save_scorer
 
 task = TASKS["multilabel"]
@@ -52,21 +52,6 @@ def test_cells_hold_any_number_of_labels(tmp_path):
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
     assert task.read_rows(path, labels=NAMES).targets == [*rows.targets, "d"]
     assert task.label_values(rows) == [(1, 0, 1, 0), (0, 0, 0, 0), (0, 0, 0, 1)]
-
-
-BAD = {
-    "unknown": ("a.tsv", "text\tlabel\nx\ta\nx\ta|e\n", "label-unknown", ":3:"),
-    "empty part": ("a.tsv", "text\tlabel\nx\ta|\n", "label-unknown", ":2:"),
-    "a number in a list": ("a.jsonl", '{"text": "x", "label": [1.5]}', "cell-not-text", ":1:"),
-    "a list in a list": ("a.jsonl", '{"text": "x", "label": [["a"]]}', "cell-not-text", ":1:"),
-    "none": ("a.jsonl", '{"text": "x", "label": null}', "cell-not-text", ":1:"),
-    "missing": ("a.jsonl", '{"text": "x", "label": "a"}\n{"text": "x"}', "cell-missing", ":2:"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_cells_name_file_and_line(case: str, tmp_path):
-    require_refused(task, tmp_path, BAD[case], NAMES)
 
 
 def test_f1_is_scikit_learns_also_in_every_draw():

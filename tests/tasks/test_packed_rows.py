@@ -6,15 +6,14 @@ import json
 import random
 import sys
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from compressor.commands import invoke
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.storage import text_files
 from compressor.tasks import TASKS, batching
-from compressor.tasks.tables import read_table
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.packed import PACK, cut_off, jsonl, packed
@@ -43,9 +42,6 @@ def test_one_of_two_parallel_files_may_be_packed(tmp_path: Path):
     target = packed(tmp_path / "a.de", "".join(f"{t}\n" for _, t in PAIRS))
     rows = translation.read_rows(f"{source},{target}")
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
-    table = packed(tmp_path / "a.tsv.gz", tsv(PAIRS))
-    with raises(InputError, "table-as-parallel-file"):
-        translation.read_rows(f"{source},{table}")
 
 
 def test_other_tasks_read_packed_files_too(tmp_path: Path):
@@ -63,22 +59,18 @@ def test_other_tasks_read_packed_files_too(tmp_path: Path):
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_file_that_was_cut_off_is_an_error_with_its_name(tmp_path: Path, suffix: str):
-    """Also where all rows that are used come before the damage."""
+    """Also where all rows that are used come before the damage; and one with other bytes."""
     path = cut_off(tmp_path / f"a.tsv{suffix}", LABELLED)
     with raises(InputError, "packed-file-damaged") as caught:
         classification.read_rows(path, limit=2)
     assert f"{path} cannot be unpacked" in str(caught.value)
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("place", [0, 3, 25, -6])
-def test_a_damaged_file_is_an_error(tmp_path: Path, suffix: str, place: int):
-    path = packed(tmp_path / f"a.tsv{suffix}", LABELLED)
-    data = bytearray(path.read_bytes())
-    data[place] ^= 0xFF
-    path.write_bytes(data)
-    with raises(InputError, "packed-file-damaged"):
-        classification.read_rows(path)
+    data = packed(path, LABELLED).read_bytes()
+    for place in (0, 3, 25, -6):
+        damaged = bytearray(data)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        with raises(InputError, "packed-file-damaged"):
+            classification.read_rows(path)
 
 
 def test_a_malformed_row_of_a_packed_file_has_its_line(tmp_path: Path):
@@ -112,12 +104,12 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
 @pytest.fixture(scope="module")
 def many_rows() -> list[tuple[str, str]]:
     rng = random.Random(0)
-    return [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(20_000)]
+    return [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(12_000)]
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.jsonl.zst"])
 def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str, many_rows):
-    """20,000 rows take about 5 MB, the file 2 MB."""
+    """12,000 rows take about 3 MB, the file over 1 MB."""
     rows = many_rows
     table = tsv(rows, ("text", "label"))
     contents = {
@@ -126,21 +118,17 @@ def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str, many_r
         ".jsonl": jsonl({"text": s, "label": t} for s, t in rows),
     }
     path = packed(tmp_path / name, contents["." + name.split(".")[1]])
-    classification.read_rows(path, limit=16)  # what is made once, is made
+    small = packed(tmp_path / f"small{name[1:]}", contents["." + name.split(".")[1]][:2000])
+    with suppress(InputError):  # cut within a row, but what is made once, is made
+        classification.read_rows(small)
     shown: list[int] = []
     tracemalloc.start()
     found = classification.read_rows(path, limit=16, progress=shown.append)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert list(zip(found.sources, found.targets, strict=True)) == rows[:16]
-    assert shown == [10_000, 20_000]
+    assert shown == [10_000]
     assert most < 1_000_000
-
-
-def test_a_row_is_read_when_it_is_asked_for(tmp_path: Path):
-    path = packed(tmp_path / "a.tsv", tsv([*PAIRS, ("no target",)]))
-    records = read_table(str(path)).records
-    assert next(records).cells == dict(zip(("en", "de"), PAIRS[0], strict=True))
 
 
 def test_rows_are_encoded_in_parts(monkeypatch):
@@ -163,32 +151,3 @@ def test_rows_are_encoded_in_parts(monkeypatch):
     assert sum(sizes) == len(texts) + 1  # one again, cut
     expected = [(*(int(word[1:]) for word in text.split()[:15]), 2) for text in texts]
     assert whole[0]["input_ids"] == expected
-
-
-@pytest.mark.slow
-def test_commands_take_packed_files_and_end_as_with_plain_ones(tmp_path: Path, capsys):
-    model = toy.classifier(tmp_path / "bert")
-    plain = Path(toy.labels_file(tmp_path / "rows.tsv"))
-    text = plain.read_text(encoding="utf-8")
-    header, *lines = (line.split("\t") for line in text.splitlines())
-    given = {
-        "plain": plain,
-        "gz": packed(tmp_path / "rows.tsv.gz", text),
-        "jsonl": packed(
-            tmp_path / "rows.jsonl.zst", jsonl(dict(zip(header, x, strict=True)) for x in lines)
-        ),
-        "damaged": cut_off(tmp_path / "damaged.tsv.gz", text),
-    }
-    outputs, ends = {}, {}
-    for name, path in given.items():
-        out = tmp_path / f"{name}.json"
-        command = [
-            "score", "--model", model, "--calibration", path, "--calibration-rows", 16,
-            "--method", "taylor", "--device", "cpu", "--output", out,
-        ]  # fmt: skip
-        ends[name] = invoke(list(map(str, command))), capsys.readouterr().err
-        outputs[name] = json.loads(out.read_text())["scores"] if out.exists() else None
-    assert ends["plain"][0] == 0, ends["plain"]
-    assert outputs["plain"] == outputs["gz"] == outputs["jsonl"] is not None
-    assert ends["damaged"][0] == 4
-    assert "damaged.tsv.gz cannot be unpacked" in ends["damaged"][1]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 
 from compressor.errors import UsageError
-from compressor.model.architectures import find_sublayers
-from compressor.model.surgery import gated, mask_gates, prune
 from compressor.tasks import TASKS
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.tiny import (
     BUILDERS,
     TRANSLATORS,
-    empty_first_mask,
     tiny_model,
-    uneven_mask,
     word_tokenizer,
 )
 
@@ -58,16 +54,3 @@ def test_labels_are_those_of_the_largest_logits(name: str):
     assert found == expected
     with pytest.raises(UsageError, match="--num-beams 4 makes no sense"):
         classification.predict(model, batch, None, 4)
-
-
-@pytest.mark.parametrize("make_mask", [uneven_mask, empty_first_mask])
-@pytest.mark.parametrize("name", BUILDERS)
-def test_gated_and_pruned_models_answer_alike(name: str, make_mask):
-    model = tiny_model(name)
-    layers = find_sublayers(model)
-    task = translation if name in TRANSLATORS else classification
-    mask, batch, tokenizer = make_mask(layers), labelled_batch(model, rows=5), word_tokenizer()
-    with gated(model, layers, mask_gates(mask)):
-        masked = task.predict(model, batch, tokenizer)
-    assert task.predict(prune(model, layers, mask), batch, tokenizer) == masked
-    assert len(masked) == 5

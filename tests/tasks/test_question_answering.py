@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from compressor.errors import InputError, UsageError
-from compressor.importance import METHODS, ScoringJob, score_units
-from compressor.importance.depth import layers_to_drop
+from compressor.errors import InputError
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.runtime.windows import split
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
@@ -65,10 +62,6 @@ def test_rows_of_both_versions(tmp_path):
     assert (rows.sources, rows.pairs) == (["Who?", "When?"], ["Ada came."] * 2)
     assert list(map(json.loads, rows.targets)) == [[["Ada", 0]] * 2, []]
     assert task.answer_settings(rows) == {"null_answers": True}
-    with raises(UsageError, "columns-of-json"):
-        task.read_rows(tmp_path / "a.json", header=False)
-    with raises(UsageError, "option-of-another-task"):
-        task.read_rows(tmp_path / "a.json", text_column="x")
 
 
 def test_rows_of_the_datasets_library(data, tmp_path):
@@ -95,65 +88,6 @@ def test_rows_of_the_datasets_library(data, tmp_path):
     with raises(InputError, "json-malformed") as caught:
         task.read_rows(write(tmp_path / "lines.json", lines))
     assert "call the file .jsonl" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("answers", "id"),
-    [
-        ({"text": ["Ada"], "answer_start": [1]}, "answer-not-in-context"),
-        ({"text": ["Ada"], "answer_start": []}, "questions-malformed"),
-        ({"text": ["Ada"]}, "questions-malformed"),
-        (["Ada"], "questions-malformed"),
-        (None, "questions-malformed"),
-    ],
-)
-def test_bad_rows_of_the_datasets_library_name_their_line(answers, id, tmp_path):
-    row = {"question": "Who?", "context": "Ada came.", "answers": answers}
-    path = write(tmp_path / "a.jsonl", f"{json.dumps(row)}\n")
-    with raises(InputError, id) as caught:
-        task.read_rows(path)
-    assert f"{path}:1: answers" in str(caught.value)
-
-
-def question(**changes: Any) -> str:
-    asked = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]} | changes
-    return json.dumps({"data": [{"paragraphs": [{"context": "Ada came.", "qas": [asked]}]}]})
-
-
-PLACE = ": data[0].paragraphs[0].qas[0]"
-BAD = {
-    "no json": ('{"data": [\n{]}', "json-malformed", ":2:"),
-    "a list": ("[]", "too-few-rows", ""),
-    "no data": ("{}", "questions-malformed", ": data is missing"),
-    "no paragraphs": ('{"data": [{}]}', "questions-malformed", ": data[0].paragraphs"),
-    "no context": ('{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "questions-malformed",
-                   ": data[0].paragraphs[0].context"),
-    "no question": (question(question=None), "questions-malformed", f"{PLACE}.question"),
-    "empty question": (question(question=" "), "cell-empty", f"{PLACE}.question"),
-    "no answers": (question(answers=None), "questions-malformed", f"{PLACE}.answers"),
-    "none": (question(answers=[]), "answer-missing", PLACE),
-    "elsewhere": (question(answers=[{"text": "Ada", "answer_start": 1}]), "answer-not-in-context",
-                  f"{PLACE}.answers[0]"),
-    "before": (question(answers=[{"text": "e.", "answer_start": -2}]), "answer-not-in-context",
-               f"{PLACE}.answers[0]"),
-    "true": (question(answers=[{"text": "Ada", "answer_start": True}]), "questions-malformed",
-             f"{PLACE}.answers[0].answer_start"),
-    "nothing": ('{"data": []}', "too-few-rows", ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_rows_name_their_place(case: str, tmp_path):
-    content, error, place = BAD[case]
-    path = write(tmp_path / "a.json", content)
-    with raises(InputError, error) as caught:
-        task.read_rows(path)
-    assert f"{path}{place}" in str(caught.value)
-
-
-def test_tables_are_no_questions(tmp_path):
-    with raises(InputError, "format-unknown"):
-        task.read_rows(write(tmp_path / "a.tsv", "question\tanswer\n"))
 
 
 @pytest.mark.parametrize("kind", [piece_tokenizer, byte_tokenizer])
@@ -215,31 +149,6 @@ def test_a_long_question_is_cut_and_leaves_room():
 def test_a_tokenizer_that_leaves_no_room_is_refused(data):
     with raises(InputError, "tokenizer-without-pairs"):
         task.encode(data, piece_tokenizer(), 4)
-
-
-@pytest.mark.parametrize("name", ["second-order", "ablation", "relevance", "confidence"])
-def test_methods_score_heads(name: str, reader, data):
-    examples = task.encode(data, reader.tokenizer, reader.max_source_tokens)
-    batches = task.batches(examples, reader.model)
-    heads = [x for x in reader.layers if x.is_attention]
-    job = ScoringJob(reader.model, heads, Mask.full(heads), batches, task, reader.tokenizer)
-    scores = score_units(METHODS[name](), job)
-    assert {layer: len(values) for layer, values in scores.values.items()} == {
-        x.name: x.units for x in heads
-    }
-    assert any(value for values in scores.values.values() for value in values)
-    with raises(UsageError, "method-for-other-tasks"):
-        score_units(METHODS["ablation"](ablate="metric"), job)
-
-
-def test_the_layer_that_goes_first_changes_answers_least(reader, data):
-    """The divergence is finite: padding has no part in it."""
-    examples = task.encode(data, reader.tokenizer, reader.max_source_tokens)
-    batches = task.batches(examples, reader.model, batch_size=3)
-    ((_, divergence),) = layers_to_drop(
-        reader.model, reader.layers, batches, task, {"encoder": 1}
-    ).items()
-    assert 0 < divergence < 10
 
 
 def test_a_model_with_other_outputs_is_refused(tmp_path):

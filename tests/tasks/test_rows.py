@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from compressor.errors import InputError
-from compressor.request import example
 from compressor.tasks import TASKS, count_shared, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
@@ -46,6 +45,7 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
         ("sides.tsv", tsv(PAIRS, ("source", "target"))),
         ("regions.tsv", tsv(PAIRS, ("en-US", "deu_Latn"))),
         ("any.tsv", tsv(PAIRS, ("English text", "German text"))),
+        ("placed.tsv", tsv([("7", t, s) for s, t in PAIRS], ("id", "target", "source"))),
         ("more.tsv", tsv([(s, t, "7", "note") for s, t in PAIRS], ("en", "de", "number", "why"))),
     ],
 )
@@ -74,25 +74,13 @@ def test_commas_inside_paths(tmp_path: Path) -> None:
     assert translation.read_rows(f"{source},{target}").files == [source, target]
 
 
-def test_columns_by_name_and_in_any_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.tsv", tsv([("drei", "x", "three")], ("ziel", "en", "quelle")))
-    rows = translation.read_rows(path, source_column="quelle", target_column="ziel")
-    assert (rows.sources, rows.targets) == (["three"], ["drei"])
-
-
-def test_quotes_are_text_in_tsv_and_quoting_in_csv(tmp_path: Path) -> None:
-    line = '"Yes," she said.'
+def test_quotes_and_unusual_separators_are_text_in_tsv(tmp_path: Path) -> None:
+    # str.splitlines would break at each of these characters.
+    line = '"Yes," she said.\u2028two\x0bthree\x85four'
     rows = translation.read_rows(write(tmp_path / "a.tsv", f'en\tde\n{line}\t"Ja\n'))
     assert (rows.sources, rows.targets) == ([line], ['"Ja'])
     rows = translation.read_rows(write(tmp_path / "a.csv", 'en,de\n"""Yes,"" she",Ja\n'))
     assert rows.sources == ['"Yes," she']
-
-
-def test_unusual_line_separators_do_not_split_a_sentence(tmp_path: Path) -> None:
-    # str.splitlines would break at each of these characters.
-    sentence = "one\u2028two\x0bthree\x85four"
-    path = write(tmp_path / "a.tsv", tsv([(sentence, "eins")]))
-    assert translation.read_rows(path).sources == [sentence]
 
 
 def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) -> None:
@@ -101,14 +89,6 @@ def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) 
     assert rows.sources == [s for s, _ in PAIRS[:2]]
     assert rows.sha256 == translation.read_rows(write(tmp_path / "b.tsv", tsv(PAIRS[:2]))).sha256
     assert rows.sha256 != translation.read_rows(path).sha256
-
-
-def test_bundled_files_are_read_with_default_options() -> None:
-    for path in (example.calibration(), example.test()):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows = translation.read_rows(path)
-        assert len(rows.sources) == len(lines) - 1
-        assert f"{rows.sources[-1]}\t{rows.targets[-1]}" == lines[-1]
 
 
 def test_classification_by_default_columns_names_and_class_ids(tmp_path: Path) -> None:
@@ -170,14 +150,6 @@ def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
     assert split_rows(rows, seed=1) != (first, second)
 
 
-def test_pairs_are_split_by_both_texts(tmp_path: Path) -> None:
-    lines = "".join(f"same\tother {row // 2}\t1\n" for row in range(40))
-    path = write(tmp_path / "a.tsv", "text\tpair\tlabel\n" + lines)
-    parts = split_rows(classification.read_rows(path, text_pair_column="pair"), seed=0)
-    assert [len(part.sources) for part in parts] == [20, 20]
-    assert all(set(map(part.pairs.count, part.pairs)) == {2} for part in parts if part.pairs)
-
-
 def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:
     stars = ["1", "2", "3"]
     path = write(tmp_path / "a.csv", "sentence,label\ngood,3\nbad,1\n")
@@ -185,12 +157,6 @@ def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "b.csv", "sentence,label\ngood,0\n")
     with raises(InputError, "label-unknown"):
         classification.read_rows(path, labels=stars)
-
-
-def test_labels_are_taken_as_they_are_without_a_checkpoint(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "text,label\nx,yes\ny,7\n")
-    rows = classification.read_rows(path)
-    assert (rows.targets, rows.labels) == (["yes", "7"], None)
 
 
 def test_classification_columns_default_to_the_first_two(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from compressor.errors import CompressWarning, InputError, UsageError
-from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, count_shared, require_task, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.rows import write
@@ -83,28 +81,6 @@ def test_a_query_is_on_one_side_of_a_split(tmp_path):
     assert count_shared(other, rows) == 1
 
 
-BAD = {
-    "no number": ("regression", "text\tscore\na\t1\nb\tx\n", "score-not-number", ":3:"),
-    "infinite": ("regression", "text\tscore\na\t1e999\n", "score-not-number", ":2:"),
-    "no score": ("regression", "text\tscore\na\t\n", "cell-empty", ":2:"),
-    "empty pair": ("regression", "sentence1\tsentence2\tscore\na\t \t1\n", "cell-empty", ":2:"),
-    "half relevant": ("reranking", "query\ttext\tlabel\na\tb\t1\na\tb\t0.5\n",
-                      "relevance-not-whole", ":3:"),
-    "negative": ("reranking", "query\ttext\tlabel\na\tb\t-1\n", "relevance-not-whole", ":2:"),
-    "empty query": ("reranking", "query\ttext\tlabel\n\tb\t1\n", "cell-empty", ":2:"),
-    "no text": ("reranking", "query\tlabel\na\t1\n", "column-missing", " has no column 'text'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_rows_name_file_and_line(case: str, tmp_path):
-    task, content, error, place = BAD[case]
-    path = write(tmp_path / "a.tsv", content)
-    with raises(InputError, error) as caught:
-        TASKS[task].read_rows(path)
-    assert f"{path}{place}" in str(caught.value)
-
-
 @torch.no_grad()
 def test_the_loss_of_regression_is_half_the_squared_error(scorers, tmp_path):
     rows, batch = batch_of(regression, scorers[1], write_scores(tmp_path / "a.tsv"))
@@ -140,19 +116,6 @@ def test_distillation_matches_the_numbers():
     assert float(reranking.divergence(*ranked)) == pytest.approx((1 + 2.5**2) / 2)
     numbers = [regression.predictions(x[:, :1]) for x in (first, second)]
     assert float(regression.divergence(*numbers)) == pytest.approx((1 + 1.5**2) / 2)
-
-
-@pytest.mark.parametrize("name", ["second-order", "taylor", "ablation", "relevance"])
-def test_methods_score_the_units_of_a_reranker(name: str, scorers, tmp_path):
-    checkpoint = scorers[1]
-    _, batch = batch_of(reranking, checkpoint, write_queries(tmp_path / "a.tsv", 4))
-    job = ScoringJob(
-        checkpoint.model, checkpoint.attention, Mask.full(checkpoint.attention), [batch],
-        reranking, checkpoint.tokenizer,
-    )  # fmt: skip
-    scores = score_units(METHODS[name](), job)
-    assert {n: len(v) for n, v in scores.values.items()} == {x.name: 4 for x in job.layers}
-    assert any(value != 0 for values in scores.values.values() for value in values)
 
 
 def test_which_task_a_checkpoint_is_for(scorers):

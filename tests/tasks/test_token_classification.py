@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.evaluation import metrics_of
-from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
 from tests.helpers.heads import TAGS, save_head, save_tagger, write_tagged
-from tests.helpers.rows import require_refused, write
+from tests.helpers.rows import write
 
 task = TASKS["token-classification"]
 CONLL = "-DOCSTART- O\n\nEU\tB-per\nrejects\tO\n\n\nthe O\n"
@@ -42,37 +40,6 @@ def test_columns_and_json_lists_are_the_same_rows(tmp_path):
     assert named.sha256 == rows.sha256
     four = task.read_rows(write(tmp_path / "a.txt", "EU NNP B-NP B-per\nrejects VBZ B-VP O\n"))
     assert four.targets == ["B-per O"]
-
-
-BAD = {
-    "one column": ("a.conll", "EU B-per\nrejects\n", "cell-count-differs", ":2:"),
-    "more columns": ("a.conll", "EU B-per\nrejects VBZ O\n", "cell-count-differs", ":2:"),
-    "no word": ("a.tsv", "EU\tB-per\n\tO\n", "cell-empty", ":2:"),
-    "no tag": ("a.tsv", "EU\tB-per\nrejects\t\n", "tag-not-a-word", ":2:"),
-    "other tag": ("a.conll", "EU B-per\nrejects B-pre\n", "label-unknown", ":2:"),
-    "space": ("a.jsonl", '{"tokens": ["a b"], "tags": ["O"]}', "word-with-space", ":1:"),
-    "fewer tags": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a"], "tags": []}',
-                   "tags-do-not-match-words", ":2:"),
-    "no list": ("a.jsonl", '{"tokens": "a", "tags": ["O"]}', "cell-not-list", ":1:"),
-    "no words": ("a.jsonl", '{"tokens": [], "tags": []}', "tags-do-not-match-words", ":1:"),
-    "number": ("a.jsonl", '{"tokens": [3], "tags": ["O"]}', "cell-not-text", ":1:"),
-    "no column": ("a.jsonl", '{"words": [], "tags": []}', "column-missing", ""),
-    "nothing": ("a.conll", "\n\n", "too-few-rows", ""),
-    "suffix": ("a.csv", "a,O\n", "format-unknown", ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_rows_name_file_and_line(case: str, tmp_path):
-    require_refused(task, tmp_path, BAD[case], TAGS)
-
-
-def test_options_of_tables_are_refused_for_columns(tmp_path):
-    path = write(tmp_path / "a.conll", CONLL)
-    with raises(UsageError, "columns-of-plain-text"):
-        task.read_rows(path, text_column="w")
-    with raises(UsageError, "header-of-plain-text"):
-        task.read_rows(path, header=False)
 
 
 @torch.no_grad()
@@ -121,18 +88,6 @@ def test_text_without_labels_is_every_word_of_it(tagger, tmp_path):
         [word for _, word in example.target]
         for example in task.encode(rows, tagger.tokenizer, tagger.max_source_tokens)
     ]
-
-
-@pytest.mark.parametrize("name", ["second-order", "ablation", "relevance", "confidence"])
-def test_methods_score_heads(name: str, tagger, tmp_path):
-    _, _, batches = encoded(tagger, write_tagged(tmp_path / "a.conll", 9))
-    heads = [x for x in tagger.layers if x.is_attention]
-    job = ScoringJob(tagger.model, heads, Mask.full(heads), batches, task, tagger.tokenizer)
-    scores = score_units(METHODS[name](), job)
-    assert {layer: len(values) for layer, values in scores.values.items()} == {
-        x.name: x.units for x in heads
-    }
-    assert any(value for values in scores.values.values() for value in values)
 
 
 def test_labels_of_several_words_are_refused(tmp_path):

@@ -16,7 +16,6 @@ from compressor.runtime.artifact import (
 from compressor.runtime.batching import Batch
 from compressor.runtime.engines.engine import BASE, Engine
 from compressor.storage.input_files import read_json
-from compressor.storage.manifest import GRAPHS_FILE
 
 _MODEL, _SHARED = "model.bin", "shared_vocabulary.json"
 _SEPARATE = ("source_vocabulary.json", "target_vocabulary.json")
@@ -30,6 +29,7 @@ class CTranslate2(Engine):
     name = package = "ctranslate2"
     versions = ((4, 8), (5, 0))
     kinds = ("encoder-decoder",)
+    reads_graphs = False
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
@@ -61,18 +61,9 @@ class CTranslate2(Engine):
 
     def translator(self) -> OpenedTranslator:
         setup = self.setup
-        opened = OpenedTranslator(
+        return OpenedTranslator(
             setup.directory / CTRANSLATE2_DIRECTORY, setup.precision, setup.threads, setup.workers
         )
-        wanted, _ = setup.artifact.scored or (0, None)
-        if opened.vocabulary != wanted:
-            raise InputError(
-                f"{setup.directory}: the model in {CTRANSLATE2_DIRECTORY}/ has "
-                f"{opened.vocabulary} tokens, but {GRAPHS_FILE} says {wanted}; export the model "
-                "again",
-                id="graphs-disagree",
-            )
-        return opened
 
 
 class OpenedTranslator:
@@ -107,11 +98,6 @@ class OpenedTranslator:
                 id="ctranslate2-model-invalid",
             ) from error
         self._ids = {name: number for number, name in enumerate(self.targets)}
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens there are on the target's side."""
-        return len(self.targets)
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
         """As in `TokenGenerator`.

@@ -22,30 +22,8 @@ from compressor.runtime.session import require_device
 BASE = "fp32"
 
 
-@dataclass(frozen=True)
-class Value:
-    """An input or output of a graph, described as onnxruntime does.
-
-    Args:
-        shape: a number, or anything else where the size is not fixed.
-        type: of its numbers: `tensor(float)`, `tensor(int64)`, …
-    """
-
-    name: str
-    shape: Sequence[object]
-    type: str
-
-
 class LogitsModel(Protocol):
     """An opened graph from tokens to logits."""
-
-    @property
-    def inputs(self) -> Sequence[Any]:
-        """Each a `Value`."""
-
-    @property
-    def outputs(self) -> Sequence[Any]:
-        """Each a `Value`."""
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """The logits [rows, outputs] of a padded batch; threads may call it at the same time."""
@@ -95,6 +73,7 @@ class Engine(ABC):
         package: that has to be installed, and the first and the first too new version of it.
         kinds: of models that it runs: `encoder`, `encoder-decoder`.
         compiles: whether compiled models can be kept in a directory.
+        reads_graphs: whether it runs the graphs; else it reads a model in a format of its own.
         dense_only: whether it is there to compare with: it runs dense models, and no others.
     """
 
@@ -103,6 +82,7 @@ class Engine(ABC):
     versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]
     kinds: ClassVar[tuple[str, ...]]
     compiles: ClassVar[bool] = False
+    reads_graphs: ClassVar[bool] = True
     dense_only: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:

@@ -94,11 +94,10 @@ class _LogitsSession:
 
     def __init__(self, session: InferenceSession, setup: Setup) -> None:
         self._session, self._directory = session, setup.directory
-        self.inputs, self.outputs = session.get_inputs(), session.get_outputs()
+        self._inputs = [value.name for value in session.get_inputs()]
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        feeds = {value.name: batch[value.name] for value in self.inputs}
+        feeds = {name: batch[name] for name in self._inputs}
         with run_errors(self._directory):
             logits: NDArray[Any] = self._session.run(["logits"], feeds)[0]
-        # The check of the graph lets float16 logits pass, too.
         return logits.astype(np.float32, copy=False)

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine, Value
+from compressor.runtime.engines.engine import BASE, Engine
 
 _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
-_TYPES = {"f32": "tensor(float)", "f16": "tensor(float16)", "i64": "tensor(int64)"}
 
 
 class OpenVino(Engine):
@@ -104,12 +103,12 @@ class _LogitsRequests:
     def __init__(self, compiled: Any, directory: Path) -> None:
         self._compiled, self._directory = compiled, directory
         self._requests = threading.local()
-        self.inputs, self.outputs = _values(compiled.inputs), _values(compiled.outputs)
+        self._inputs = [port.get_any_name() for port in compiled.inputs]
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         if not hasattr(self._requests, "request"):
             self._requests.request = self._compiled.create_infer_request()
-        feeds = {value.name: batch[value.name] for value in self.inputs}
+        feeds = {name: batch[name] for name in self._inputs}
         try:
             # The request reads the arrays where they are, and its outputs are copied.
             found = self._requests.request.infer(feeds, share_inputs=True)
@@ -118,18 +117,6 @@ class _LogitsRequests:
             raise _unusable(what, error) from error
         logits: NDArray[np.float32] = found["logits"]
         return logits.astype(np.float32, copy=False)
-
-
-def _values(ports: Any) -> list[Value]:
-    return [
-        Value(
-            # A tensor that an Identity renames has both names here.
-            "logits" if "logits" in port.get_names() else port.get_any_name(),
-            [d.get_length() if d.is_static else None for d in port.get_partial_shape()],
-            _TYPES.get(port.get_element_type().get_type_name(), str(port.get_element_type())),
-        )
-        for port in ports
-    ]
 
 
 def _unusable(what: str, error: Exception) -> InputError:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine, Setup, Value
+from compressor.runtime.engines.engine import BASE, Engine, Setup
 from compressor.runtime.generation import Generation
 from compressor.runtime.session import choose_device
 from compressor.storage.input_files import read_json
@@ -34,6 +34,7 @@ class PyTorch(Engine):
     package = "torch"
     versions = ((2, 11), (3, 0))
     kinds: ClassVar[tuple[str, ...]] = ("encoder", "encoder-decoder")
+    reads_graphs = False
     dense_only = True
     compiled: ClassVar[bool] = False
 
@@ -124,14 +125,10 @@ class _Logits:
 
     def __init__(self, torch: Any, model: Any, setup: Setup) -> None:
         self._torch, self._model, self._device = torch, model, setup.device
-        artifact: Any = setup.artifact
-        every_token = (None,) if artifact.every_token else ()
-        self.inputs = [Value(n, (None, None), "tensor(int64)") for n in artifact.inputs]
-        shape = (None, *every_token, model.config.num_labels)
-        self.outputs = [Value("logits", shape, "tensor(float)")]
+        self._inputs = setup.artifact.inputs
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        feeds = _feeds(self._torch, batch, [value.name for value in self.inputs], self._device)
+        feeds = _feeds(self._torch, batch, self._inputs, self._device)
         with self._torch.inference_mode():
             logits: NDArray[np.float32] = self._model(**feeds).logits.float().cpu().numpy()
         return logits

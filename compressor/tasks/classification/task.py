@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.tasks.labeled import LabelTask, known_labels
-from compressor.tasks.rows import LabelNames, Rows
+from compressor.tasks.labels import LabelTask, known_labels
+from compressor.tasks.rows import LabelNames, Rows, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import Classifier
+    from compressor.tasks.batching import Tensors
 
 
 class Classification(LabelTask):
@@ -22,12 +22,9 @@ class Classification(LabelTask):
     name = "classification"
     metrics = ("accuracy", "macro_f1", "mcc")
     runtime = "compressor.runtime:Classifier"
-    pipeline_tag = "text-classification"
     usage = 'print(model.classify(["First text.", "Second one."]))'
     answers = "labels"
-    learning_rate = 5e-5
     text_learning_rate = 2e-4
-    hidden_weight = 1.0
 
     def require(self, config: Any, where: Path) -> None:
         """Check that the model chooses one of several classes."""
@@ -54,25 +51,21 @@ class Classification(LabelTask):
     def blank_answer(self, labels: LabelNames) -> str:
         return (labels or [""])[0]
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Cross-entropy of the right classes in nats, summed over the rows of the batch."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(self.logits(model, batch).float(), batch["labels"], reduction="sum")
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         """Names of the most probable classes."""
         names = self.label_names(model.config)
         return [names[label] for label in logits.argmax(-1).tolist()]
 
     def answer(
-        self,
-        runtime: Classifier,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        num_beams: int | None = None,
+        self, runtime: Classifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """Names of the most probable classes; there is nothing to search."""
+        """Names of the most probable classes."""
         return runtime.classify(sources, pairs)
 
 

@@ -14,7 +14,7 @@ optimization", section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,13 @@ from compressor.tasks.batching import Example
 from compressor.tasks.embedding import rows as embedding_rows
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.ranked import METRICS, require_queries
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import Embedder
+    from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 # Half the squared distance over the squared length of embeddings that count as the same; of those
@@ -95,14 +96,14 @@ class Embedding(EncoderTask):
         texts = replace(rows, sources=begun, pairs=None)
         return super().encode(texts, tokenizer, max_source_tokens)
 
-    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The embeddings, [batch, width]; of length 1 where they are compared by the cosine."""
         from torch.nn.functional import normalize
 
         found = super().logits(model, batch)
         return normalize(found.float(), dim=-1) if _by_cosine(model) else found
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The sum of all rows' parts in their directions."""
         import torch
 
@@ -127,7 +128,7 @@ class Embedding(EncoderTask):
         far, length = (found - wanted).square().sum(-1), wanted.square().sum(-1)
         return (far / length.clamp_min(_LEAST)).sum() / 2
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         raise UsageError(
             "a model for embeddings has no answer to a text alone; give pairs of texts with a "
             "score to `compress evaluate`",
@@ -145,8 +146,9 @@ class Embedding(EncoderTask):
     def answer(
         self,
         runtime: Embedder,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        sources: Texts,
+        pairs: Texts | None = None,
+        *,
         num_beams: int | None = None,
         prompts: tuple[str | None, str | None] = (None, None),
     ) -> list[str]:

@@ -7,21 +7,21 @@ between them, and in JSON they are a list. No label at all is an answer, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.tasks.cells import cell_text
-from compressor.tasks.classification.labels import Labels
-from compressor.tasks.labeled import LabelTask, known_labels
-from compressor.tasks.rows import LabelNames, Rows
+from compressor.tasks.labels import Labels, LabelTask, known_labels
+from compressor.tasks.rows import LabelNames, Rows, Texts
 from compressor.tasks.tables import Record, RowTable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import MultiLabelClassifier
+    from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 IN_CELLS, BETWEEN = "|", "\t"
@@ -33,11 +33,8 @@ class MultiLabel(LabelTask):
     name = "multilabel"
     metrics = ("micro_f1", "macro_f1")
     runtime = "compressor.runtime:MultiLabelClassifier"
-    pipeline_tag = "text-classification"
     usage = 'print(model.classify(["First text.", "Second one."]))'
     answers = "sets of labels"
-    learning_rate = 5e-5
-    hidden_weight = 1.0
 
     def require(self, config: Any, where: Path) -> None:
         """Check that the model has several labels, whose names cells can hold."""
@@ -87,7 +84,7 @@ class MultiLabel(LabelTask):
         given = [set(target.split(BETWEEN)) for target in rows.targets]
         return [tuple(float(name in names) for name in labels) for names in given]
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -106,7 +103,7 @@ class MultiLabel(LabelTask):
         left_out = (-wanted).sigmoid() * (logsigmoid(-wanted) - logsigmoid(-found))
         return (given + left_out).sum()
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         """Names of the labels with a probability over 0.5."""
         names = self.label_names(model.config)
         rows = (logits > 0).tolist()
@@ -120,13 +117,9 @@ class MultiLabel(LabelTask):
         return same
 
     def answer(
-        self,
-        runtime: MultiLabelClassifier,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        num_beams: int | None = None,
+        self, runtime: MultiLabelClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """Names of the labels with a probability over 0.5; there is nothing to search."""
+        """Names of the labels with a probability over 0.5."""
         return [BETWEEN.join(labels) for labels in runtime.classify(sources, pairs)]
 
 

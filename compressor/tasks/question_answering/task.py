@@ -7,7 +7,7 @@ there is no answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ from compressor.errors import InputError, UsageError
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.question_answering import rows as question_rows
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from compressor.runtime import QuestionAnswerer
     from compressor.runtime.windows import Window
+    from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 _NEVER = -1e4  # the logit of padding
@@ -48,8 +49,6 @@ class QuestionAnswering(EncoderTask):
     answers = "starts and ends"
     head_on_tokens = True
     one_example_per_row = False
-    learning_rate = 5e-5
-    hidden_weight = 1.0
 
     def require(self, config: Any, where: Path) -> None:
         """Check that each token has two logits."""
@@ -110,9 +109,6 @@ class QuestionAnswering(EncoderTask):
                 )
         return examples
 
-    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
-        return Example(row, sentence(2 + row % 9), (0, 1))
-
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         return Example(row, source, (0, 0))
 
@@ -122,7 +118,7 @@ class QuestionAnswering(EncoderTask):
 
         return torch.tensor([example.target for example in examples])
 
-    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Of each token to be the start, and the end: [batch, 2, window].
 
         They are as many in every batch, those of padding far below all others, so that rows of
@@ -139,24 +135,24 @@ class QuestionAnswering(EncoderTask):
         masked = logits.transpose(1, 2).masked_fill(~real, _NEVER)
         return torch.nn.functional.pad(masked, (0, width - tokens), value=_NEVER)
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Cross-entropy of the starts and of the ends in nats, summed over the batch."""
         from torch.nn.functional import cross_entropy
 
         logits = self.logits(model, batch).flatten(0, 1)  # [batch x 2, window]
         return cross_entropy(logits, batch["labels"].flatten(), reduction="sum")
 
-    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+    def loss_terms(self, batch: Tensors) -> int:
         """Two for each window."""
         return batch["labels"].numel()
 
-    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def term_mask(self, batch: Tensors) -> Tensor:
         """Start and end of every window, [batch, 2] bool."""
         import torch
 
         return torch.ones_like(batch["labels"], dtype=torch.bool)
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         raise UsageError(
             "an answer is chosen from all windows of its context; give the artifact to `compress "
             "evaluate`",
@@ -177,12 +173,13 @@ class QuestionAnswering(EncoderTask):
     def answer(
         self,
         runtime: QuestionAnswerer,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        sources: Texts,
+        pairs: Texts | None = None,
+        *,
         num_beams: int | None = None,
         null_answers: bool = False,
     ) -> list[str]:
-        """The answers' texts, empty where there is none; there is nothing to search."""
+        """The answers' texts, empty where there is none."""
         assert pairs is not None  # `read_texts` gives contexts
         found = runtime.answers(sources, pairs, null_answers=null_answers)
         return [answer.text for answer in found]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.model.cross_encoder import SIGMOID, activation_of
 from compressor.tasks.cells import number_text
-from compressor.tasks.rows import Rows
+from compressor.tasks.rows import Rows, Texts
 from compressor.tasks.scores import ScoreTask
 from compressor.tasks.tables import Record, RowTable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 # Of the largest number of a batch: numbers that differ by less count as the same.
@@ -53,7 +54,7 @@ class Regression(ScoreTask):
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Half the squared error, summed over the rows of the batch."""
         scores = _activated(self.scores(self.logits(model, batch)).float(), model)
         return (scores - batch["labels"].to(scores)).square().sum() / 2
@@ -63,17 +64,13 @@ class Regression(ScoreTask):
         same: list[bool] = (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
         return same
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         return [repr(x) for x in _activated(self.scores(logits), model).tolist()]
 
     def answer(
-        self,
-        runtime: Any,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        num_beams: int | None = None,
+        self, runtime: Any, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """The numbers; there is nothing to search."""
+        """The numbers."""
         return [repr(x) for x in runtime.predict(sources, pairs).tolist()]
 
 

@@ -21,6 +21,7 @@ from compressor.tasks.tables import Record, RowTable
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 _SAME = 0.05  # of a probability: texts whose relevance differs by less count as the same
@@ -73,7 +74,7 @@ class Reranking(ScoreTask):
     def require_answers(self, rows: Rows) -> None:
         require_queries(rows)
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Binary cross-entropy of the score in nats, summed over the rows of the batch."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 

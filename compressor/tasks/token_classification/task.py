@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.classification.labels import Labels
-from compressor.tasks.labeled import LabelTask, known_labels
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
+from compressor.tasks.labels import Labels, LabelTask, known_labels
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 from compressor.tasks.token_classification import rows as tag_rows
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import TokenClassifier
+    from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 
@@ -48,8 +48,6 @@ class TokenClassification(LabelTask):
     usage = 'print(model.tag(["First text.", "Second one."]))'
     answers = "labels of tokens"
     head_on_tokens = True
-    learning_rate = 5e-5
-    hidden_weight = 1.0
 
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
         """Of labels without prefixes, as parts of speech are, the share of right ones alone.
@@ -137,10 +135,6 @@ class TokenClassification(LabelTask):
             )
         return examples
 
-    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
-        source = sentence(2 + row % 9)
-        return Example(row, source, tuple((0, word) for word in range(len(source))))
-
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         return Example(row, source, tuple((0, word) for word in range(len(source))))
 
@@ -154,7 +148,7 @@ class TokenClassification(LabelTask):
             line[: len(example.target)] = torch.tensor(example.target)
         return labels
 
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Cross-entropy of the right labels in nats, summed over the words of the batch."""
         from torch.nn.functional import cross_entropy
 
@@ -162,28 +156,22 @@ class TokenClassification(LabelTask):
         labels = batch["labels"][..., 0].flatten()
         return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
-    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+    def loss_terms(self, batch: Tensors) -> int:
         """The number of words, at least 1."""
         return max(1, int(self.term_mask(batch).sum()))
 
-    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def term_mask(self, batch: Tensors) -> Tensor:
         """The first token of each word, [batch, tokens] bool."""
         return batch["labels"][..., 0] != IGNORED
 
-    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
-        raise AssertionError("`batch_answers` knows which tokens are words")
-
-    def batch_answers(self, model: nn.Module, batch: Mapping[str, Tensor]) -> list[str]:
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         """The labels of the words of each line up to the last that has a token; `O` without one."""
         from compressor.runtime.entities import OUTSIDE
 
         names = self.label_names(model.config)
         answers = []
-        for best, words in zip(
-            self.logits(model, batch).argmax(-1).tolist(),
-            batch["labels"][..., 1].tolist(),
-            strict=True,
-        ):
+        lines = logits.argmax(-1).tolist(), batch["labels"][..., 1].tolist()
+        for best, words in zip(*lines, strict=True):
             found = [OUTSIDE] * (max(words) + 1 if max(words) >= 0 else 0)
             for label, word in zip(best, words, strict=True):
                 if word != IGNORED:
@@ -196,13 +184,9 @@ class TokenClassification(LabelTask):
         return logits[attention_mask.astype(bool)]
 
     def answer(
-        self,
-        runtime: TokenClassifier,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        num_beams: int | None = None,
+        self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """The labels of the words; there is nothing to search."""
+        """The labels of the words."""
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
 
 

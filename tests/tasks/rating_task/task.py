@@ -16,14 +16,11 @@ class Rating(EncoderTask):
     """A number for each text; the loss is half the squared error."""
 
     name = "rating"
-    metrics = ("rank_correlation",)
+    metrics = ("within_one",)
     columns = ("text_column", "label_column")
     runtime = "tests.tasks.rating_task.runtime:Rater"
-    pipeline_tag = "text-classification"  # the hub has no tag of its own
     usage = 'print(model.numbers(["First text.", "Second one."]))'
     answers = "numbers"
-    learning_rate = 5e-5
-    hidden_weight = 1.0
 
     def require(self, config: Any, where: Path) -> None:
         if config.num_labels != 1:
@@ -48,7 +45,7 @@ class Rating(EncoderTask):
         logits = self.logits(model, batch)[:, 0]
         return (logits - batch["labels"].to(logits)).square().sum() / 2
 
-    def answers_of(self, logits: Any, model: Any) -> list[str]:
+    def answers_of(self, logits: Any, batch: Any, model: Any) -> list[str]:
         return [str(value) for value in logits[:, 0].tolist()]
 
     def same_answers(self, actual: Any, expected: Any) -> list[bool]:

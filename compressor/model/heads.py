@@ -1,0 +1,186 @@
+"""Classes of transformers that open checkpoints: what the models of each need beside it.
+
+To add one, add a line to `ENCODER_HEADS`; where its models need more than transformers gives them,
+with a subclass of `Head`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError
+from compressor.model.cross_encoder import is_cross_encoder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compressor.model.sentence_settings import SentenceSettings
+
+_ANY = "AutoModel"
+# Ending of a class of transformers -> what its models do that nothing here is for.
+_OTHER_HEADS = {
+    "ForMultipleChoice": "chooses one of several texts",
+    "LMHeadModel": "continues texts",
+    "ForCausalLM": "continues texts",
+    "EncoderModel": "is an encoder–decoder without its decoder",
+}
+_GENERATES = "ForConditionalGeneration"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A class of transformers.
+
+    Args:
+        auto_class: its name.
+        task: what its models are usually for.
+    """
+
+    auto_class: str
+    task: str
+
+    @property
+    def ending(self) -> str:
+        """What the names of its models' classes end with; empty of a model without a head."""
+        return self.auto_class.removeprefix(_ANY)
+
+    def usual_task(self, config: Any) -> str:
+        """What a model with this configuration is for, where the user does not say."""
+        return self.task
+
+    def complete(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        directory: Path,
+        settings: SentenceSettings | None,
+        allow_pickle: bool,
+    ) -> None:
+        """Add to a loaded model and its tokenizer what transformers leaves out, in place.
+
+        Args:
+            directory: of the checkpoint.
+            settings: of sentence-transformers, where the checkpoint has some.
+
+        Raises:
+            InputError: the checkpoint asks for something else than what is supported.
+        """
+        from compressor.model.sentence_texts import follow_settings
+
+        config: Any = model.config
+        if is_cross_encoder(config):
+            follow_settings(tokenizer, config, settings)
+
+    def save(self, model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
+        """Write what `complete` added to a model, beside its weights.
+
+        Args:
+            tokens: the most that it reads.
+            source: the directory of the checkpoint that it was made from.
+        """
+
+
+class _Classifier(Head):
+    """Of texts, or of pairs of texts."""
+
+    def usual_task(self, config: Any) -> str:
+        """By the number of outputs, and by what the configuration says they are."""
+        if config.problem_type == "multi_label_classification":
+            return "multilabel"
+        if config.num_labels != 1:
+            return self.task
+        return "reranking" if is_cross_encoder(config) else "regression"
+
+
+class _Reader(Head):
+    """Answers questions by a part of a text."""
+
+    def complete(self, model: nn.Module, *given: Any, **named: Any) -> None:
+        from compressor.model.span_logits import add_logits
+
+        add_logits(model)
+        super().complete(model, *given, **named)
+
+
+class _Encoder(Head):
+    """No head in transformers; the one of sentence-transformers makes embeddings."""
+
+    def complete(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        directory: Path,
+        settings: SentenceSettings | None,
+        allow_pickle: bool,
+    ) -> None:
+        from compressor.model.sentence_files import read_layout
+        from compressor.model.sentence_head import add_head
+        from compressor.model.sentence_texts import follow_settings
+
+        config: Any = model.config
+        width = int(config.hidden_size)
+        add_head(model, *read_layout(directory, width, settings, allow_pickle))
+        follow_settings(tokenizer, config, settings)
+
+    def save(self, model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
+        from compressor.model.sentence_files import write_layout
+
+        write_layout(model, tokens, source, directory)
+
+
+CLASSIFIER = _Classifier("AutoModelForSequenceClassification", "classification")
+ENCODER = _Encoder(_ANY, "embedding")
+# Of encoders, by the class.
+ENCODER_HEADS: dict[str, Head] = {
+    head.auto_class: head
+    for head in (
+        CLASSIFIER,
+        Head("AutoModelForTokenClassification", "token-classification"),
+        _Reader("AutoModelForQuestionAnswering", "question-answering"),
+        ENCODER,
+    )
+}
+TRANSLATOR = Head("AutoModelForSeq2SeqLM", "translation")
+
+
+def head_in(name: str) -> Head | None:
+    """The head that the name of a class, such as `BertForTokenClassification`, ends with.
+
+    Returns:
+        None where it names none: of an encoder alone, or one that was only pretrained.
+    """
+    heads = ENCODER_HEADS.values()
+    return next((x for x in heads if x.ending and name.endswith(x.ending)), None)
+
+
+def require_class(values: Mapping[str, Any], generates: bool, path: Path) -> None:
+    """Check that `architectures` in a configuration names no class that nothing here is for.
+
+    Args:
+        generates: whether models of the architecture have a decoder.
+
+    Raises:
+        InputError: it does.
+    """
+    names = values.get("architectures")
+    name = str(names[0])[:100] if isinstance(names, list) and names else ""
+    heads = dict(_OTHER_HEADS)
+    if generates:
+        for head in ENCODER_HEADS.values():
+            heads[head.ending or "-"] = f"is for {head.task}"
+    does = next((does for ending, does in heads.items() if name.endswith(ending)), None)
+    if does is None:
+        return
+    give = (
+        f"of encoder–decoders give one that generates texts (…{_GENERATES}), for other tasks an "
+        "encoder such as bert"
+        if generates
+        else "give one for classification, tokens, questions or embeddings"
+    )
+    raise InputError(
+        f"{path} names the class {name}, which {does}, and that is not supported; {give}",
+        id="architecture-variant-unsupported",
+    )
