@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from compressor.errors import UsageError
-from compressor.importance import ScoringMethod
 from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
-from compressor.options.declare import Section, option
+from compressor.options.declare import Section, option, split_commas
 from compressor.options.table import Table
 from compressor.recovery.reconstruct import Reconstruct
 from compressor.request.methods import DEFAULT_METHOD, AnyScoring
 from compressor.request.sections import (
     DEVICE,
     SEED,
-    TASK,
-    Access,
     CalibrationData,
     Columns,
     Data,
@@ -66,31 +62,16 @@ class StudyRequest(Section):
     seed: int = SEED
     device: Device = DEVICE
 
-    @property
-    def checkpoints(self) -> list[str]:
-        """The models to study; of several, the last is the main one."""
-        return [self.model.path]
-
-    @property
-    def scoring(self) -> ScoringMethod | None:
-        """The scoring method; None where nothing is scored."""
-        return getattr(self, "method", None)
+    def checkpoints(self) -> list[ModelSection]:
+        """The models to study; with several, the last is the main one."""
+        paths = self.model.path if isinstance(self.model.path, list) else [self.model.path]
+        return [self.model.model_copy(update={"path": path}) for path in paths]
 
 
-def _percentages(value: Any) -> Any:
-    """`0,20,40` as numbers."""
-    parts = value.split(",") if isinstance(value, str) else value
-    numbers = [int(p) if isinstance(p, str) and p.strip().isdecimal() else p for p in parts]
-    wrong = any(not isinstance(n, int) or not 0 <= n <= 100 for n in numbers)
-    if wrong or numbers != sorted(set(numbers)):
-        raise UsageError(
-            f"--points {value}: give percentages from 0 to 100 in rising order, as in 0,20,40",
-            id="points-invalid",
-        )
-    return numbers
-
-
-Percentages = Annotated[list[int], BeforeValidator(_percentages)]
+Percentage = Annotated[int, Field(ge=0, le=100)]
+Percentages = Annotated[
+    list[Percentage], BeforeValidator(split_commas), AfterValidator(lambda x: sorted(set(x)))
+]
 _POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 
 
@@ -152,16 +133,15 @@ class AgreementStudy(StudyRequest):
     method: AnyScoring = _METHOD
 
 
-class TrainingModels(Access):
+class TrainingModels(ModelSection):
     """Checkpoints of one training."""
 
-    path: list[str] = option(
+    path: list[str] = option(  # type: ignore[assignment]
         first=True,
         flag="--checkpoint",
         min_length=2,
         help="A checkpoint; repeat in the order of training.",
     )
-    task: str | None = TASK
 
 
 class TrainingStudy(MeasuringStudy):
@@ -172,14 +152,10 @@ class TrainingStudy(MeasuringStudy):
         "compress study training --checkpoint EARLY --checkpoint LAST --calibration train.tsv "
         "--test test.tsv -o out"
     )
-    model: TrainingModels  # type: ignore[assignment]
+    model: TrainingModels
     data: ScoredAndTestRows
     method: AnyScoring = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
-
-    @property
-    def checkpoints(self) -> list[str]:
-        return self.model.path
 
 
 class RolesStudy(StudyRequest):

@@ -1,81 +1,47 @@
-"""Options of studies, and orders of heads that are known; no model is needed."""
+"""Options of studies, the order in which heads are removed, and Holm's correction."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask
 from compressor.options.declare import flags_of
-from compressor.study import STUDIES, agreement, curve, training
+from compressor.study import STUDIES
+from compressor.study.curve import removals
+from compressor.study.quality import holm
 from tests.helpers.errors import raises
 from tests.helpers.recipes import request
-
-
-def scores(**values: list[float]) -> Scores:
-    layers = {name.replace("_0", "_self.0"): tuple(found) for name, found in values.items()}
-    return Scores(layers, "made", "made", {})
+from tests.helpers.studies import scores
 
 
 def test_heads_are_removed_in_ascending_order_within_their_kind():
-    found = scores(encoder_0=[0.5, 0.1, 0.3], decoder_0=[0.2, 0.9])
-    full = Mask({name: (True,) * len(values) for name, values in found.values.items()})
-    removed = curve.removals(found, full, "encoder_self", (0, 50, 100))
+    given = scores(encoder=[0.5, 0.1, 0.3], decoder=[0.2, 0.9])
+    full = Mask({name: (True,) * len(values) for name, values in given.values.items()})
+    removed = removals(given, full, "encoder_self", (0, 50, 100))
     assert [mask.total() - mask.count() for mask in removed] == [0, 2, 3]
     assert removed[1].keep == {
         "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
     }  # fmt: skip
-    assert curve.removals(found, full, "heads", (40,))[0].keep == {
+    assert removals(given, full, "heads", (40,))[0].keep == {
         "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
     }  # fmt: skip
 
 
-def test_ranking_counts_the_finally_most_important_quarter():
-    """Of eight heads the top two are heads 6 and 7 at last, and 7 and 0 at first."""
-    first = scores(encoder_0=[7, 1, 2, 3], decoder_0=[4, 5, 6, 8])
-    last = scores(encoder_0=[1, 2, 3, 4], decoder_0=[5, 6, 7, 8])
-    found = training.ranking(first, last)
-    assert (found["top"], found["shared"], found["by_chance"]) == (2, 1, 0.5)
-    assert found["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
-
-
-def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
-    """With two heads above zero each, and not the same ones, the rest is shared by position."""
-    first = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 0, 0, 3, 4])
-    last = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 3, 4, 0, 0])
-    found = agreement.compared(first, last, seed=0)
-    assert [row["units"] for row in found["lowest"]] == [2, 3, 5, 6, 8]
-    assert all(row["shared"] is None and row["p"] is None for row in found["lowest"])
-    top = training.ranking(first, last)  # four of sixteen, of which two are zero
-    assert (top["top"], top["shared"], top["p"]) == (4, None, None)
-    assert -1 < top["spearman"] < 0
-
-
-def test_a_cut_beside_ties_is_counted():
-    first = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 1, 2, 3])
-    last = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 2, 3, 1])
-    lowest = {row["units"]: row for row in agreement.compared(first, last, seed=0)["lowest"]}
-    assert lowest[4]["shared"] == 4
-    assert lowest[4]["p"] == pytest.approx(1 / 70)
-    assert lowest[2]["shared"] is None
-    assert training.ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
-
-
-def test_correlations_that_are_undefined_are_not_interpreted():
-    constant = scores(encoder_0=[1, 1, 1, 1])
-    undefined = agreement.compared(constant, scores(encoder_0=[1, 2, 3, 4]), seed=0)
-    assert (undefined["correlations"][0]["spearman"], undefined["correlations"][0]["p"]) == (
-        None, None,
-    )  # fmt: skip
-    fine = agreement.compared(*[scores(encoder_0=[1, 2, 3, 4])] * 2, seed=0)
-    halves = {"two halves of the first": fine, "two halves of the other": undefined}
-    said = agreement.verdict({"the two data sets": fine} | halves)
-    assert "correlation of two halves of the other is not defined" in said
-    assert "data differ;" not in said
-    whole = agreement.verdict({"the two data sets": fine, "a": fine, "b": fine})
-    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00. " in whole
+def test_holm_rejects_what_the_step_down_procedure_rejects():
+    """Holm 1979 as it is written: compare the k-th smallest with level / (n - k + 1), stop once."""
+    p_values = [0.04, 0.001, 0.2, 0.012, 1.0, 0.012, 0.6, 0.0004]
+    adjusted = holm(p_values)
+    for level in (0.0032, 0.005, 0.05, 0.1, 0.3, 0.61, 0.9):
+        rejected = set()
+        for k, place in enumerate(np.argsort(p_values, kind="stable")):
+            if p_values[place] > level / (len(p_values) - k):
+                break
+            rejected.add(int(place))
+        assert {i for i, p in enumerate(adjusted) if p <= level} == rejected
 
 
 @pytest.mark.parametrize(
@@ -84,12 +50,10 @@ def test_correlations_that_are_undefined_are_not_interpreted():
         ("heads", {"model": "m"}, "option-missing", "--test"),
         ("agreement", {"model": "m", "calibration": "c"}, "option-missing", "--other"),
         ("training", {"checkpoint": ["m"], "test": "t"}, "option-invalid", "--checkpoint"),
-        ("curve", {"model": "m", "test": "t", "points": "50,20"}, "points-invalid", "--points"),
-        ("curve", {"model": "m", "test": "t", "points": "0,200"}, "points-invalid", "--points"),
+        ("curve", {"model": "m", "test": "t", "points": "0,200"}, "option-invalid", "--points"),
+        ("curve", {"model": "m", "test": "t", "points": "0,x"}, "option-invalid", "--points"),
         ("curve", {"model": "m", "test": "t", "recover": "distill"}, "name-unknown", "--recover"),
-        ("roles", {"model": "m", "from_word": "sum"}, "option-invalid", "--from-word"),
         ("layers", {"model": "m", "test": "t", "per": "example"}, "option-without-use", "--per"),
-        ("curve", {"model": "m", "test": "t", "ablate": "loss"}, "option-without-use", "--ablate"),
         ("roles", {"model": "m", "calibration_rows": 9}, "option-without-use", "--calibration"),
     ],
 )
@@ -99,20 +63,17 @@ def test_options_that_are_missing_wrong_or_without_effect_are_usage_errors(name,
     assert flag in str(caught.value)
 
 
-def test_a_study_has_only_its_own_flags():
+def test_a_study_has_its_own_flags_and_those_of_its_method():
     flags = {name: flags_of(kind).keys() for name, kind in STUDIES.items()}
-    assert "--conllu" in flags["roles"]
-    assert "--conllu" not in flags["heads"]
-    assert "--model" not in flags["training"]
+    assert [name for name in flags if "--conllu" in flags[name]] == ["roles"]
+    assert [name for name in flags if "--model" not in flags[name]] == ["training"]
     assert "--calibration" not in flags["heads"]
-
-
-def test_options_of_the_method_that_scores_are_taken():
-    common = {"model": "m", "test": "t", "calibration": "c", "text_column": "a"}
-    taken = request(STUDIES["layers"], **common, method="taylor", per="example")
-    assert taken.method.per == "example"
-    taken = request(STUDIES["curve"], **common, method="ablation", ablate="metric")
-    assert taken.method.ablate == "metric"
+    given = {"model": "m", "test": "t", "calibration": "c"}
+    assert request(STUDIES["layers"], **given, method="taylor", per="example").method.per == (
+        "example"
+    )
+    curve = request(STUDIES["curve"], **given, points="40,0,20,0")
+    assert curve.points == [0, 20, 40]
 
 
 def test_every_study_is_described():
