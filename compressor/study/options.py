@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -64,7 +64,8 @@ class StudyRequest(Section):
 
     def checkpoints(self) -> list[ModelSection]:
         """The models to study; with several, the last is the main one."""
-        paths = self.model.path if isinstance(self.model.path, list) else [self.model.path]
+        given: Any = self.model.path
+        paths = given if isinstance(given, list) else [given]
         return [self.model.model_copy(update={"path": path}) for path in paths]
 
 

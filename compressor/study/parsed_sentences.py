@@ -96,7 +96,7 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
     for row in rows:
         number = _NUMBER.fullmatch(row[0])
         if number is None or len(row) != COLUMNS:
-            raise ValueError(f"{row} are not a word's number and nine more columns")
+            raise ValueError(f"{row} is not a word's number and nine more columns")
         if "." not in row[0]:
             (multiword if number[2] else words)[int(number[1])] = row
     if list(words) != list(range(1, len(words) + 1)):

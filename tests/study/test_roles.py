@@ -52,7 +52,6 @@ def test_a_sentence_is_read_as_it_is_written(tmp_path):
         (conllu("1 w 0 root", "3 w 1 obj"), "numbered 1, 2"),
         (conllu("1 w 0 root", "2 w 7 obj"), "'7'"),
         (conllu("1 w _ _"), "'_'"),
-        (conllu("2-1 w _ _", "1 w 0 root", "2 w 1 obj"), "'2-1'"),
     ],
 )
 def test_malformed_sentences_are_errors_that_name_the_line(text, shown, tmp_path):
@@ -210,7 +209,7 @@ def test_syntactic_counts(name: str, from_word: str):
     ("ahead", "behind", "hits", "roles"),
     [
         (60, 40, [90, 60], [["syntactic"], []]),  # 30 points above
-        (6, 4, [9, 6], [[], []]),  # as far above, but on a handful of arcs: p = 0.09 for two heads
+        (6, 4, [9, 6], [[], []]),  # as far above, but on few arcs: p = 0.19 for four tests
         (600, 400, [690, 710], [[], ["syntactic"]]),  # significant, but the first by 9 points alone
     ],
 )
