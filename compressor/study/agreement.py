@@ -61,12 +61,12 @@ def study(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> Resul
     assert other is not None
     sets = {"first": rows.calibration, "other": other}
     scores = {name: model.score(method, part) for name, part in sets.items()}
-    pairs = {"the two data sets": tested_pair(scores["first"], scores["other"], seed)}
+    pairs = {"the two data sets": pair_with_p(scores["first"], scores["other"], seed)}
     for name, part in sets.items():
         # Two halves of one set differ by noise alone, which the sets' difference is held against.
         # They have half the rows, so they agree less than two whole samples would.
         first, second = (model.score(method, half(part, which)) for which in (0, 1))
-        pairs[f"two halves of the {name}"] = tested_pair(first, second, seed)
+        pairs[f"two halves of the {name}"] = pair_with_p(first, second, seed)
     data = {
         "other": facts_of(other),
         "signature": scores["first"].signature,
@@ -162,7 +162,7 @@ def compared_pair(first: Scores, second: Scores) -> dict[str, list[dict[str, Any
     return {"correlations": correlations, "lowest": lowest}
 
 
-def tested_pair(first: Scores, second: Scores, seed: int) -> dict[str, list[dict[str, Any]]]:
+def pair_with_p(first: Scores, second: Scores, seed: int) -> dict[str, list[dict[str, Any]]]:
     """`compared_pair` with a p-value `p` in each row; None where what it tests is undefined.
 
     In `correlations` it is two-sided by shuffling heads; in `lowest`, the probability of at least
@@ -234,7 +234,7 @@ def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[Repor
     """Two tables of named pairs, the correlations and the lowest units that both share.
 
     Args:
-        pairs: by name, of `compared_pair` or all of `tested_pair`.
+        pairs: by name, of `compared_pair` or all of `pair_with_p`.
         of: what the units are, in words.
     """
     ranks, lowest = [], []

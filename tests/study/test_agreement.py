@@ -17,7 +17,7 @@ from compressor.study.agreement import (
     comparison_text,
     flat,
     permutation_p,
-    tested_pair,
+    pair_with_p,
     verdict,
 )
 from compressor.study.training import ranking
@@ -58,12 +58,12 @@ def test_correlations_and_overlaps_of_all_heads_and_per_kind(levels: int | None)
 def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
     """Scores that are all the same, and agreement that is only the order of ties."""
     constant = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
-    undefined = tested_pair(sample(0, "taylor"), constant, seed=0)
+    undefined = pair_with_p(sample(0, "taylor"), constant, seed=0)
     assert {row["p"] for rows in undefined.values() for row in rows} == {None}
     assert {row["spearman"] for row in undefined["correlations"]} == {None}
     text = comparison_text(compare_scores([sample(0, "taylor"), constant]))
     assert "n/a: the cut falls between equal scores." in text
-    fine = tested_pair(sample(0, "taylor"), sample(0, "taylor"), seed=0)
+    fine = pair_with_p(sample(0, "taylor"), sample(0, "taylor"), seed=0)
     one_missing = verdict({"the two data sets": fine, "a": fine, "two halves": undefined})
     assert "correlation of two halves is not defined" in one_missing
     assert "data differ;" not in one_missing
@@ -74,7 +74,7 @@ def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
 def test_a_cut_between_ties_has_no_overlap_and_one_beside_them_has():
     first = scores(encoder=[0, 0, 0, 0], decoder=[1, 1, 2, 3])
     last = scores(encoder=[0, 0, 0, 0], decoder=[1, 2, 3, 1])
-    lowest = {row["units"]: row for row in tested_pair(first, last, seed=0)["lowest"]}
+    lowest = {row["units"]: row for row in pair_with_p(first, last, seed=0)["lowest"]}
     assert (lowest[4]["shared"], lowest[4]["p"]) == (4, pytest.approx(1 / 70))
     assert (lowest[2]["shared"], lowest[2]["p"]) == (None, None)
     assert ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
