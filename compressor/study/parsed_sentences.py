@@ -94,11 +94,11 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
     words: dict[int, list[str]] = {}
     multiword: dict[int, list[str]] = {}  # by the number of the first word
     for row in rows:
-        number = _NUMBER.fullmatch(row[0])
-        if number is None or len(row) != COLUMNS:
+        matched = _NUMBER.fullmatch(row[0])
+        if matched is None or len(row) != COLUMNS:
             raise ValueError(f"{row} is not a word's number and nine more columns")
         if "." not in row[0]:
-            (multiword if number[2] else words)[int(number[1])] = row
+            (multiword if matched[2] else words)[int(matched[1])] = row
     if list(words) != list(range(1, len(words) + 1)):
         raise ValueError("the words are not numbered 1, 2, …")
     text, ends = "", list[int]()

@@ -16,8 +16,8 @@ from compressor.study.agreement import (
     comparison_plot,
     comparison_text,
     flat,
-    permutation_p,
     pair_with_p,
+    permutation_p,
     verdict,
 )
 from compressor.study.training import ranking
