@@ -23,7 +23,7 @@ from compressor.study.inputs import StudiedModel
 from compressor.study.options import CurveStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import draw_lines, legend, panel
-from compressor.study.quality import Effect, Quality, cells, is_significant
+from compressor.study.quality import Effect, MeasuredQuality, cells, is_significant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ Lines = Mapping[str, Sequence[Effect]]
 def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
     """Remove more and more heads, of each kind and of all kinds, and measure each time."""
     scores = model.score(options.method, rows.calibration)
-    quality = Quality(model, rows, options.evaluation)
+    quality = MeasuredQuality(model, rows, options.evaluation)
     full, style = Mask.full(model.layers), quality.style
     kinds = full.kinds()
     lines = {
@@ -56,7 +56,7 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
         "lines": lines,
     }
     return Result(
-        title=f"Quality of {model.checkpoint.name} against heads removed",
+        title=f"MeasuredQuality of {model.checkpoint.name} against heads removed",
         data=data,
         sentences=[
             f"All heads: {style.title} {style.score(data['dense'])}; heads removed in the order "
@@ -98,7 +98,9 @@ def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) 
     return [select(scores, full, {pool: total - count}, floors) for count in counts]
 
 
-def _point(quality: Quality, rows: DataRows, options: CurveStudy, pool: str, mask: Mask) -> Effect:
+def _point(
+    quality: MeasuredQuality, rows: DataRows, options: CurveStudy, pool: str, mask: Mask
+) -> Effect:
     """The effect of removing heads of a kind, or of all."""
     model, recovery = quality.model, ""
     of = mask.total(pool)

@@ -20,7 +20,7 @@ from compressor.study.inputs import StudiedModel
 from compressor.study.options import HeadsStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, head_panels
-from compressor.study.quality import Effect, Quality
+from compressor.study.quality import Effect, MeasuredQuality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ Layers = dict[str, list[Effect]]  # layer name -> the effect of removing each of
 
 def study(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
     """Remove every head alone and compare with the dense model."""
-    quality = Quality(model, rows, options.evaluation)
+    quality = MeasuredQuality(model, rows, options.evaluation)
     style, progress = quality.style, model.progress
     heads = [(layer.name, head) for layer in model.layers for head in range(layer.units)]
     progress.message(f"removing each of {len(heads)} heads alone …")

@@ -132,7 +132,8 @@ def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel
     if isinstance(request.data, CalibrationData):
         recovery = getattr(request, "recovery", [])
         require_rows(getattr(request, "method", None), recovery, request.data)
-    rows = read(request.data, checkpoint, task, progress, evaluation and evaluation.tokenizers)
+    tokenizers = None if evaluation is None else evaluation.tokenizers
+    rows = read(request.data, checkpoint, task, progress, tokenizers)
     warn_of_shared_rows(rows, progress)
     return StudiedModel(checkpoint, request.seed, device, progress), rows
 

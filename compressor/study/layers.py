@@ -21,7 +21,7 @@ from compressor.study.inputs import StudiedModel
 from compressor.study.options import LayersStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, legend, panel
-from compressor.study.quality import Effect, Quality
+from compressor.study.quality import Effect, MeasuredQuality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def study(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
     """Remove all heads of a layer but its best one, and compare with the dense model."""
     best, how = best_heads(model, rows, options.method)
-    quality = Quality(model, rows, options.evaluation)
+    quality = MeasuredQuality(model, rows, options.evaluation)
     style = quality.style
     effects = []
     for layer in model.layers:

@@ -31,7 +31,7 @@ Effect = dict[str, Any]
 MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, ** after Holm's"
 
 
-class Quality:
+class MeasuredQuality:
     """A dense model's answers to the test rows, and what the metric loses with fewer heads.
 
     Args:

@@ -27,7 +27,7 @@ from compressor.study.inputs import StudiedModel
 from compressor.study.options import TrainingStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import draw_lines
-from compressor.study.quality import Effect, Quality
+from compressor.study.quality import Effect, MeasuredQuality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,7 @@ def _measure(
 ) -> tuple[Scores, list[Effect]]:
     """A checkpoint's scores, and its quality with more and more heads removed."""
     scores = model.score(options.method, rows.calibration)
-    quality = Quality(model, rows, options.evaluation)
+    quality = MeasuredQuality(model, rows, options.evaluation)
     model.progress.message(f"pruning {model.checkpoint.name} at {len(options.points)} levels …")
     masks = removals(scores, Mask.full(model.layers), HEADS, options.points)
     return scores, [
