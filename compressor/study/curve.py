@@ -56,7 +56,7 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
         "lines": lines,
     }
     return Result(
-        title=f"MeasuredQuality of {model.checkpoint.name} against heads removed",
+        title=f"Quality of {model.checkpoint.name} against heads removed",
         data=data,
         sentences=[
             f"All heads: {style.title} {style.score(data['dense'])}; heads removed in the order "
