@@ -36,7 +36,7 @@ def score(
     from compressor.pipeline.scores_file import write_scores
     from compressor.pipeline.single_steps import score_checkpoint
     from compressor.request.validate import score_requests
-    from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_text
+    from compressor.study.agreement import compare_scores, comparison_plot, comparison_text
 
     request, *others = score_requests(given)
     plot = output.with_suffix(".png")
@@ -81,7 +81,7 @@ def _require_outputs(output: Path, plot: Path | None) -> None:
     """Refuse, before anything is computed, to write where another file is."""
     from compressor.pipeline.scores_file import is_scores_file
     from compressor.storage.files import require_file
-    from compressor.study.compare_scores import is_comparison_plot
+    from compressor.study.agreement import is_comparison_plot
 
     require_file(output, "a scores file", is_scores_file)
     if plot is None:

@@ -1,12 +1,13 @@
 """Studies of a model's heads: the analyses of Michel et al. 2019 and Voita et al. 2019.
 
-One file per study, with a function `study(request, inputs)`, and one request each in
+One file per study, with a function `study(model, rows, options)`, and one request each in
 `options.STUDIES`; `run_study` is the only entry. `docs/studies.md` says what each is for and what
 its columns mean.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +27,19 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     Raises:
         CompressError: see `compressor.errors`.
     """
-    from compressor.study.inputs import open_inputs
+    from compressor.report.plots import plot_style
+    from compressor.study.inputs import facts, open_inputs, warnings
     from compressor.study.output import require_output, write_result
 
     require_output(output, request.name)
-    inputs = open_inputs(request, progress)
+    model, rows = open_inputs(request, progress)
     # By its name, since `--help` lists the studies and must not wait for PyTorch.
     module = import_module(f"compressor.study.{request.name}")
-    result: Result = module.study(request, inputs).about(inputs)
-    write_result(result, request.name, output)
+    # The name goes into the ids of the SVG, which are random without it.
+    with plot_style(f"study-{request.name}"):
+        result: Result = module.study(model, rows, request)
+        data = {**facts(request.name, model, rows), **result.data}
+        sentences = [*result.sentences, *warnings(result.data, rows)]
+        result = replace(result, data=data, sentences=sentences)
+        write_result(result, request.name, output)
     return result

@@ -1,56 +1,72 @@
-"""Do two data sets agree on which heads are important?
+"""Do two scorings rank heads alike? Two methods (`compress score --compare`), or two data sets.
 
-Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Two data sets
-can disagree because they differ or because scores are noisy. To tell which, each data set is also
-split into two halves that are scored separately.
+The study is Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Two
+data sets can disagree because they differ or because scores are noisy. To tell which, each data set
+is also split into two halves that are scored separately.
+
+Only ranks are compared: pruning uses the order of units, and the scales of methods differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import hypergeom, kendalltau, rankdata, spearmanr
 
 from compressor.errors import UsageError
-from compressor.model.sublayers import Scores
-from compressor.pipeline.inputs import read
+from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
+from compressor.pipeline.inputs import DataRows, read
 from compressor.report import numbers
-from compressor.study.compare_scores import (
-    compare_scores,
-    comparison_figure,
-    comparison_tables,
-    flat,
-    overlap_p,
-)
-from compressor.study.inputs import StudyInputs, facts_of
+from compressor.report.facts import kind_label
+from compressor.report.plots import COLORS, FAINT, MARKERS, is_plot, plot_style, save_figure
+from compressor.report.table import ReportTable
+from compressor.study.inputs import StudiedModel, facts_of
 from compressor.study.options import AgreementStudy
-from compressor.study.output import Result
-from compressor.study.statistics import permutation_p
+from compressor.study.output import Result, table, tables_as_text
+from compressor.study.plotting import by_kind, legend
 from compressor.tasks import Rows
 from compressor.tasks.rows import some_rows
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def study(request: AgreementStudy, inputs: StudyInputs) -> Result:
+Floats = NDArray[np.float64]
+# Shares of all units that are compared as "the lowest": about as many as are pruned in practice.
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+PERMUTATIONS = 10_000  # no p-value can be below 1 in 10,001
+TIED = "the cut falls between equal scores"
+PLOT_TITLE = "Head scores compared by compress"
+is_comparison_plot = partial(is_plot, title=PLOT_TITLE)
+
+
+def study(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> Result:
     """Score on both data sets and on halves of each, and compare."""
-    method, checkpoint, seed = request.method, inputs.checkpoint, inputs.seed
+    method, seed = options.method, model.seed
     if not method.needs_rows:
         raise UsageError(
             f"--method {method.name} uses no data, so two data sets always agree; choose another",
             id="method-without-data",
         )
-    section = request.data.model_copy(update={"calibration": request.data.other})
-    first = inputs.rows.calibration
-    other = read(section, checkpoint, inputs.task, inputs.progress).calibration
-    assert first is not None
+    section = options.data.model_copy(update={"calibration": options.data.other})
+    other = read(section, model.checkpoint, model.task, model.progress).calibration
+    assert rows.calibration is not None
     assert other is not None
-    sets = {"first": first, "other": other}
-    scores = {name: inputs.score(method, rows) for name, rows in sets.items()}
-    pairs = {"the two data sets": compared(scores["first"], scores["other"], seed)}
-    for name, rows in sets.items():
+    sets = {"first": rows.calibration, "other": other}
+    scores = {name: model.score(method, part) for name, part in sets.items()}
+    pairs = {"the two data sets": pair_with_p(scores["first"], scores["other"], seed)}
+    for name, part in sets.items():
         # Two halves of one set differ by noise alone, which the sets' difference is held against.
         # They have half the rows, so they agree less than two whole samples would.
-        halves = [inputs.score(method, half(rows, which)) for which in (0, 1)]
-        pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], seed)
+        first, second = (model.score(method, half(part, which)) for which in (0, 1))
+        pairs[f"two halves of the {name}"] = pair_with_p(first, second, seed)
     data = {
         "other": facts_of(other),
         "signature": scores["first"].signature,
@@ -60,35 +76,17 @@ def study(request: AgreementStudy, inputs: StudyInputs) -> Result:
     # As methods, which the axes of the figure are named by.
     named = [replace(one, method=f"the {name} data set") for name, one in scores.items()]
     return Result(
-        title=f"Agreement of two data sets on the heads of {checkpoint.name}",
+        title=f"Agreement of two data sets on the heads of {model.checkpoint.name}",
         data=data,
         sentences=[verdict(pairs), f"Scores: {data['signature']}."],
         tables=comparison_tables(pairs),
-        draw=lambda: comparison_figure(named),
+        figure=comparison_figure(named),
     )
 
 
 def half(rows: Rows, which: int) -> Rows:
     """Every second row, starting with the first (`which=0`) or the second (1)."""
     return some_rows(rows, range(which, rows.count, 2))
-
-
-def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
-    """`compare_scores` of two data sets' scores, with a p-value in each row.
-
-    Of `correlations`, `p` is two-sided by shuffling heads; of `lowest`, the probability of at
-    least as large an overlap of two random sets. None where the correlation or the overlap is
-    undefined.
-    """
-    (pair,) = compare_scores([first, second])["pairs"]
-    for row in pair["correlations"]:
-        kind = None if row["kind"] == "all" else row["kind"]
-        x, y = flat(first, kind), flat(second, kind)
-        row["p"] = None if row["spearman"] is None else permutation_p(x, y, seed)
-    total = pair["correlations"][0]["units"]
-    for row in pair["lowest"]:
-        row["p"] = overlap_p(row["shared"], row["units"], total)
-    return {"correlations": pair["correlations"], "lowest": pair["lowest"]}
 
 
 def verdict(pairs: Mapping[str, Any]) -> str:
@@ -101,9 +99,224 @@ def verdict(pairs: Mapping[str, Any]) -> str:
             "all heads have the same score, so it is not known whether the data differ."
         )
     # In the order in which `study` compares them: the two data sets first.
-    between, *within = (numbers.fixed(value, 2, sign=True) for value in spearman.values())
+    whole, *halves = (numbers.fixed(value, 2, sign=True) for value in spearman.values())
     return (
-        f"Spearman's correlation of the two data sets' scores is {between}; of two halves of the "
-        f"same data set, {' and '.join(within)}. If the first is clearly below these, the data "
+        f"Spearman's correlation of the two data sets' scores is {whole}; of two halves of the "
+        f"same data set, {' and '.join(halves)}. If the first is clearly below these, the data "
         "differ; if it is near them, the difference is noise."
     )
+
+
+def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
+    """Compare every pair of scores of one model's units, by different methods.
+
+    Returns:
+        `units`: their number; `of`: what they are, in words; `scores`: `name`, `method` and
+        `signature` of each; `pairs`: for each pair `first` and `second` (methods), and what
+        `compared_pair` returns.
+    """
+    values = scores[0].values
+    units: set[str] = {units_of(name) for name in values}
+    return {
+        "units": sum(map(len, values.values())),
+        "of": units.pop() if len(units) == 1 else "units",
+        "scores": [
+            {"name": one.method, "method": one.method, "signature": one.signature} for one in scores
+        ],
+        "pairs": [
+            {"first": first.method, "second": second.method, **compared_pair(first, second)}
+            for first, second in combinations(scores, 2)
+        ],
+    }
+
+
+def compared_pair(first: Scores, second: Scores) -> dict[str, list[dict[str, Any]]]:
+    """How alike two scorings rank units.
+
+    Returns:
+        `correlations`, over all units and within each kind of sublayer: `kind` (`all` first),
+        `units`, `spearman` and `kendall` (tau-b, Kendall 1945, which corrects for ties), between -1
+        and 1; None where all scores of one are the same. `lowest`: `units`, a number k; `shared`,
+        the overlap of the two k-lowest sets (see `shared_units`); `by_chance`, the expected overlap
+        of random sets.
+    """
+    correlations, lowest = [], []
+    for kind in (None, *by_kind(first.values)):
+        x, y = flat(first, kind), flat(second, kind)
+        # Where one is constant scipy warns and gives NaN, which JSON does not have.
+        defined = np.ptp(x) > 0 and np.ptp(y) > 0
+        correlations.append(
+            {
+                "kind": kind or "all",
+                "units": len(x),
+                "spearman": float(spearmanr(x, y).statistic) if defined else None,
+                "kendall": float(kendalltau(x, y).statistic) if defined else None,
+            }
+        )
+    total = len(flat(first))
+    # With few units several shares are the same number.
+    for count in sorted({max(1, round(share * total)) for share in SHARES}):
+        shared = shared_units(first, second, count)
+        # The mean of the hypergeometric distribution, which `overlap_p` tests with.
+        lowest.append({"units": count, "shared": shared, "by_chance": count * count / total})
+    return {"correlations": correlations, "lowest": lowest}
+
+
+def pair_with_p(first: Scores, second: Scores, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """`compared_pair` with a p-value `p` in each row; None where what it tests is undefined.
+
+    In `correlations` it is two-sided by shuffling heads; in `lowest`, the probability of at least
+    as large an overlap of two random sets.
+    """
+    pair = compared_pair(first, second)
+    for row in pair["correlations"]:
+        kind = None if row["kind"] == "all" else row["kind"]
+        x, y = flat(first, kind), flat(second, kind)
+        row["p"] = None if row["spearman"] is None else permutation_p(x, y, seed)
+    for row in pair["lowest"]:
+        row["p"] = overlap_p(row["shared"], row["units"], len(flat(first)))
+    return pair
+
+
+def flat(scores: Scores, kind: str | None = None) -> Floats:
+    """All scores, or those of a kind, layer by layer."""
+    names = [name for name in scores.values if kind in (None, kind_of(name))]
+    return np.concatenate([np.asarray(scores.values[name], dtype=np.float64) for name in names])
+
+
+def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = False) -> int | None:
+    """Overlap of the two sets of the `count` lowest, or highest, units.
+
+    None where the cut falls between equal scores: which of those units are in the set then depends
+    on their position, not on their importance.
+    """
+    chosen = []
+    for scores in (first, second):
+        order = scores.ascending()
+        if highest:
+            order.reverse()
+        values = [scores.values[name][unit] for name, unit in order]
+        # Where all units are in the set, nothing is cut off.
+        if count < len(order) and values[count - 1] == values[count]:
+            return None
+        chosen.append(set(order[:count]))
+    return len(chosen[0] & chosen[1])
+
+
+def overlap_p(shared: int | None, count: int, total: int) -> float | None:
+    """Probability that two random sets of `count` out of `total` units share at least `shared`.
+
+    None where the number of shared units is undefined.
+    """
+    # `sf` is the probability of more than its argument.
+    return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
+
+
+def permutation_p(x: Floats, y: Floats, seed: int) -> float:
+    """Two-sided p-value of Spearman's correlation by shuffling one side.
+
+    (1 + number of shuffles with at least as large an absolute correlation) / (1 + shuffles).
+    """
+    # Spearman's correlation is Pearson's of ranks. Shuffling changes no variance, so products of
+    # centered ranks stand for the correlations.
+    middle = (len(x) + 1) / 2
+    a, b = rankdata(x) - middle, rankdata(y) - middle
+    observed = abs(float(a @ b))
+    generator = np.random.default_rng(seed)
+    shuffled = generator.permuted(np.tile(b, (PERMUTATIONS, 1)), axis=1)  # [shuffles, values]
+    # Products of ranks are multiples of 1/4: what is closer than that is equal.
+    larger = np.abs(shuffled @ a) >= observed - 1e-6
+    # The order as it was counts as one of the shuffles, so that no p-value is 0.
+    return (1 + int(np.count_nonzero(larger))) / (1 + PERMUTATIONS)
+
+
+def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[ReportTable]:
+    """Two tables of named pairs, the correlations and the lowest units that both share.
+
+    Args:
+        pairs: by name, of `compared_pair` or all of `pair_with_p`.
+        of: what the units are, in words.
+    """
+    ranks, lowest = [], []
+    for name, pair in pairs.items():
+        rows = pair["correlations"]
+        # With a single kind of sublayer, the rows of all units and of the kind are the same.
+        for row in rows[:1] if len(rows) == 2 else rows:
+            kind = f"all {of}" if row["kind"] == "all" else kind_label(row["kind"])
+            values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
+            ranks.append((name, kind, str(row["units"]), *values, *_p_cell(row)))
+        for row in pair["lowest"]:
+            shared, chance = numbers.fixed(row["shared"], 0), numbers.fixed(row["by_chance"], 1)
+            lowest.append((name, str(row["units"]), shared, chance, *_p_cell(row)))
+    kinds, p_title, by_shuffling, at_least = (
+        "attention" if of == "heads" else "sublayer",
+        "",
+        "",
+        "",
+    )
+    if all("p" in row for pair in pairs.values() for row in pair["lowest"]):
+        p_title, by_shuffling = ", p", f"; p by shuffling {of} (two-sided, Spearman)"
+        at_least = f"; p is the probability of at least as many shared {of} by chance"
+    return [
+        table(
+            f"Rank correlations{by_shuffling}.",
+            f"compared, kind of {kinds}, {of}, Spearman, Kendall{p_title}",
+            ranks,
+            texts=2,
+        ),
+        table(
+            f"Overlap of the two sets of {of} with the lowest scores{at_least}. "
+            f"{numbers.ABSENT}: {TIED}.",
+            f"compared, {of}, shared, by chance{p_title}",
+            lowest,
+        ),
+    ]
+
+
+def _p_cell(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (numbers.p_value(row["p"]),) if "p" in row else ()
+
+
+def comparison_text(comparison: Mapping[str, Any]) -> str:
+    """The result of `compare_scores`, for a terminal."""
+    pairs = {f"{pair['first']} and {pair['second']}": pair for pair in comparison["pairs"]}
+    return tables_as_text(comparison_tables(pairs, comparison["of"]))
+
+
+def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
+    """Draw every pair of scores as a scatter of ranks, 1 = the least important unit; PNG or SVG."""
+    with plot_style("compare-scores"):
+        # By its title a plot is known as one that may be written over.
+        save_figure(comparison_figure(scores), path, Title=PLOT_TITLE)
+
+
+def comparison_figure(scores: Sequence[Scores]) -> Figure:
+    """The figure of `comparison_plot`: one panel per pair, in a triangle; a marker per kind."""
+    from matplotlib.figure import Figure
+
+    size = len(scores) - 1
+    side = 3.6 if size == 1 else 2.8
+    figure = Figure(figsize=(side * size, side * size + 0.5), layout="constrained")
+    for column, row in combinations(range(len(scores)), 2):
+        axes = figure.add_subplot(size, size, (row - 1) * size + column + 1)
+        _scatter(axes, scores[column], scores[row])
+    legend(figure, figure.axes[0], min(3, size + 1))
+    return figure
+
+
+def _scatter(axes: Axes, first: Scores, second: Scores) -> None:
+    x, y = rankdata(flat(first)), rankdata(flat(second))
+    kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
+    axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
+    # There are more colors and markers than kinds.
+    for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
+        here = kinds == kind
+        if here.any():
+            axes.scatter(x[here], y[here], s=14, color=color, marker=marker, label=kind_label(kind))
+    axes.set_xlabel(f"rank by {first.method}")
+    axes.set_ylabel(f"rank by {second.method}")
+    spearman = compared_pair(first, second)["correlations"][0]["spearman"]
+    axes.set_title(f"Spearman {numbers.fixed(spearman, 2, sign=True)}", loc="left", fontsize=9)
+    axes.set_aspect("equal")
+    axes.set_xlim(0, len(x) + 1)
+    axes.set_ylim(0, len(x) + 1)

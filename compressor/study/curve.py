@@ -9,55 +9,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compressor.budgets.units import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import encode
+from compressor.pipeline.inputs import DataRows, encode
 from compressor.pipeline.repair import Repair
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label
-from compressor.study.effects import MeasuredModel, cells, is_significant
-from compressor.study.inputs import StudyInputs
+from compressor.report.plots import COLORS, DENSE
+from compressor.study.inputs import StudiedModel
 from compressor.study.options import CurveStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import Line, draw_lines, legend, panel
+from compressor.study.plotting import draw_lines, legend, panel
+from compressor.study.quality import Effect, MeasuredQuality, cells, is_significant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The effect of removing heads (`effects.Effect`), how many `removed` `of` how many, and what the
-# repair did (`recovery`).
-Point = dict[str, Any]
-Lines = Mapping[str, Sequence[Point]]
+# By pool (a kind, or all heads): the effect at each point, with how many heads are `removed` `of`
+# how many, and what the `recovery` did.
+Lines = Mapping[str, Sequence[Effect]]
 
 
-def study(request: CurveStudy, inputs: StudyInputs) -> Result:
+def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
     """Remove more and more heads, of each kind and of all kinds, and measure each time."""
-    scores = inputs.score(request.method, inputs.rows.calibration)
-    measured = MeasuredModel(inputs, request.evaluation)
-    full = Mask.full(inputs.checkpoint.attention)
-    kinds, style = full.kinds(), measured.style
-    # A single kind is the same as all kinds.
+    scores = model.score(options.method, rows.calibration)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    full, style = Mask.full(model.layers), quality.style
+    kinds = full.kinds()
     lines = {
         pool: [
-            _point(request, measured, pool, mask)
-            for mask in removals(scores, full, pool, request.points)
+            _point(quality, rows, options, pool, mask)
+            for mask in removals(scores, full, pool, options.points)
         ]
-        for pool in ([*kinds, HEADS] if len(kinds) > 1 else kinds)
+        for pool in ([*kinds, HEADS] if len(kinds) > 1 else kinds)  # a single kind equals all
     }
-    repaired = "+".join(step.name for step in request.recovery)
+    repaired = "+".join(step.name for step in options.recovery)
     data = {
-        **measured.facts(),
+        **quality.facts(),
         "method": scores.method,
         "signature_scores": scores.signature,
         "recover": repaired or "none",
-        "at_floor": any(x["at_floor"] for points in lines.values() for x in points),
+        "at_floor": any(point["at_floor"] for points in lines.values() for point in points),
         "lines": lines,
     }
     return Result(
-        title=f"Quality of {inputs.checkpoint.name} against heads removed",
+        title=f"Quality of {model.checkpoint.name} against heads removed",
         data=data,
         sentences=[
             f"All heads: {style.title} {style.score(data['dense'])}; heads removed in the order "
@@ -82,7 +81,7 @@ def study(request: CurveStudy, inputs: StudyInputs) -> Result:
                 ],
             )
         ],
-        draw=lambda: _figure(style, data["dense"], lines),
+        figure=_figure(style, data["dense"], lines),
     )
 
 
@@ -99,25 +98,25 @@ def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) 
     return [select(scores, full, {pool: total - count}, floors) for count in counts]
 
 
-def _point(request: CurveStudy, measured: MeasuredModel, pool: str, mask: Mask) -> Point:
-    """What removing heads of a kind, or of all, costs."""
-    inputs, checkpoint, recovery = measured.inputs, measured.checkpoint, ""
+def _point(
+    quality: MeasuredQuality, rows: DataRows, options: CurveStudy, pool: str, mask: Mask
+) -> Effect:
+    """The effect of removing heads of a kind, or of all."""
+    model, recovery = quality.model, ""
     of = mask.total(pool)
     removed = of - mask.count(pool)
-    inputs.progress.message(f"removing {removed} of {of} heads of {_name(pool)} …")
+    model.progress.message(f"removing {removed} of {of} heads of {_name(pool)} …")
     # A model that lost nothing needs no repair.
-    if removed and request.recovery:
-        assert inputs.rows.calibration is not None
-        examples = encode(inputs.rows.calibration, checkpoint, inputs.task)
-        repair = Repair(
-            request.recovery, checkpoint, examples, inputs.seed, inputs.device, inputs.progress
-        )
-        repaired = repair.run(prune(checkpoint.model, checkpoint.attention, mask), mask)
+    if removed and options.recovery:
+        assert rows.calibration is not None
+        dense, examples = model.checkpoint, encode(rows.calibration, model.checkpoint, model.task)
+        repair = Repair(options.recovery, dense, examples, model.seed, model.device, model.progress)
+        repaired = repair.run(prune(dense.model, model.layers, mask), mask)
         recovery = repaired.text
-        effect = measured.effect(measured.answers(model=repaired.model))
+        effect = quality.effect(quality.answers(network=repaired.model))
     else:
         # Without a repair the heads need not be cut: silenced ones are the same, and cost no copy.
-        effect = measured.without(mask)
+        effect = quality.without(mask)
     return {"removed": removed, "of": of, **effect, "recovery": recovery}
 
 
@@ -125,7 +124,7 @@ def _name(pool: str) -> str:
     return "all kinds" if pool == HEADS else kind_label(pool)
 
 
-def _harmless(pool: str, points: Sequence[Point]) -> str:
+def _harmless(pool: str, points: Sequence[Effect]) -> str:
     # The sentence is about all points up to its number, not about lucky ones behind a worse one.
     harmless = takewhile(lambda x: x["difference"] >= 0 or not is_significant(x), points)
     most = max((point["removed"] for point in harmless), default=0)
@@ -137,17 +136,18 @@ def _harmless(pool: str, points: Sequence[Point]) -> str:
 
 def _figure(style: MetricStyle, dense: float, lines: Lines) -> Figure:
     figure, axes = panel(5.6, 4.0)
-    drawn = [
-        Line(
-            _name(pool),
-            [100 * point["removed"] / point["of"] for point in points],
-            [point["value"] for point in points],
-            # The interval is of the change, which the axis does not show.
-            [(dense + low, dense + high) for low, high in (x["interval"] for x in points)],
-        )
+    axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
+    shares = {
+        pool: [100 * point["removed"] / point["of"] for point in points]
         for pool, points in lines.items()
-    ]
-    draw_lines(axes, drawn, dense)
+    }
+    draw_lines(
+        axes, {_name(pool): (shares[pool], [x["value"] for x in lines[pool]]) for pool in lines}
+    )
+    for color, (pool, points) in zip(COLORS, lines.items(), strict=False):
+        # The interval is of the change, which the axis does not show.
+        low, high = ([dense + point["interval"][end] for point in points] for end in (0, 1))
+        axes.fill_between(shares[pool], low, high, color=color, alpha=0.15, linewidth=0)
     axes.set_xlabel("heads removed (%)")
     axes.set_ylabel(style.title)
     axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)

@@ -1,8 +1,8 @@
-"""What a study looks at: the dense model and the rows, opened and checked before it computes."""
+"""The model and the rows that a study looks at, opened and checked before it computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from compressor.errors import UsageError
-from compressor.evaluation import metrics_of
 from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -26,7 +25,8 @@ from compressor.pipeline.inputs import (
 )
 from compressor.pipeline.score import Scorer
 from compressor.progress import Progress
-from compressor.request.sections import CalibrationData, ModelSection
+from compressor.report import phrases
+from compressor.request.sections import CalibrationData
 from compressor.request.validate import check_options, require_rows
 from compressor.storage.version import __version__
 from compressor.study.options import MeasuringStudy, StudyRequest
@@ -34,17 +34,10 @@ from compressor.tasks import TASKS, Batch, Rows, Task
 
 
 @dataclass(frozen=True)
-class StudyInputs:
-    """The inputs of a study, opened.
+class StudiedModel:
+    """A dense checkpoint, and where to compute with it."""
 
-    Args:
-        checkpoint: dense; of several the last.
-        rows: calibration and test rows, as far as they are given.
-    """
-
-    study: str
     checkpoint: Checkpoint
-    rows: DataRows
     seed: int
     device: str
     progress: Progress
@@ -54,81 +47,111 @@ class StudyInputs:
         return TASKS[self.checkpoint.task]
 
     @property
-    def metric(self) -> str:
-        """The main metric of the test rows, for example `bleu`."""
-        assert self.rows.test is not None
-        return metrics_of(self.rows.test)[0]
+    def layers(self) -> list[Sublayer]:
+        """All attention layers."""
+        return self.checkpoint.attention
 
-    def facts(self) -> dict[str, Any]:
-        """What was studied, for the JSON file."""
-        rows = {"calibration": self.rows.calibration, "test": self.rows.test}
-        return {
-            "schema": 1,
-            "study": self.study,
-            "tool_version": __version__,
-            "model": self.checkpoint.name,
-            "revision": self.checkpoint.revision,
-            "heads": {layer.name: layer.units for layer in self.checkpoint.attention},
-            "seed": self.seed,
-            "shared_rows": self.rows.shared,
-            **{name: facts_of(given) for name, given in rows.items() if given is not None},
-        }
-
-    def batches(self, rows: Rows, checkpoint: Checkpoint | None = None) -> list[Batch]:
+    def batches(self, rows: Rows) -> list[Batch]:
         """Batches of all rows on the CPU; reports how many rows had to be cut."""
-        checkpoint = checkpoint or self.checkpoint
-        examples = encode(rows, checkpoint, self.task, self.progress)
-        batches: list[Batch] = self.task.batches(examples, checkpoint.model)
+        examples = encode(rows, self.checkpoint, self.task, self.progress)
+        batches: list[Batch] = self.task.batches(examples, self.checkpoint.model)
         return batches
 
-    def score(
-        self, method: ScoringMethod, rows: Rows | None, checkpoint: Checkpoint | None = None
-    ) -> Scores:
+    def score(self, method: ScoringMethod, rows: Rows | None) -> Scores:
         """Scores of all heads.
 
         Args:
             rows: to score on; None for methods that look at the weights alone.
-            checkpoint: another one than the study's.
         """
-        checkpoint = checkpoint or self.checkpoint
         on = "" if rows is None else f" on {len(rows.sources)} rows"
-        self.progress.message(f"scoring {checkpoint.name} with {method.name}{on} …")
-        examples = [] if rows is None else encode(rows, checkpoint, self.task)
-        layers, fitted = checkpoint.attention, Fitted(examples, rows)
-        scorer = Scorer(method, checkpoint, layers, fitted, self.seed, self.device, self.progress)
-        return scorer.score(Mask.full(layers))
+        self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
+        examples = [] if rows is None else encode(rows, self.checkpoint, self.task)
+        return Scorer(
+            method,
+            self.checkpoint,
+            self.layers,
+            Fitted(examples, rows),
+            self.seed,
+            self.device,
+            self.progress,
+        ).score()
 
     @contextmanager
     def scoring(
         self,
-        model: nn.Module,
-        layers: Sequence[Sublayer],
         batches: Sequence[Batch],
-        steps: str = "passes",
+        layers: Sequence[Sublayer] | None = None,
         mask: Mask | None = None,
+        network: nn.Module | None = None,
     ) -> Iterator[ScoringJob]:
-        """A model, on the study's device within the block, with batches to look at its heads on.
+        """What looks at heads on batches takes; the network is on the device within the block.
 
         Args:
-            steps: what progress counts.
+            layers: to look at; all by default.
             mask: the heads that are not silenced; all by default.
+            network: to use instead of the checkpoint's.
         """
+        layers = self.layers if layers is None else layers
+        network = self.checkpoint.model if network is None else network
         # On the device only while it is needed: studies have several models.
-        model.to(self.device)
+        network.to(self.device)
         try:
             yield ScoringJob(
-                model=model,
+                model=network,
                 layers=layers,
                 mask=mask or Mask.full(layers),
                 batches=batches,
                 task=self.task,
                 tokenizer=self.checkpoint.tokenizer,
                 device=self.device,
-                progress=lambda done, total: self.progress.update(steps, done, total),
+                progress=lambda done, total: self.progress.update("passes", done, total),
             )
         finally:
-            model.to("cpu")
+            network.to("cpu")
             trim_memory()
+
+
+def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
+    """The dense model, of several the last, and the rows, as far as they are given.
+
+    Raises:
+        UsageError: a task without studies, or options without effect.
+        InputError: a checkpoint or rows that cannot be read.
+    """
+    device = pick_device(request.device, progress)
+    checkpoint = load(request.checkpoints()[-1])
+    task = TASKS[checkpoint.task]
+    if not (task.has_answers and task.one_example_per_row):
+        raise UsageError(
+            f"{checkpoint.name} is a model for {task.name}, and studies need rows that are read in "
+            "one pass and have right answers; compare artifacts with `compress evaluate`",
+            id="study-for-other-tasks",
+        )
+    evaluation = request.evaluation if isinstance(request, MeasuringStudy) else None
+    check_options([request.data, evaluation], task, checkpoint.name)
+    if isinstance(request.data, CalibrationData):
+        recovery = getattr(request, "recovery", [])
+        require_rows(getattr(request, "method", None), recovery, request.data)
+    tokenizers = None if evaluation is None else evaluation.tokenizers
+    rows = read(request.data, checkpoint, task, progress, tokenizers)
+    warn_of_shared_rows(rows, progress)
+    return StudiedModel(checkpoint, request.seed, device, progress), rows
+
+
+def facts(study: str, model: StudiedModel, rows: DataRows) -> dict[str, Any]:
+    """What was studied, for the JSON file."""
+    given = {"calibration": rows.calibration, "test": rows.test}
+    return {
+        "schema": 1,
+        "study": study,
+        "tool_version": __version__,
+        "model": model.checkpoint.name,
+        "revision": model.checkpoint.revision,
+        "heads": {layer.name: layer.units for layer in model.layers},
+        "seed": model.seed,
+        "shared_rows": rows.shared,
+        **{name: facts_of(rows) for name, rows in given.items() if rows is not None},
+    }
 
 
 def facts_of(rows: Rows) -> dict[str, Any]:
@@ -136,42 +159,14 @@ def facts_of(rows: Rows) -> dict[str, Any]:
     return {"files": rows.files, "rows": len(rows.sources), "sha256": rows.sha256}
 
 
-def open_inputs(request: StudyRequest, progress: Progress) -> StudyInputs:
-    """Open and check everything that all studies have in common."""
-    device = pick_device(request.device, progress)
-    # Of the checkpoints of a training the last one, which the others are compared with.
-    checkpoint = open_model(request, request.checkpoints[-1])
-    task = TASKS[checkpoint.task]
-    if not task.has_answers:
-        raise UsageError(
-            f"studies look at losses and answers, and {checkpoint.name}, a model for {task.name}, "
-            "has no right answers to a text; compare its artifacts with `compress evaluate`",
-            id="study-for-other-tasks",
+def warnings(data: Mapping[str, Any], rows: DataRows) -> list[str]:
+    """What a study cannot show, as sentences."""
+    sentences = []
+    if data.get("at_floor", False):
+        sentences.append(
+            "With all heads the metric is at its floor, what chance gives, so nothing can be "
+            "concluded from what changes or does not."
         )
-    if not task.one_example_per_row:
-        raise UsageError(
-            f"studies look at rows that are read in one pass, and long ones for {task.name} are "
-            "read in parts; compare artifacts with `compress evaluate`",
-            id="study-for-other-tasks",
-        )
-    tokenizers = None
-    if isinstance(request, MeasuringStudy):
-        check_options([request.evaluation], task, checkpoint.name)
-        tokenizers = request.evaluation.tokenizers
-    check_options([request.data], task, checkpoint.name)
-    if isinstance(request.data, CalibrationData):
-        require_rows(request.scoring, [], request.data)
-    rows = read(request.data, checkpoint, task, progress, tokenizers)
-    warn_of_shared_rows(rows, progress)
-    return StudyInputs(request.name, checkpoint, rows, request.seed, device, progress)
-
-
-def open_model(request: StudyRequest, path: str) -> Checkpoint:
-    """A dense checkpoint, opened as the request says.
-
-    Raises:
-        InputError: it cannot be loaded, or has lost heads already.
-    """
-    # A request that names several checkpoints has other fields, and a list as its `path`.
-    names = set(ModelSection.model_fields) & set(type(request.model).model_fields) - {"path"}
-    return load(ModelSection(path=path, **{x: getattr(request.model, x) for x in names}))
+    if rows.shared and rows.test is not None:
+        sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
+    return sentences

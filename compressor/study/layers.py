@@ -10,99 +10,90 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
+from compressor.importance import ScoringMethod
 from compressor.importance.ablation_runs import losses_alone
-from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.sublayers import Mask
+from compressor.pipeline.inputs import DataRows
 from compressor.report.facts import MetricStyle, kind_label
 from compressor.report.plots import COLORS, MARKERS
-from compressor.study.effects import (
-    MARKS,
-    Effect,
-    MeasuredModel,
-    cells,
-    corrected,
-    count_significant,
-    mark,
-    significance_sentences,
-    unit_of,
-)
-from compressor.study.inputs import StudyInputs
+from compressor.study import quality as q
+from compressor.study.inputs import StudiedModel
 from compressor.study.options import LayersStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, legend, panel
+from compressor.study.quality import Effect, MeasuredQuality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def study(request: LayersStudy, inputs: StudyInputs) -> Result:
+def study(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
     """Remove all heads of a layer but its best one, and compare with the dense model."""
-    best, how = _best_heads(request, inputs)
-    measured = MeasuredModel(inputs, request.evaluation)
-    style, layers = measured.style, inputs.checkpoint.attention
-    effects = [_alone(measured, layer, best[layer.name]) for layer in layers]
-    tests = corrected(effects)
-    data = {**measured.facts(), "chosen_by": how, **count_significant(tests), "layers": tests}
+    best, how = best_heads(model, rows, options.method)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    style = quality.style
+    effects = []
+    for layer in model.layers:
+        model.progress.message(f"leaving {layer.name} one of {layer.units} heads …")
+        head = best[layer.name]
+        others = [(layer.name, other) for other in range(layer.units) if other != head]
+        effect = quality.without(Mask.full(model.layers).without(others))
+        effects.append({"layer": layer.name, "heads": layer.units, "head": head, **effect})
+    tests = q.corrected(effects)
+    data = {**quality.facts(), "chosen_by": how, **q.count_significant(tests), "layers": tests}
     worst = min(tests, key=lambda test: test["difference"])
     loss = f"The largest loss is in {worst['layer']}: {style.difference(worst['difference'])}."
     return Result(
-        title=f"One head per layer of {inputs.checkpoint.name}",
+        title=f"One head per layer of {model.checkpoint.name}",
         data=data,
         sentences=[
             f"All heads: {style.title} {style.score(data['dense'])}; each layer's one head "
             f"chosen by {how}.",
             loss if worst["difference"] < 0 else "No layer loses anything.",
-            *significance_sentences(data, "layers"),
+            *q.significance_sentences(data, "layers"),
         ],
         tables=[
             table(
-                f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",
+                f"One layer at a time keeps its best head alone, the others all heads; {q.MARKS}.",
                 f"layer, head kept, {style.title}, change, 95% interval, p, p (BH), p (Holm)",
                 [
                     (
                         test["layer"],
                         f"{test['head']} of {test['heads']}",
                         style.score(test["value"]),
-                        *cells(test, style, mark(test)),
+                        *q.cells(test, style, q.mark(test)),
                     )
                     for test in tests
                 ],
             )
         ],
-        draw=lambda: _figure(style, tests),
+        figure=_figure(style, tests),
     )
 
 
-def _best_heads(request: LayersStudy, inputs: StudyInputs) -> tuple[dict[str, int], str]:
+def best_heads(
+    model: StudiedModel, rows: DataRows, method: ScoringMethod | None
+) -> tuple[dict[str, int], str]:
     """The head that each layer keeps: the best one alone or, with a method, by its score.
 
     Returns:
         Layer name -> head, and how the heads were chosen, in words.
     """
-    checkpoint, calibration = inputs.checkpoint, inputs.rows.calibration
-    if request.method is not None:
-        scores = inputs.score(request.method, calibration)
+    if method is not None:
+        scores = model.score(method, rows.calibration)
         best = {name: values.index(max(values)) for name, values in scores.values.items()}
         return best, f"highest score: {scores.signature}"
-    if calibration is None:
+    if rows.calibration is None:
         raise UsageError(
             "`compress study layers` needs --calibration FILE to choose each layer's head on",
             id="calibration-missing",
         )
-    inputs.progress.message("losses of each head alone …")
+    model.progress.message("losses of each head alone …")
     # On other rows than the metric, which would otherwise flatter the heads chosen by it.
-    batches = inputs.batches(calibration)
-    with inputs.scoring(checkpoint.model, checkpoint.attention, batches) as scoring:
+    with model.scoring(model.batches(rows.calibration)) as scoring:
         losses = losses_alone(scoring)
     best = {name: values.index(min(values)) for name, values in losses.items()}
     return best, "lowest loss on the calibration rows of the head alone in its layer"
-
-
-def _alone(measured: MeasuredModel, layer: Sublayer, head: int) -> Effect:
-    """The effect of one head alone in its layer."""
-    measured.inputs.progress.message(f"leaving {layer.name} one of {layer.units} heads …")
-    others = [(layer.name, other) for other in range(layer.units) if other != head]
-    effect = measured.without(Mask.full(measured.checkpoint.attention).without(others))
-    return {"layer": layer.name, "heads": layer.units, "head": head, **effect}
 
 
 def _figure(style: MetricStyle, tests: Sequence[Effect]) -> Figure:
@@ -126,7 +117,7 @@ def _figure(style: MetricStyle, tests: Sequence[Effect]) -> Figure:
         )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer that has one head left")
-    axes.set_ylabel(f"change in {unit_of(style)}")
+    axes.set_ylabel(f"change in {q.unit_of(style)}")
     axes.set_title("bars: 95% interval", loc="left", fontsize=9)
     legend(figure, axes)
     return figure

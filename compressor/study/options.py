@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from compressor.errors import UsageError
 from compressor.importance import ScoringMethod
 from compressor.options.assemble import Request
 from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
-from compressor.options.declare import option
+from compressor.options.declare import option, split_commas
 from compressor.options.parts import some_of
 from compressor.options.table import Table
 from compressor.recovery import RecoveryMethod
@@ -19,8 +18,6 @@ from compressor.request.recipe import DEFAULT_METHOD, scoring
 from compressor.request.sections import (
     DEVICE,
     SEED,
-    TASK,
-    Access,
     CalibrationData,
     Columns,
     Data,
@@ -70,31 +67,17 @@ class StudyRequest(Request):
     seed: int = SEED
     device: Device = DEVICE
 
-    @property
-    def checkpoints(self) -> list[str]:
-        """The models to study; of several, the last is the main one."""
-        return [self.model.path]
-
-    @property
-    def scoring(self) -> ScoringMethod | None:
-        """The scoring method; None where nothing is scored."""
-        return getattr(self, "method", None)
+    def checkpoints(self) -> list[ModelSection]:
+        """The models to study; with several, the last is the main one."""
+        given: Any = self.model.path
+        paths = given if isinstance(given, list) else [given]
+        return [self.model.model_copy(update={"path": path}) for path in paths]
 
 
-def _percentages(value: Any) -> Any:
-    """`0,20,40` as numbers."""
-    parts = value.split(",") if isinstance(value, str) else value
-    numbers = [int(p) if isinstance(p, str) and p.strip().isdecimal() else p for p in parts]
-    wrong = any(not isinstance(n, int) or not 0 <= n <= 100 for n in numbers)
-    if wrong or numbers != sorted(set(numbers)):
-        raise UsageError(
-            f"--points {value}: give percentages from 0 to 100 in rising order, as in 0,20,40",
-            id="points-invalid",
-        )
-    return numbers
-
-
-Percentages = Annotated[list[int], BeforeValidator(_percentages)]
+Percentage = Annotated[int, Field(ge=0, le=100)]
+Percentages = Annotated[
+    list[Percentage], BeforeValidator(split_commas), AfterValidator(lambda x: sorted(set(x)))
+]
 _POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 
 
@@ -163,16 +146,15 @@ class AgreementStudy(StudyRequest):
     method: Method
 
 
-class TrainingModels(Access):
+class TrainingModels(ModelSection):
     """Checkpoints of one training."""
 
-    path: list[str] = option(
+    path: list[str] = option(  # type: ignore[assignment]
         first=True,
         name="checkpoint",
         min_length=2,
         help="A checkpoint; repeat in the order of training.",
     )
-    task: str | None = TASK
 
 
 class TrainingStudy(MeasuringStudy):
@@ -183,14 +165,10 @@ class TrainingStudy(MeasuringStudy):
         "compress study training --checkpoint EARLY --checkpoint LAST --calibration train.tsv "
         "--test test.tsv -o out"
     )
-    model: TrainingModels  # type: ignore[assignment]
+    model: TrainingModels
     data: ScoredAndTestRows
     method: Method
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
-
-    @property
-    def checkpoints(self) -> list[str]:
-        return self.model.path
 
 
 class RolesStudy(StudyRequest):

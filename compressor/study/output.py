@@ -1,16 +1,15 @@
-"""What a study found, as JSON, Markdown, text for a terminal, and a plot."""
+"""The result of a study, as JSON, Markdown, text for a terminal, and a plot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.report import phrases
 from compressor.report.markdown import bullets, escape, render_table
-from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
+from compressor.report.plots import PLOT_FORMATS, save_figure
 from compressor.report.table import Column, ReportTable
 from compressor.report.text_table import render_table as text_of
 from compressor.storage import staging
@@ -19,21 +18,18 @@ from compressor.storage.files import require_directory, write_at_once, write_jso
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from compressor.study.inputs import StudyInputs
-
 PREFIX = "study-"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a study found.
+    """The result of a study.
 
     Args:
         title: of the Markdown page.
         data: all numbers, for the JSON file.
         sentences: the conclusions from the tables.
         tables: shown on the terminal and on the page.
-        draw: makes the figure.
         details: longer tables, on the page alone.
     """
 
@@ -41,21 +37,8 @@ class Result:
     data: dict[str, Any]
     sentences: list[str]
     tables: list[ReportTable]
-    draw: Callable[[], Figure]
+    figure: Figure
     details: Sequence[ReportTable] = ()
-
-    def about(self, inputs: StudyInputs) -> Result:
-        """The result with what was studied, and with warnings of what it cannot show."""
-        warnings, rows = [], inputs.rows
-        if self.data.get("at_floor", False):
-            warnings.append(
-                "With all heads the metric is at its floor, what chance gives, so nothing can be "
-                "concluded from what changes or does not."
-            )
-        if rows.shared and rows.test is not None:
-            warnings.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
-        data = {**inputs.facts(), **self.data}
-        return replace(self, data=data, sentences=[*self.sentences, *warnings])
 
 
 def table(
@@ -84,23 +67,16 @@ def require_output(output: Path, study: str) -> None:
 
 
 def write_result(result: Result, study: str, output: Path) -> None:
-    """Write all four files of a study."""
+    """Write all four files of a study; the plot in the style that is set."""
     stem = output / f"{PREFIX}{study}"
-    # The name goes into the ids of the SVG, which are random without it.
-    with plot_style(stem.name):
-        figure = result.draw()
-        for suffix in PLOT_FORMATS:
-            save_figure(figure, stem.with_suffix(suffix))
-    write_at_once(stem.with_suffix(".md"), render_markdown(result, f"{stem.name}.png"))
-    write_json(stem.with_suffix(".json"), result.data)
-
-
-def render_markdown(result: Result, plot: str) -> str:
-    """The study as a page of GitHub-flavored Markdown, ending with a newline."""
-    blocks = [f"# {escape(result.title)}", *bullets(result.sentences), f"![{plot}]({plot})"]
+    for suffix in PLOT_FORMATS:
+        save_figure(result.figure, stem.with_suffix(suffix))
+    plot = f"![{stem.name}.png]({stem.name}.png)"
+    blocks = [f"# {escape(result.title)}", *bullets(result.sentences), plot]
     for shown in (*result.tables, *result.details):
         blocks += render_table(shown)
-    return "\n\n".join(blocks) + "\n"
+    write_at_once(stem.with_suffix(".md"), "\n\n".join(blocks) + "\n")
+    write_json(stem.with_suffix(".json"), result.data)
 
 
 def render_text(result: Result) -> str:

@@ -1,17 +1,13 @@
-"""Figures that several studies draw."""
+"""What several figures share."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, DENSE, INK, MARKERS
+from compressor.report.plots import COLORS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,34 +16,19 @@ if TYPE_CHECKING:
 _CELL = 0.34  # inches
 
 
-@dataclass(frozen=True)
-class Line:
-    """A named line; `bands` are the ends of the interval at every point, where there are any."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    bands: Sequence[tuple[float, float]] = ()
-
-
-def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) -> None:
-    """Lines with markers, colors and shaded bands; a dashed one for the dense model."""
-    if dense is not None:
-        axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
-    for i, line in enumerate(lines):
-        color = COLORS[i % len(COLORS)]
-        axes.plot(line.x, line.y, color=color, marker=MARKERS[i % len(MARKERS)], label=line.name)
-        if line.bands:
-            low, high = zip(*line.bands, strict=True)
-            axes.fill_between(line.x, low, high, color=color, alpha=0.15, linewidth=0)
-
-
 def panel(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of one panel; sizes in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def draw_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
+    """Lines by name, x and y each, that differ in color and marker."""
+    for i, (name, (x, y)) in enumerate(lines.items()):
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        axes.plot(x, y, color=color, marker=marker, label=name)
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
@@ -68,7 +49,7 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    kinds = by_kind(list(heads))
+    kinds = by_kind(heads)
     columns = [max(heads[name] for name in names) for names in kinds.values()]
     room = [max(width, 7) for width in columns]  # enough for the panel's title
     rows = max(len(names) for names in kinds.values())
@@ -90,32 +71,3 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, panels
-
-
-def heat_map(
-    values: Mapping[str, Sequence[float]], marked: set[tuple[str, int]], label: str
-) -> Figure:
-    """A value per head, red below and blue above zero, with a dot in the marked ones."""
-    figure, panels = head_panels({name: len(by_head) for name, by_head in values.items()})
-    # The same range to both sides, so that white is no change; any range where all are zero.
-    limit = max((abs(value) for by_head in values.values() for value in by_head), default=0) or 1.0
-    for kind, names in by_kind(list(values)).items():
-        axes = panels[kind]
-        width = max(len(values[name]) for name in names)
-        grid = np.full((len(names), width), math.nan)  # [layers, heads]; NaN: no such head
-        for row, name in enumerate(names):
-            grid[row, : len(values[name])] = values[name]
-        image = axes.imshow(
-            np.ma.masked_invalid(grid), cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal"
-        )
-        dots = [
-            (head, row)
-            for row, n in enumerate(names)
-            for head in range(width)
-            if (n, head) in marked
-        ]
-        if dots:
-            axes.scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
-    # The last panel stands for all, since they have one range of values.
-    figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
-    return figure

@@ -6,16 +6,19 @@ Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom, hypergeom
 
 from compressor.model.sublayers import kind_of
-from compressor.study.statistics import ALPHA, holm
-from compressor.study.word_alignment import Tokens
+from compressor.report.facts import SIGNIFICANCE
+from compressor.study.parsed_sentences import Tokens
+from compressor.study.quality import holm
 
 ROLES = ("positional", "syntactic", "rare-word")
 POSITIONAL = 0.9  # share at one relative position (Voita et al., section 5.1)
@@ -34,122 +37,109 @@ Roles = dict[str, list[list[str]]]  # layer name -> for each head the list of it
 
 
 @dataclass(frozen=True)
-class Dependency:
-    """How often heads attend along a relation, against always choosing a fixed distance.
+class Dependencies:
+    """How often heads attend along relations, against always choosing a fixed distance.
 
     Args:
-        arcs: their number.
-        offset: the distance that is right most often, `baseline`: how often it is.
-        accuracy: layer name -> of each head.
-        p_holm: the probability that a binomial with the baseline's accuracy is right at least as
-            often, corrected for all heads and dependencies.
+        rows: `relation`, `direction`, number of `arcs`, `offset` (the distance that is right most
+            often) and `baseline` (how often it is), of each row below.
+        heads: layer name and head of each column.
+        accuracy: [rows, heads].
+        p_holm: [rows, heads], the probability that a binomial with the baseline's accuracy is
+            right at least as often, corrected for all heads and rows.
     """
 
-    relation: str
-    direction: str
-    arcs: int
-    offset: int
-    baseline: float
-    accuracy: dict[str, list[float]]
-    p_holm: dict[str, list[float]]
+    rows: list[dict[str, Any]]
+    heads: list[tuple[str, int]]
+    accuracy: NDArray[np.float64]
+    p_holm: NDArray[np.float64]
 
-    def heads(self) -> Iterator[tuple[str, int]]:
-        """Layer and number of every head."""
-        for name, by_head in self.accuracy.items():
-            yield from ((name, head) for head in range(len(by_head)))
+    @property
+    def gain(self) -> NDArray[np.float64]:
+        """[rows, heads]: how much more often a head is right than the best fixed distance."""
+        return self.accuracy - _column(self.rows, "baseline")
 
-    def gain(self, name: str, head: int) -> float:
-        """How much more often a head is right than the best fixed distance."""
-        return self.accuracy[name][head] - self.baseline
+    @property
+    def syntactic(self) -> NDArray[np.bool_]:
+        """[rows, heads]: heads clearly and significantly better than the best fixed distance."""
+        return (self.gain >= SYNTACTIC) & (self.p_holm < SIGNIFICANCE)
 
-    def is_syntactic(self, name: str, head: int) -> bool:
-        """Whether a head is clearly and significantly better than the best fixed distance.
+    def to_json(self) -> list[dict[str, Any]]:
+        """The rows, with `accuracy` and `p_holm` by layer."""
+        columns: dict[str, list[int]] = {}
+        for column, (name, _) in enumerate(self.heads):
+            columns.setdefault(name, []).append(column)
+        return [
+            {
+                **row,
+                "accuracy": {name: accuracy[of].tolist() for name, of in columns.items()},
+                "p_holm": {name: p_holm[of].tolist() for name, of in columns.items()},
+            }
+            for row, accuracy, p_holm in zip(self.rows, self.accuracy, self.p_holm, strict=True)
+        ]
 
-        Args:
-            name: of a layer; those that were not counted (decoders) have no syntactic heads.
-        """
-        if name not in self.accuracy:
-            return False
-        return self.gain(name, head) >= SYNTACTIC and self.p_holm[name][head] < ALPHA
 
-
-@dataclass(frozen=True)
-class HeadRoles:
-    """What the heads of a model do.
-
-    Args:
-        positions: see `patterns.count_positions`.
-    """
-
-    positions: dict[str, dict[str, Any]]
-    dependencies: list[Dependency]
-    roles: Roles
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[np.float64]:
+    """A value of each row: [rows, 1]."""
+    return np.array([row[name] for row in rows], dtype=np.float64).reshape(-1, 1)
 
 
 def relation_counts(sentences: Sequence[Tokens]) -> dict[str, int]:
     """Number of arcs of each syntactic relation: the paper's relations first, then by name."""
-    counts = Counter(arc[2] for tokens in sentences for arc in tokens.sentence.arcs)
+    counts = Counter(arc[2] for tokens in sentences for arc in tokens.arcs)
     # Where punctuation hangs is a convention of the treebank, not syntax.
     others = sorted(set(counts).difference(RELATIONS, NOT_SYNTAX))
     return {name: counts[name] for name in (*RELATIONS, *others) if counts[name]}
 
 
 def dependencies(
-    groups: Sequence[tuple[str, str]], arcs: np.ndarray, hits: Mapping[str, np.ndarray]
-) -> list[Dependency]:
+    relations: Sequence[str],
+    heads: Sequence[tuple[str, int]],
+    arcs: NDArray[np.int64],
+    hits: NDArray[np.int64],
+) -> Dependencies:
     """Accuracy of every head on every relation and direction.
 
     Args:
-        groups: relation and direction of each group.
-        arcs: [arcs, (from word, to word, group)].
-        hits: layer name -> [groups, heads], how often a head attended to the right word.
+        heads: layer name and head of each column of `hits`.
+        arcs: [arcs, (sentence, from word, to word, group)], see `patterns.arcs_of`.
+        hits: [groups, heads], how often a head attended to the right word.
     """
-    uncorrected: list[Dependency] = []
-    for group, (relation, direction) in enumerate(groups):
-        rows = arcs[arcs[:, 2] == group]
-        offsets, counts = np.unique(rows[:, 1] - rows[:, 0], return_counts=True)
-        best = int(counts.argmax())
-        baseline = float(counts[best] / len(rows))
-        uncorrected.append(
-            Dependency(
-                relation,
-                direction,
-                arcs=len(rows),
-                offset=int(offsets[best]),
-                baseline=baseline,
-                accuracy={n: (h[group] / len(rows)).tolist() for n, h in hits.items()},
-                # At least as many hits as the head's, if each were one by the baseline's chance.
-                p_holm={
-                    n: binom.sf(h[group] - 1, len(rows), baseline).tolist() for n, h in hits.items()
-                },
-            )
+    rows = []
+    for group, (relation, direction) in enumerate(product(relations, DIRECTIONS)):
+        members = arcs[arcs[:, 3] == group]
+        offsets, counts = np.unique(members[:, 2] - members[:, 1], return_counts=True)
+        rows.append(
+            {
+                "relation": relation,
+                "direction": direction,
+                "arcs": len(members),
+                "offset": int(offsets[counts.argmax()]),
+                "baseline": float(counts.max() / len(members)),
+            }
         )
+    total = _column(rows, "arcs")
+    # At least as many hits as the head's, if each were one by the baseline's chance.
+    p = binom.sf(hits - 1, total, _column(rows, "baseline"))
     # Over all heads and dependencies: a single one is enough for the role of a head.
-    adjusted = iter(holm([p for x in uncorrected for ps in x.p_holm.values() for p in ps]))
-    return [
-        replace(x, p_holm={n: [next(adjusted) for _ in ps] for n, ps in x.p_holm.items()})
-        for x in uncorrected
-    ]
+    return Dependencies(rows, list(heads), hits / total, np.reshape(holm(p.ravel()), p.shape))
 
 
-def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Sequence[Dependency]) -> Roles:
+def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Dependencies) -> Roles:
     """The roles of each head, by layer name, in the order of `ROLES`.
 
     Args:
         positions: see `patterns.count_positions`.
-        followed: see `dependencies`.
     """
+    syntactic = dict(zip(followed.heads, followed.syntactic.any(0), strict=True))
     roles: Roles = {}
     for name, counted in positions.items():
         # Counted in the encoder alone, and only if a sentence has a rare token.
         rare = counted.get("rare", [0.0] * len(counted["share"]))
         roles[name] = []
         for head, share in enumerate(counted["share"]):
-            has = (
-                share >= POSITIONAL,
-                any(one.is_syntactic(name, head) for one in followed),
-                rare[head] >= RARE,
-            )
+            # Decoders are not counted on dependencies.
+            has = share >= POSITIONAL, syntactic.get((name, head), False), rare[head] >= RARE
             roles[name].append([role for role, yes in zip(ROLES, has, strict=True) if yes])
     return roles
 

@@ -7,23 +7,27 @@ ranking of heads approaches the last checkpoint's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.units import HEADS
 from compressor.errors import InputError
+from compressor.evaluation import metrics_of
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores
+from compressor.pipeline.inputs import DataRows, load
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label, metric_style
 from compressor.report.table import ReportTable
-from compressor.study.compare_scores import TIED, flat, kinds_of, overlap_p, shared_units, spearman
+from compressor.request.sections import ModelSection
+from compressor.study.agreement import TIED, compared_pair, overlap_p, shared_units
 from compressor.study.curve import removals
-from compressor.study.effects import MeasuredModel
-from compressor.study.inputs import StudyInputs, open_model
+from compressor.study.inputs import StudiedModel
 from compressor.study.options import TrainingStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import Line, draw_lines
+from compressor.study.plotting import draw_lines
+from compressor.study.quality import Effect, MeasuredQuality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,34 +35,43 @@ if TYPE_CHECKING:
 TOP = 0.25  # share of the heads that count as the most important
 
 
-def study(request: TrainingStudy, inputs: StudyInputs) -> Result:
+def study(model: StudiedModel, rows: DataRows, options: TrainingStudy) -> Result:
     """Score and prune every checkpoint by its own scores, and compare it with the last one."""
-    directories = request.checkpoints
-    for directory in directories[:-1]:
-        _open(request, inputs, directory)  # a wrong one is refused before anything is computed
-    names = _names(directories)
-    found = [_measure(request, inputs, *one) for one in zip(names, directories, strict=True)]
-    last, points = found[-1]
+    *earlier, _ = sections = options.checkpoints()
+    for section in earlier:
+        _open(section, model.checkpoint)  # a wrong one is an error before anything is computed
+    names = [Path(section.path).name for section in sections]
+    if len(set(names)) < len(names):
+        names = [section.path for section in sections]
+    # Opened again and not kept: all checkpoints together may not fit into memory.
+    measured = [
+        _measure(replace(model, checkpoint=_open(section, model.checkpoint)), rows, options)
+        for section in earlier
+    ]
+    measured.append(_measure(model, rows, options))
+    last, points = measured[-1]
     checkpoints = [
         {
             "name": name,
-            "directory": directory,
+            "directory": section.path,
             "scores": dict(scores.values),
-            "points": points,
+            "points": levels,
             **ranking(scores, last),
         }
-        for name, directory, (scores, points) in zip(names, directories, found, strict=True)
+        for name, section, (scores, levels) in zip(names, sections, measured, strict=True)
     ]
-    style = metric_style(inputs.metric)
+    assert rows.test is not None
+    metric = metrics_of(rows.test)[0]
+    style = metric_style(metric)
     data = {
-        "metric": inputs.metric,
+        "metric": metric,
         "signature_scores": last.signature,
-        "resamples": request.evaluation.resamples,
+        "resamples": options.evaluation.resamples,
         "at_floor": any(point["at_floor"] for point in points),
         "checkpoints": checkpoints,
     }
     return Result(
-        title=f"Heads over the training of {inputs.checkpoint.name}",
+        title=f"Heads over the training of {model.checkpoint.name}",
         data=data,
         sentences=[*_verdict(checkpoints[0]), f"Scores: {last.signature}."],
         tables=[
@@ -69,45 +82,35 @@ def study(request: TrainingStudy, inputs: StudyInputs) -> Result:
                 f"{numbers.ABSENT}: {TIED}, or all scores are the same.",
                 f"checkpoint, all heads, {', '.join(map(kind_label, checkpoints[0]['kinds']))}, "
                 "top quarter shared, by chance, p",
-                [(one["name"], *_cells(one)) for one in checkpoints],
+                [_cells(one) for one in checkpoints],
             ),
             _levels(style, checkpoints),
         ],
-        draw=lambda: _figure(style, checkpoints),
+        figure=_figure(style, checkpoints),
     )
 
 
-def _names(directories: Sequence[str]) -> list[str]:
-    """The checkpoints' short names, or their whole paths where two short names are the same."""
-    short = [Path(directory).name for directory in directories]
-    return short if len(set(short)) == len(short) else list(directories)
-
-
 def _measure(
-    request: TrainingStudy, inputs: StudyInputs, name: str, directory: str
-) -> tuple[Scores, list[dict[str, Any]]]:
+    model: StudiedModel, rows: DataRows, options: TrainingStudy
+) -> tuple[Scores, list[Effect]]:
     """A checkpoint's scores, and its quality with more and more heads removed."""
-    # Opened again, and not kept: all checkpoints together may not fit into memory. The last one is
-    # the model of the study, which is open already.
-    is_last = directory == request.checkpoints[-1]
-    checkpoint = inputs.checkpoint if is_last else _open(request, inputs, directory)
-    scores = inputs.score(request.method, inputs.rows.calibration, checkpoint)
-    measured = MeasuredModel(inputs, request.evaluation, checkpoint)
-    inputs.progress.message(f"pruning {name} at {len(request.points)} levels …")
-    masks = removals(scores, Mask.full(checkpoint.attention), HEADS, request.points)
+    scores = model.score(options.method, rows.calibration)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    model.progress.message(f"pruning {model.checkpoint.name} at {len(options.points)} levels …")
+    masks = removals(scores, Mask.full(model.layers), HEADS, options.points)
     return scores, [
-        {"removed": mask.total() - mask.count(), "of": mask.total(), **measured.without(mask)}
+        {"removed": mask.total() - mask.count(), "of": mask.total(), **quality.without(mask)}
         for mask in masks
     ]
 
 
-def _open(request: TrainingStudy, inputs: StudyInputs, directory: str) -> Checkpoint:
+def _open(section: ModelSection, last: Checkpoint) -> Checkpoint:
     """Open a checkpoint of the training, which must have the attention layers of the last one."""
-    checkpoint = open_model(request, directory)
-    if checkpoint.attention != inputs.checkpoint.attention:
+    checkpoint = load(section)
+    if checkpoint.attention != last.attention:
         raise InputError(
-            f"{directory} has other attention layers than {inputs.checkpoint.name}; give "
-            "checkpoints of one training",
+            f"{section.path} has other attention layers than {last.name}; give checkpoints of one "
+            "training",
             id="checkpoints-differ",
         )
     return checkpoint
@@ -120,15 +123,16 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
         `spearman`: correlation over all heads; `kinds`: within each kind; `top`: the number of
         heads in the most important quarter; `shared`: how many of them both checkpoints have in
         common; `by_chance`: the expected number by chance; `p`: the probability of at least as
-        many by chance (see `compressor.study.compare_scores`).
+        many by chance (see `agreement`).
     """
-    total = len(flat(scores))
+    whole, *kinds = compared_pair(scores, last)["correlations"]
+    total = whole["units"]
     # Halves up, as in `curve.removals`.
     top = max(1, int(TOP * total + 0.5))
     shared = shared_units(scores, last, top, highest=True)
     return {
-        "spearman": spearman(flat(scores), flat(last)),
-        "kinds": {kind: spearman(flat(scores, kind), flat(last, kind)) for kind in kinds_of(last)},
+        "spearman": whole["spearman"],
+        "kinds": {row["kind"]: row["spearman"] for row in kinds},
         "top": top,
         "shared": shared,
         "by_chance": top * top / total,
@@ -139,6 +143,7 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     correlations = (one["spearman"], *one["kinds"].values())
     return (
+        one["name"],
         *(numbers.fixed(value, 3, sign=True) for value in correlations),
         numbers.ABSENT if one["shared"] is None else f"{one['shared']} of {one['top']}",
         numbers.fixed(one["by_chance"], 1),
@@ -180,24 +185,18 @@ def _figure(style: MetricStyle, checkpoints: Sequence[dict[str, Any]]) -> Figure
 
     # matplotlib leaves points out that are not numbers.
     x, absent = range(len(checkpoints)), float("nan")
-    correlations = [absent if x["spearman"] is None else x["spearman"] for x in checkpoints]
-    shares = [absent if x["shared"] is None else x["shared"] / x["top"] for x in checkpoints]
+    ranks = [absent if one["spearman"] is None else one["spearman"] for one in checkpoints]
+    shares = [absent if one["p"] is None else one["shared"] / one["top"] for one in checkpoints]
     figure = Figure(figsize=(9.6, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
-    agreement = [
-        Line("rank correlation with the last", x, correlations),
-        Line("top quarter shared", x, shares),
-    ]
-    draw_lines(left, agreement)
+    draw_lines(
+        left, {"rank correlation with the last": (x, ranks), "top quarter shared": (x, shares)}
+    )
     left.set_ylabel("share, correlation")
-    levels = [
-        Line(
-            f"{point['removed']} heads removed",
-            x,
-            [one["points"][i]["value"] for one in checkpoints],
-        )
+    levels = {
+        f"{point['removed']} heads removed": (x, [o["points"][i]["value"] for o in checkpoints])
         for i, point in enumerate(checkpoints[0]["points"])
-    ]
+    }
     draw_lines(right, levels)
     right.set_ylabel(style.title)
     for axes in (left, right):

@@ -15,7 +15,6 @@ from compressor.commands import invoke
 from compressor.errors import UsageError
 from compressor.pipeline.stream_lines import Lines
 from compressor.request.recipe import make_recipe
-from compressor.tasks.labels import Labels
 from tests.helpers.errors import raises
 
 BASE = {

@@ -15,7 +15,7 @@ from compressor.errors import InputError, UsageError
 from compressor.pipeline.scores_file import write_scores
 from compressor.request.sections import ModelSection
 from compressor.storage.files import write_at_once
-from compressor.study.compare_scores import comparison_plot
+from compressor.study.agreement import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import toy
 from tests.helpers.conllu import conllu
-from tests.helpers.studies import Toy, short_answers
-
-BUILDERS: dict[str, tuple[Callable, Callable]] = {
-    "translation": (toy.translator, toy.pairs_file),
-    "classification": (toy.classifier, toy.labels_file),
-}
+from tests.helpers.studies import Toy
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +17,20 @@ def toys(once) -> dict[str, Toy]:
     """A toy for each task; tests only read them."""
 
     def make(root: Path) -> None:
-        for task, (build, rows) in BUILDERS.items():
-            short_answers(build(root / task))
+        toy.classifier(root / "classification")
+        toy.first_layers(toy.translator(root / "two-layers"), root / "translation")
+        # Translations of at most 7 tokens, so that tests are quick.
+        path = root / "translation" / "generation_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8")) | {"max_length": 8}
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        for task, rows in (("classification", toy.labels_file), ("translation", toy.pairs_file)):
             rows(root / f"{task}-calibration.tsv", rows=16)
             rows(root / f"{task}-test.tsv", rows=12, seed=1)
 
     root = once("study-toys", make)
     return {
         task: Toy(root / task, root / f"{task}-calibration.tsv", root / f"{task}-test.tsv", task)
-        for task in BUILDERS
+        for task in ("classification", "translation")
     }
 
 

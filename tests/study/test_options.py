@@ -1,60 +1,49 @@
-"""Options of studies, and orders of heads that are known; no model is needed."""
+"""Options of studies, the order in which heads are removed, and Holm's correction."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+import numpy as np
 
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask
 from compressor.options.assemble import options_of_command
-from compressor.study import STUDIES, agreement, curve, training
-
-
-def scores(**values: list[float]) -> Scores:
-    layers = {name.replace("_0", "_self.0"): tuple(found) for name, found in values.items()}
-    return Scores(layers, "made", "made", {})
+from compressor.study import STUDIES
+from compressor.study.curve import removals
+from compressor.study.quality import holm
+from tests.helpers.studies import scores
 
 
 def test_heads_are_removed_in_ascending_order_within_their_kind():
-    found = scores(encoder_0=[0.5, 0.1, 0.3], decoder_0=[0.2, 0.9])
-    full = Mask({name: (True,) * len(values) for name, values in found.values.items()})
-    removed = curve.removals(found, full, "encoder_self", (0, 50, 100))
+    given = scores(encoder=[0.5, 0.1, 0.3], decoder=[0.2, 0.9])
+    full = Mask({name: (True,) * len(values) for name, values in given.values.items()})
+    removed = removals(given, full, "encoder_self", (0, 50, 100))
     assert [mask.total() - mask.count() for mask in removed] == [0, 2, 3]
     assert removed[1].keep == {
         "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
     }  # fmt: skip
-    assert curve.removals(found, full, "heads", (40,))[0].keep == {
+    assert removals(given, full, "heads", (40,))[0].keep == {
         "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
     }  # fmt: skip
 
 
-def test_ranking_counts_the_finally_most_important_quarter():
-    """Of eight heads the top two are heads 6 and 7 at last, and 7 and 0 at first."""
-    first = scores(encoder_0=[7, 1, 2, 3], decoder_0=[4, 5, 6, 8])
-    last = scores(encoder_0=[1, 2, 3, 4], decoder_0=[5, 6, 7, 8])
-    found = training.ranking(first, last)
-    assert (found["top"], found["shared"], found["by_chance"]) == (2, 1, 0.5)
-    assert found["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
+def test_holm_rejects_what_the_step_down_procedure_rejects():
+    """Holm 1979 as it is written: compare the k-th smallest with level / (n - k + 1), stop once."""
+    p_values = [0.04, 0.001, 0.2, 0.012, 1.0, 0.012, 0.6, 0.0004]
+    adjusted = holm(p_values)
+    for level in (0.0032, 0.005, 0.05, 0.1, 0.3, 0.61, 0.9):
+        rejected = set()
+        for k, place in enumerate(np.argsort(p_values, kind="stable")):
+            if p_values[place] > level / (len(p_values) - k):
+                break
+            rejected.add(int(place))
+        assert {i for i, p in enumerate(adjusted) if p <= level} == rejected
 
 
-def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
-    """With two heads above zero each, and not the same ones, the rest is shared by position."""
-    first = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 0, 0, 3, 4])
-    last = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 3, 4, 0, 0])
-    found = agreement.compared(first, last, seed=0)
-    assert [row["units"] for row in found["lowest"]] == [2, 3, 5, 6, 8]
-    assert all(row["shared"] is None and row["p"] is None for row in found["lowest"])
-    top = training.ranking(first, last)  # four of sixteen, of which two are zero
-    assert (top["top"], top["shared"], top["p"]) == (4, None, None)
-    assert -1 < top["spearman"] < 0
-
-
-def test_a_study_has_only_its_own_flags():
+def test_a_study_has_only_its_own_options():
     options = {name: options_of_command(kind).keys() for name, kind in STUDIES.items()}
-    assert "conllu" in options["roles"]
-    assert "conllu" not in options["heads"]
-    assert "model" not in options["training"]
+    assert [name for name in options if "conllu" in options[name]] == ["roles"]
+    assert [name for name in options if "model" not in options[name]] == ["training"]
     assert "calibration" not in options["heads"]
 
 

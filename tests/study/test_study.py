@@ -1,24 +1,31 @@
-"""What `compress study` finds, against models that are really pruned."""
+"""What `compress study` reports, against models that are really pruned."""
 
 from __future__ import annotations
+
+import json
+import re
 
 import numpy as np
 import pytest
 import torch
 
+from compressor import commands
+from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.study import agreement
+from compressor.study.agreement import half
 from compressor.tasks import TASKS
 from tests.helpers import toy
+from tests.helpers.errors import raises
 from tests.helpers.studies import RESAMPLES, run
 
 pytestmark = pytest.mark.slow
+both_tasks = pytest.mark.parametrize("task", ["translation", "classification"])
 
 
-@pytest.mark.parametrize("task", ["translation", "classification"])
+@both_tasks
 def test_heads_is_what_physical_removal_of_each_costs(task: str, toys, tmp_path):
     model = toys[task]
     data = run("heads", tmp_path / "out", model=model.model, test=model.test)
@@ -29,8 +36,8 @@ def test_heads_is_what_physical_removal_of_each_costs(task: str, toys, tmp_path)
         for one in heads[:1]:
             answers = model.answers([(name, one["head"])])
             assert one["value"] == pytest.approx(model.value(answers))
-            found = compare(task, dense, answers, references, RESAMPLES, seed=0)
-            expected = next(x for x in found if x.metric == data["metric"])
+            compared = compare(task, dense, answers, references, RESAMPLES, seed=0)
+            expected = next(x for x in compared if x.metric == data["metric"])
             assert one["interval"] == pytest.approx(list(expected.interval))
             assert one["p"] == expected.p_value
     tests = [one for heads in data["layers"].values() for one in heads]
@@ -41,7 +48,7 @@ def test_heads_is_what_physical_removal_of_each_costs(task: str, toys, tmp_path)
     assert data["significant_holm"] <= data["significant_bh"] <= data["significant"]
 
 
-@pytest.mark.parametrize("task", ["translation", "classification"])
+@both_tasks
 def test_layers_keeps_the_head_with_the_lowest_loss(task: str, toys, tmp_path):
     """Losses of physically pruned models on the calibration rows, by their own loss."""
     model = toys[task]
@@ -83,12 +90,12 @@ def test_layers_can_keep_the_head_with_the_highest_score(toys, tmp_path):
     assert data["chosen_by"].startswith("highest score: magnitude|")
 
 
-@pytest.mark.parametrize("task", ["translation", "classification"])
+@both_tasks
 def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
     model = toys[task]
     data = run(
         "curve", tmp_path / "out",
-        model=model.model, test=model.test, calibration=model.calibration, points="0,50,100",
+        model=model.model, test=model.test, calibration=model.test, points="0,50,100",
     )  # fmt: skip
     kinds = ["encoder_self", "decoder_self", "cross", "heads"]
     assert list(data["lines"]) == (kinds if task == "translation" else kinds[:1])
@@ -96,46 +103,41 @@ def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
     for kind, points in data["lines"].items():
         of = [key for key in heads if kind == "heads" or key[0].startswith(kind)]
         assert [point["removed"] for point in points] == [0, len(of) // 2, len(of)]
-        assert points[0]["difference"] == 0.0
-        assert points[0]["interval"] == [0.0, 0.0]
+        assert (points[0]["difference"], points[0]["interval"]) == (0.0, [0.0, 0.0])
         assert points[-1]["value"] == pytest.approx(model.value(model.answers(of)))
+    page = (tmp_path / "out" / "study-curve.md").read_text(encoding="utf-8")
+    assert data["shared_rows"] == 12
+    assert "12 of 12 test rows are calibration rows too" in page
 
 
-def test_a_repaired_curve_is_another_one(toys, tmp_path):
+def test_a_curve_is_repaired_at_every_point(toys, tmp_path):
     model = toys["classification"]
-    options = {"model": model.model, "test": model.test, "calibration": model.calibration}
-    data = run("curve", tmp_path / "out", **options, recover="reconstruct", points="0,60")
+    options = {"model": model.model, "test": model.test, "recover": "reconstruct"}
+    data = run("curve", tmp_path / "out", **options, calibration=model.calibration, points="0,60")
     (points,) = data["lines"].values()
     assert points[1]["recovery"].startswith("reconstruct: ")
     assert data["recover"] == "reconstruct"
+    with raises(UsageError, "calibration-missing"):
+        run("curve", tmp_path / "none", **options, method="random")
 
 
 def test_agreement_compares_data_sets_and_their_halves(toys, tmp_path):
     model = toys["translation"]
     data = run(
         "agreement", tmp_path / "out",
-        model=model.model, calibration=model.calibration, other=model.test,
-    )  # fmt: skip
-    assert list(data["pairs"]) == [
-        "the two data sets", "two halves of the first", "two halves of the other",
-    ]  # fmt: skip
-    for pair in data["pairs"].values():
-        assert pair["correlations"][0]["kind"] == "all"
-        assert all(0 < row["p"] <= 1 for row in pair["correlations"] + pair["lowest"])
-    same = run(
-        "agreement", tmp_path / "same",
         model=model.model, calibration=model.calibration, other=model.calibration,
-    )["pairs"]["the two data sets"]  # fmt: skip
-    assert same["correlations"][0]["spearman"] == pytest.approx(1)
-    assert all(row["shared"] == row["units"] for row in same["lowest"])
-
-
-def test_halves_share_no_row(toys):
-    rows = TASKS["translation"].read_rows(toys["translation"].test)
-    first, second = (agreement.half(rows, which) for which in (0, 1))
+    )  # fmt: skip
+    whole, *halves = data["pairs"]
+    assert whole == "the two data sets"
+    assert halves == ["two halves of the first", "two halves of the other"]
+    assert all(0 < row["p"] <= 1 for x in data["pairs"].values() for row in x["correlations"])
+    assert data["pairs"][whole]["correlations"][0]["spearman"] == pytest.approx(1)
+    assert all(row["shared"] == row["units"] for row in data["pairs"][whole]["lowest"])
+    assert data["pairs"][halves[0]]["correlations"][0]["spearman"] < 1
+    rows = TASKS["translation"].read_rows(model.test)
+    first, second = (half(rows, which) for which in (0, 1))
     assert sorted(first.targets + second.targets) == sorted(rows.targets)
     assert (first.sources[1], second.sources[0]) == (rows.sources[2], rows.sources[1])
-    assert first.sha256 != second.sha256
 
 
 def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
@@ -147,10 +149,8 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
         parameter.data += 0.3 * parameter.std() * torch.randn_like(parameter)
     checkpoint.model.save_pretrained(early)
     checkpoint.tokenizer.save_pretrained(early)
-    data = run(
-        "training", tmp_path / "out", checkpoint=[str(early), str(model.model)],
-        test=model.test, calibration=model.calibration, points="0,100",
-    )  # fmt: skip
+    rows = {"test": model.test, "calibration": model.calibration, "points": "0,100"}
+    data = run("training", tmp_path / "out", checkpoint=[str(early), str(model.model)], **rows)
     first, last = data["checkpoints"]
     assert (first["name"], last["name"]) == ("step-1", model.model.name)
     assert last["spearman"] == pytest.approx(1)
@@ -159,9 +159,13 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
     everything = [(name, h) for name, count in data["heads"].items() for h in range(count)]
     assert last["points"][0]["value"] == pytest.approx(model.value(model.answers([])))
     assert last["points"][1]["value"] == pytest.approx(model.value(model.answers(everything)))
+    wrong = toys["translation"].model
+    with pytest.raises(InputError, match=re.escape(str(wrong))):
+        run("training", tmp_path / "no", checkpoint=[str(wrong), str(model.model)], **rows)
+    assert not (tmp_path / "no").exists()  # so that the options can be corrected
 
 
-@pytest.mark.parametrize("task", ["translation", "classification"])
+@both_tasks
 def test_roles_before_and_after_pruning(task: str, toys, trees, tmp_path):
     model = toys[task]
     pruned = toy.pruned(model.model, tmp_path / "pruned")
@@ -178,8 +182,7 @@ def test_roles_before_and_after_pruning(task: str, toys, trees, tmp_path):
     assert (back["offset"], back["arcs"]) == (1, forward["arcs"])
     assert data["pruned"]["kept"] == {name: kept.kept(name) for name in watched}
     for name in watched:
-        roles_after = data["pruned"]["heads_roles"].get(name, [])
-        assert len(roles_after) == len(kept.kept(name))
+        assert len(data["pruned"]["heads_roles"].get(name, [])) == len(kept.kept(name))
     for row in data["pruned"]["survival"]:
         if row["role"] in ("any", "none"):
             assert row["kept_of_all"] == kept.count(row["kind"])
@@ -187,15 +190,55 @@ def test_roles_before_and_after_pruning(task: str, toys, trees, tmp_path):
 
 
 def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
-    data = run("roles", tmp_path / "out", model=toys["translation"].model, conllu=trees)
+    rare, model = tmp_path / "rare.conllu", toys["translation"].model
+    first = trees.read_text(encoding="utf-8").split("\n\n")[:6]
+    rare.write_text("\n".join(first), encoding="utf-8")
+    data = run("roles", tmp_path / "few", model=model, conllu=rare)
     assert all(name.startswith("encoder_self") for name in data["positions"])
-    rare = tmp_path / "rare.conllu"
-    rare.write_text(
-        "\n".join(trees.read_text(encoding="utf-8").split("\n\n")[:6]), encoding="utf-8"
-    )
-    few = run("roles", tmp_path / "few", model=toys["translation"].model, conllu=rare)
-    assert few["relations"] == []
-    assert 0 < few["too_rare"]["obj"] < 100
+    assert data["relations"] == []
+    assert 0 < data["too_rare"]["obj"] < 100
     page = (tmp_path / "few" / "study-roles.md").read_text(encoding="utf-8")
-    assert f"below 100 arcs, and left out: obj ({few['too_rare']['obj']})" in page
-    assert not any("syntactic" in found for heads in few["heads_roles"].values() for found in heads)
+    assert f"below 100 arcs, and left out: obj ({data['too_rare']['obj']})" in page
+    with raises(InputError, "checkpoint-not-pruned"):
+        run("roles", tmp_path / "dense", model=model, conllu=trees, pruned=model)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "id"),
+    [
+        ("curve", {"test"}, "calibration-missing"),
+        ("layers", {"test"}, "calibration-missing"),
+        ("agreement", {"calibration", "other"}, "method-without-data"),
+        ("roles", set(), "rows-missing"),
+    ],
+)
+def test_studies_without_the_rows_that_they_look_at_are_errors(name, rows, id, toys, tmp_path):
+    given = dict.fromkeys(rows, toys["classification"].test)
+    method = {"method": "random"} if name == "agreement" else {}
+    with raises(UsageError, id):
+        run(name, tmp_path / name, model=toys["classification"].model, **given, **method)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_study_by_its_command(toys, tmp_path, capsys):
+    """One directory for two studies, whose results are not written over."""
+    model, out = toys["classification"], tmp_path / "out"
+    command = [
+        "study", "heads", "-m", model.model, "--test", model.test, "-o", out, "--resamples", 200,
+        "--device", "cpu", "--json",
+    ]  # fmt: skip
+    assert commands.invoke([str(x) for x in command]) == 0
+    shown = capsys.readouterr()
+    assert "removing each of 12 heads alone …" in shown.err
+    data = json.loads(shown.out)
+    assert (data["ok"], data["study"], data["output"]) == (True, "heads", str(out))
+    with raises(InputError, "output-not-empty") as caught:
+        run("heads", out, model=model.model, test=model.test)
+    assert "holds study-heads.json already" in str(caught.value)
+    (out / "study-heads.json").unlink()  # as after a kill: the file that is written last
+    run("heads", out, model=model.model, test=model.test)
+    run("layers", out, model=model.model, test=model.test, method="magnitude")
+    assert {path.stem for path in out.glob("*.md")} == {"study-heads", "study-layers"}
+    (out / "report.json").write_text("{}", encoding="utf-8")
+    with raises(InputError, "output-not-empty"):
+        run("curve", out, model=model.model, test=model.test, method="magnitude")

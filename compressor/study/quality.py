@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from scipy.stats import false_discovery_control
 from torch import nn
 
-from compressor.evaluation import METRICS, compare_rows, main_metric
+from compressor.evaluation import METRICS, compare_rows, main_metric, metrics_of
 from compressor.importance.ablation_runs import answers_without_units
-from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
+from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
-from compressor.report.facts import MetricStyle, metric_style, significant
-from compressor.study.inputs import StudyInputs
+from compressor.report.facts import SIGNIFICANCE, MetricStyle, metric_style, significant
+from compressor.study.inputs import StudiedModel
 from compressor.study.options import Testing
-from compressor.study.statistics import ALPHA, holm
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
 # the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
@@ -31,62 +31,45 @@ Effect = dict[str, Any]
 MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, ** after Holm's"
 
 
-class MeasuredModel:
+class MeasuredQuality:
     """A dense model's answers to the test rows, and what the metric loses with fewer heads.
 
     Args:
-        inputs: with test rows.
         settings: how quality is measured.
-        checkpoint: another one than the study's.
     """
 
-    def __init__(
-        self, inputs: StudyInputs, settings: Testing, checkpoint: Checkpoint | None = None
-    ) -> None:
-        assert inputs.rows.test is not None
-        self.inputs, self.settings, self.rows = inputs, settings, inputs.rows.test
-        self.checkpoint = checkpoint or inputs.checkpoint
-        self.style = metric_style(inputs.metric)
-        self.batches = inputs.batches(self.rows, self.checkpoint)
-        inputs.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
+    def __init__(self, model: StudiedModel, rows: DataRows, settings: Testing) -> None:
+        assert rows.test is not None
+        self.model, self.rows, self.settings = model, rows.test, settings
+        self.metric = metrics_of(self.rows)[0]
+        self.style = metric_style(self.metric)
+        self.batches = model.batches(self.rows)
+        model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.answers()
 
     def facts(self) -> dict[str, Any]:
         """The dense model's value, for the JSON file."""
         value, signature = main_metric(self.rows, self.dense)
         beams = self.settings.num_beams or 1
-        searches = "--num-beams" in self.inputs.task.options
+        searches = "--num-beams" in self.model.task.options
         return {
-            "metric": self.inputs.metric,
+            "metric": self.metric,
             "dense": value,
             "signature": f"{signature}|beams:{beams}" if searches else signature,
             "resamples": self.settings.resamples,
         }
 
-    def answers(self, mask: Mask | None = None, model: nn.Module | None = None) -> list[str]:
-        """What a model answers to all rows, in their order.
-
-        Args:
-            mask: without the heads to silence; None keeps all.
-            model: to use instead of the checkpoint's.
-        """
-        model = self.checkpoint.model if model is None else model
+    def answers(self, mask: Mask | None = None, network: nn.Module | None = None) -> list[str]:
+        """What a model answers to all rows, in their order; arguments as of `scoring`."""
         # A head with a gate of 0 equals a removed one, and the model stays whole.
-        with self.inputs.scoring(
-            model, self.checkpoint.attention, self.batches, mask=mask
-        ) as scoring:
+        with self.model.scoring(self.batches, mask=mask, network=network) as scoring:
             return answers_without_units(scoring, [], self.settings.num_beams)[0]
 
     def effect(self, answers: Sequence[str]) -> Effect:
         """The metric's change from the dense model's answers."""
-        comparisons = compare_rows(
-            self.rows,
-            self.dense,
-            answers,
-            resamples=self.settings.resamples,
-            seed=self.inputs.seed,
-        )
-        main = next(one for one in comparisons if one.metric == self.inputs.metric)
+        resamples, seed = self.settings.resamples, self.model.seed
+        comparisons = compare_rows(self.rows, self.dense, answers, resamples, seed)
+        main = next(one for one in comparisons if one.metric == self.metric)
         return {
             "dense": main.dense,
             "value": main.pruned,
@@ -98,9 +81,8 @@ class MeasuredModel:
         }
 
     def without(self, mask: Mask) -> Effect:
-        """The metric's change when the heads that a mask has not are silenced."""
-        removed = mask.total() - mask.count()
-        return self.effect(self.answers(mask) if removed else self.dense)
+        """The metric's change when the heads that a mask removes are silenced."""
+        return self.effect(self.dense if mask.count() == mask.total() else self.answers(mask))
 
 
 def is_significant(effect: Effect, p: str = "p") -> bool:
@@ -112,6 +94,17 @@ def is_significant(effect: Effect, p: str = "p") -> bool:
 def mark(effect: Effect) -> str:
     """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
     return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted by Holm 1979: the chance of even one false discovery stays below them."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    # The smallest is multiplied by all n, the next by n - 1, …; none falls below the one before.
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted.tolist()
 
 
 def corrected(effects: Sequence[Effect]) -> list[Effect]:
@@ -131,8 +124,8 @@ def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
     """
     return {
         "tests": len(tests),
-        "level": ALPHA,
-        "expected_by_chance": ALPHA * len(tests),
+        "level": SIGNIFICANCE,
+        "expected_by_chance": SIGNIFICANCE * len(tests),
         "significant": sum(is_significant(test) for test in tests),
         "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
         "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
@@ -141,7 +134,7 @@ def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
 
 
 def significance_sentences(data: Mapping[str, Any], what: str) -> list[str]:
-    """`count_significant` in words, and whether there are enough resamples for it."""
+    """`count_significant` in words, and whether the resamples suffice for it."""
     tests, resamples = data["tests"], data["resamples"]
     sentences = [
         f"At the 5% level {data['significant']} of {tests} {what} change the metric significantly; "
@@ -150,10 +143,10 @@ def significance_sentences(data: Mapping[str, Any], what: str) -> list[str]:
         f"{data['significant_holm']} (Holm)."
     ]
     # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have an exact test.
-    if not METRICS[data["metric"]].has_exact_test and tests / (resamples + 1) >= ALPHA:
+    if not METRICS[data["metric"]].has_exact_test and tests / (resamples + 1) >= SIGNIFICANCE:
         sentences.append(
             f"{resamples:,} resamples are too few for Holm's correction of {tests} tests: it needs "
-            f"at least {int(tests / ALPHA):,} for any p-value to be small enough."
+            f"at least {int(tests / SIGNIFICANCE):,} for any p-value to be small enough."
         )
     return sentences
 

@@ -1,0 +1,141 @@
+"""Agreement of scores against SciPy and brute force, and the table and the plot of it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from compressor.model.sublayers import Scores
+from compressor.study.agreement import (
+    compare_scores,
+    comparison_figure,
+    comparison_plot,
+    comparison_text,
+    flat,
+    pair_with_p,
+    permutation_p,
+    verdict,
+)
+from compressor.study.training import ranking
+from tests.helpers.scores import LAYERS, sample
+from tests.helpers.studies import scores
+
+
+def correlations(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Spearman: the correlation of ranks. Kendall: of the signs of all pairs' differences."""
+    a, b = (np.sign(values[:, None] - values[None]).ravel() for values in (x, y))
+    spearman = np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1]
+    return float(spearman), float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+@pytest.mark.parametrize("levels", [None, 3])
+def test_correlations_and_overlaps_of_all_heads_and_per_kind(levels: int | None):
+    first, second = sample(0, "taylor", levels=levels), sample(1, "fisher", levels=levels)
+    comparison = compare_scores([first, second])
+    (pair,) = comparison["pairs"]
+    kinds = ["all", "encoder_self", "decoder_self", "cross"]
+    assert [row["kind"] for row in pair["correlations"]] == kinds
+    lines = [line.split() for line in comparison_text(comparison).splitlines()]
+    for row in pair["correlations"]:
+        x, y = (flat(one, None if row["kind"] == "all" else row["kind"]) for one in (first, second))
+        assert row["units"] == len(x)
+        assert (row["spearman"], row["kendall"]) == pytest.approx(correlations(x, y))
+        shown = [str(len(x)), f"{row['spearman']:+.3f}", f"{row['kendall']:+.3f}"]
+        assert any(line[-3:] == shown for line in lines)
+    assert [row["units"] for row in pair["lowest"]] == [3, 6, 9, 12, 15]  # 10 ... 50 % of 30
+    for row in pair["lowest"] if levels is None else ():
+        sets = [set(np.argsort(flat(one))[: row["units"]]) for one in (first, second)]
+        assert row["shared"] == len(sets[0] & sets[1])
+        chance = stats.hypergeom(30, row["units"], row["units"]).mean()
+        assert row["by_chance"] == pytest.approx(chance)
+        assert [str(row["units"]), str(row["shared"]), f"{chance:.1f}"] in [x[-3:] for x in lines]
+
+
+def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
+    """Scores that are all the same, and agreement that is only the order of ties."""
+    constant = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
+    undefined = pair_with_p(sample(0, "taylor"), constant, seed=0)
+    assert {row["p"] for rows in undefined.values() for row in rows} == {None}
+    assert {row["spearman"] for row in undefined["correlations"]} == {None}
+    text = comparison_text(compare_scores([sample(0, "taylor"), constant]))
+    assert "n/a: the cut falls between equal scores." in text
+    fine = pair_with_p(sample(0, "taylor"), sample(0, "taylor"), seed=0)
+    one_missing = verdict({"the two data sets": fine, "a": fine, "two halves": undefined})
+    assert "correlation of two halves is not defined" in one_missing
+    assert "data differ;" not in one_missing
+    whole = verdict({"the two data sets": fine, "a": fine, "b": fine})
+    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00. " in whole
+
+
+def test_a_cut_between_ties_has_no_overlap_and_one_beside_them_has():
+    first = scores(encoder=[0, 0, 0, 0], decoder=[1, 1, 2, 3])
+    last = scores(encoder=[0, 0, 0, 0], decoder=[1, 2, 3, 1])
+    lowest = {row["units"]: row for row in pair_with_p(first, last, seed=0)["lowest"]}
+    assert (lowest[4]["shared"], lowest[4]["p"]) == (4, pytest.approx(1 / 70))
+    assert (lowest[2]["shared"], lowest[2]["p"]) == (None, None)
+    assert ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
+    tied = scores(encoder=[0] * 4, decoder=[0, 0, 4, 3])
+    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (2, pytest.approx(1 / 28))
+    tied = scores(encoder=[0] * 4, decoder=[0, 0, 0, 3])
+    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (None, None)
+
+
+def test_ranking_counts_the_finally_most_important_quarter():
+    """The top two of eight heads are heads 6 and 7 at last, and 7 and 0 at first."""
+    first = scores(encoder=[7, 1, 2, 3], decoder=[4, 5, 6, 8])
+    ranked = ranking(first, scores(encoder=[1, 2, 3, 4], decoder=[5, 6, 7, 8]))
+    assert (ranked["top"], ranked["shared"], ranked["by_chance"]) == (2, 1, 0.5)
+    assert ranked["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
+
+
+def test_permutation_p_is_near_that_of_all_permutations():
+    """All 720 orders of six heads, with ties on one side."""
+    x, y = np.array([1.0, 2.0, 2.0, 3.0, 5.0, 4.0]), np.array([0.3, 0.1, 0.5, 0.4, 0.8, 0.9])
+    ranks = stats.rankdata(x) - 3.5
+    products = np.abs([ranks @ stats.rankdata(order) for order in permutations(y)])
+    expected = np.mean(products >= products[0] - 1e-9)
+    assert permutation_p(x, y, seed=0) == pytest.approx(expected, abs=0.015)
+    assert permutation_p(x, y, seed=0) == permutation_p(x, y, seed=0)
+
+
+def test_plot_has_a_panel_per_pair_and_a_point_per_head_at_its_ranks():
+    given = [sample(0, "taylor", levels=5), *(sample(seed, f"method{seed}") for seed in (1, 2))]
+    axes = {(a.get_xlabel(), a.get_ylabel()): a for a in comparison_figure(given).axes}
+    names = [one.method for one in given]
+    assert set(axes) == {
+        (f"rank by {names[i]}", f"rank by {names[j]}") for j in range(3) for i in range(j)
+    }
+    drawn = axes["rank by taylor", "rank by method1"].collections
+    labels = [points.get_label() for points in drawn]
+    assert labels == ["encoder self-attention", "decoder self-attention", "cross-attention"]
+    points = np.concatenate([np.asarray(points.get_offsets()) for points in drawn])
+    ranks = np.stack([stats.rankdata(flat(one)) for one in given[:2]], axis=1)
+    assert sorted(points.tolist()) == sorted(ranks.tolist())
+
+
+def test_plot_is_written_as_png_or_svg_and_the_same_each_time(tmp_path):
+    given = [sample(0, "taylor"), sample(1, "fisher")]
+    png, svg = tmp_path / "deep" / "a.png", tmp_path / "a.svg"
+    comparison_plot(given, png)
+    comparison_plot(given, svg)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "rank by taylor" in " ".join(ElementTree.parse(svg).getroot().itertext())
+    before = svg.read_bytes()
+    comparison_plot(given, svg)
+    assert svg.read_bytes() == before
+
+
+def test_neurons_are_compared_too_and_named_units_beside_heads():
+    def both(seed: int, method: str) -> Scores:
+        values = np.random.default_rng(seed).normal(size=(2, 40))
+        parts = {f"encoder_ffn.{layer}": tuple(row) for layer, row in enumerate(values)}
+        return Scores({**sample(seed, method).values, **parts}, method, method, {})
+
+    text = comparison_text(compare_scores([both(0, "taylor"), both(1, "fisher")]))
+    words = [line.split()[3:] for line in text.splitlines()]
+    assert ["all", "units", "110"] in [line[:3] for line in words]
+    assert ["encoder", "feed-forward", "80"] in [line[:3] for line in words]
