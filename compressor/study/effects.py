@@ -12,7 +12,7 @@ from scipy.stats import false_discovery_control
 from torch import nn
 
 from compressor.evaluation import METRICS, compare_rows, main_metric
-from compressor.importance.ablation_runs import answers_without_units
+from compressor.importance.ablation_runs import outputs_without_units
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
 from compressor.report import numbers
@@ -75,7 +75,7 @@ class MeasuredModel:
         with self.inputs.scoring(
             model, self.checkpoint.attention, self.batches, mask=mask
         ) as scoring:
-            return answers_without_units(scoring, [], self.settings.num_beams)[0]
+            return outputs_without_units(scoring, [], self.settings.num_beams)[0]
 
     def effect(self, answers: Sequence[str]) -> Effect:
         """The metric's change from the dense model's answers."""

@@ -6,7 +6,7 @@ with a paired test per head.
 
 from __future__ import annotations
 
-from compressor.importance.ablation_runs import answers_without_units
+from compressor.importance.ablation_runs import outputs_without_units
 from compressor.report.facts import MetricStyle, kind_label
 from compressor.report.table import ReportTable
 from compressor.study.effects import (
@@ -32,7 +32,7 @@ def study(request: HeadsStudy, inputs: StudyInputs) -> Result:
     style, layers = measured.style, inputs.checkpoint.attention
     inputs.progress.message(f"removing each of {sum(x.units for x in layers)} heads alone …")
     with inputs.scoring(inputs.checkpoint.model, layers, measured.batches) as scoring:
-        _, answers = answers_without_units(scoring, layers, request.evaluation.num_beams)
+        _, answers = outputs_without_units(scoring, layers, request.evaluation.num_beams)
     heads = [(layer.name, head) for layer in layers for head in range(layer.units)]
     effects = []
     for done, key in enumerate(heads, 1):
