@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.evaluation import compare
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.study import agreement
 from compressor.tasks import TASKS
 from tests.helpers import toy
+from tests.helpers.metrics import compare
 from tests.helpers.studies import RESAMPLES, run
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ class Spearman(Metric):
         return "ties:mean rank|scale:-1-1"
 
     def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+        self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
         """[rows, 2]: the answer and the right number."""
         right = np.array(references, dtype=np.float64)
