@@ -123,7 +123,8 @@ class Metric(ABC):
         for _ in range(self.deals):
             permuted = [answers[row] for row in generator.permutation(len(answers))]
             total += self.statistics([permuted], references)[0]
-        return total / self.deals
+        mean: Array = total / self.deals
+        return mean
 
     def unsmoothed(self, statistics: Array, counts: Array) -> Array:
         """`scores` without smoothing."""
