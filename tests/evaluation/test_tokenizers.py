@@ -71,7 +71,7 @@ def test_bleu_is_sacrebleus_with_the_tokenizer_of_the_script(name: str):
 
 def test_parts_of_rows_keep_the_tokenizer_of_all():
     """Of Chinese and English rows the English ones alone would be split as by 13a."""
-    given = with_tokenizers(rows(CHINESE + ENGLISH * 3), tell=(said := []).append)
+    given = with_tokenizers(rows(CHINESE + ENGLISH * 3), report=(said := []).append)
     assert len(said) == 1
     assert "tokenizer zh, since the references' letters are" in said[0]
     assert "Han; choose another with --bleu-tokenizer" in said[0]
