@@ -92,7 +92,7 @@ def _problem(
     )  # fmt: skip
     problem = Distillation(job, job.pruned, [], 1e-4, 0.0, precision)
     with _Timed() as timed:
-        problem.teacher.remember_text(text)
+        problem.teacher.cache_text(text)
     return problem, TrainingRows(examples, task, dense, device, text), text.rows / timed.seconds
 
 

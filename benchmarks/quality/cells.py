@@ -15,7 +15,7 @@ from torch import nn
 from compressor.budgets.path import removal_path
 from compressor.budgets.units import parse_floors
 from compressor.budgets.units import select as select_units
-from compressor.evaluation import compare
+from compressor.evaluation import compare_rows
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED, learn
 from compressor.learned_masks.method import LearningJob
@@ -152,7 +152,7 @@ class Experiment:
         answers, loss = self.evaluate(repaired.model)
         (found,) = (
             c
-            for c in compare(self.test.task, self.dense_answers, answers, self.test.targets)
+            for c in compare_rows(self.test, self.dense_answers, answers)
             if c.metric == self.metric
         )
         return {

@@ -28,7 +28,7 @@ from benchmarks.speed.peers import Peer, Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
 from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
-from compressor.evaluation import compare, score_answers
+from compressor.evaluation import compare_rows, score_rows
 from compressor.model.pruning_record import read_pruning_record
 from compressor.progress import Progress
 from compressor.runtime import collate
@@ -87,12 +87,11 @@ def quality(setting: Setting, answered: dict[str, list[str]]) -> dict[str, Any]:
     rows, found = setting.rows, {}
     metric = TASKS[rows.task].main_metric
     for name, outputs in answered.items():
-        labels = sorted(set(rows.targets))
-        value = score_answers(rows.task, outputs, rows.targets, labels).metrics[metric]
+        value = score_rows(rows, outputs).metrics[metric]
         found[name] = {"metric": metric, "value": value, "rows": len(rows.targets)}
         base = f"{name.rpartition(', ')[0]}, fp32"
         if name.startswith("compress") and base in answered and base != name:
-            compared = compare(rows.task, answered[base], outputs, rows.targets)
+            compared = compare_rows(rows, answered[base], outputs)
             own = next(c for c in compared if c.metric == metric)
             found[name]["against_fp32"] = [own.difference, *own.interval]
     return found

@@ -179,7 +179,7 @@ def _require_one_process(arguments: Sequence[str]) -> None:
 
 def _tell(message: str, status: int, id: str) -> None:
     """Say why the command ends; of several processes one says it."""
-    if launch.speaks_first():
+    if launch.is_first_to_report():
         console.silent = False
         console.error(f"rank {launch.rank()}: {message}" if launch.rank() else message, status, id)
         launch.wait_for_others()

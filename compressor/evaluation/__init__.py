@@ -1,15 +1,13 @@
-"""Quality of a model's answers, and whether a smaller model's quality really differs.
+"""Quality of a model's outputs, and whether the difference of two models is significant.
 
-- `answers`: what an exported model answers to rows (`compressor.evaluation.answers`)
-- `score_answers`: all metrics of a task
-- `score_rows`: the same of the answers to rows, in the metrics of these
-- `with_tokenizers`: rows with how their metrics split texts, settled once
-- `find_floor`, `require_sight`: whether a metric sees anything in a model's answers
-- `require_references`: whether rows can be scored at all
-- `main_metric`: the main one of them alone
-- `compare`, `compare_rows`: paired bootstrap of the difference in each of these metrics
-- `lower_bound`: how much worse the smaller model may be, as far as the rows tell
-- `confidence_bounds`: how much worse or better, from a finished comparison
+- `answers`: an exported model's outputs for rows (`compressor.evaluation.answers`)
+- `score_rows`, `main_metric`: all metrics of the outputs for rows, or the main one
+- `with_tokenizers`: rows with the tokenizers of their metrics
+- `find_floor`, `require_sight`: whether a metric could show a loss
+- `require_references`: whether rows can be scored
+- `compare_rows`: paired bootstrap of the difference in each metric
+- `lower_bound`: one-sided confidence bound of the difference, for a search
+- `confidence_bounds`: both bounds, from a finished comparison
 
 To add a metric, write a subclass of `Metric` and add a line to `METRICS`, or from outside this
 package call `METRICS.register`.
@@ -31,14 +29,12 @@ from compressor.evaluation.metrics import (
     metrics_for,
     metrics_of,
     require_references,
-    score_answers,
     score_rows,
     with_tokenizers,
 )
 from compressor.evaluation.significance import (
     DEFAULT_RESAMPLES,
     DEFAULT_SEED,
-    compare,
     compare_rows,
 )
 
@@ -50,7 +46,6 @@ __all__ = [
     "LowerBound",
     "Metric",
     "SumMetric",
-    "compare",
     "compare_rows",
     "confidence_bounds",
     "find_floor",
@@ -63,7 +58,6 @@ __all__ = [
     "require_sight",
     "rows_to_settle",
     "scaled_rows",
-    "score_answers",
     "score_rows",
     "with_tokenizers",
 ]

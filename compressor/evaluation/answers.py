@@ -1,4 +1,4 @@
-"""What an exported model answers to rows; runs on the runtime alone, without torch."""
+"""Outputs of an exported model for rows; uses the runtime alone, without torch."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def answers(
     precision: str | None = None,
     engine: str = "onnxruntime",
 ) -> list[str]:
-    """The answers to all rows in their order; files are not checked for damage.
+    """The outputs for all rows in their order; the artifact's hashes are not verified.
 
-    Several ranks take chunks of rows in turn, which are answered as in one process.
+    Ranks process chunks of rows in turn, with the results of one process.
 
     Args:
-        precision: of the artifact's graphs; None takes its default.
-        engine: that computes.
+        precision: of the artifact's graphs; None for its default.
+        engine: name of the engine.
     """
     task = TASKS[rows.task]
     runtime = task.open(
         directory, device=device, threads=parallel.threads(), precision=precision, engine=engine
     )
     settings = task.answer_settings(rows)
-    found: dict[int, list[str]] = {}
+    outputs: dict[int, list[str]] = {}  # number of the first row -> outputs
     done, report = 0, counted(lambda done, total: progress.update("rows", done, total))
     starts = parallel.dealt(range(0, len(rows.sources), _CHUNK_ROWS))
     total = sum(min(_CHUNK_ROWS, len(rows.sources) - start) for start in starts)
@@ -43,10 +43,10 @@ def answers(
         for start in starts:
             part = slice(start, start + _CHUNK_ROWS)
             pairs = None if rows.pairs is None else rows.pairs[part]
-            found[start] = task.answer(
+            outputs[start] = task.answer(
                 runtime, rows.sources[part], pairs, num_beams=num_beams, **settings
             )
-            report(done := done + len(found[start]), total)
-    for others in parallel.gather(found):
-        found |= others
-    return [text for start in sorted(found) for text in found[start]]
+            report(done := done + len(outputs[start]), total)
+    for of_rank in parallel.gather(outputs):
+        outputs |= of_rank
+    return [text for start in sorted(outputs) for text in outputs[start]]

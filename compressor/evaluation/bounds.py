@@ -1,20 +1,19 @@
-"""Is the pruned model shown to lose no more than a limit? One-sided confidence bounds.
+"""Non-inferiority of the pruned model: one-sided confidence bounds of its loss.
 
-"No significant difference" shows nothing: with few rows, no difference is significant. To show that
-a model is not worse than the dense one by more than a limit is a test of non-inferiority: the lower
-confidence bound of pruned minus dense must lie within the limit, so it is the pruned model that has
-to bring the proof.
+"No significant difference" proves nothing: with few rows, no difference is significant. A test of
+non-inferiority shows that a model is not worse than the dense one by more than a limit: the lower
+confidence bound of pruned minus dense must lie within the limit.
 
-- Metrics that count rows that are right, as accuracy does: the score bound of Tango 1998
-  ("Equivalence test and confidence interval for the difference in proportions for the paired-sample
-  design", Statistics in Medicine 17). It holds its level where few answers change, as they do after
-  a small cut; the bootstrap does not: of rows without any change it makes the interval [0, 0].
-- Other metrics: the quantile of the paired bootstrap (`compressor.evaluation.significance`), but no
-  nearer to the difference than what n rows can miss: a failure that none of them shows can still
-  strike a share of 1 - alpha^(1/n) of all rows, each of which then scores nothing.
+- Metrics that count correct rows, as accuracy does: the score bound of Tango 1998 ("Equivalence
+  test and confidence interval for the difference in proportions for the paired-sample design",
+  Statistics in Medicine 17). It keeps its level also where few outputs change, as with little
+  pruning; the bootstrap does not: without any changed row its interval is [0, 0].
+- Other metrics: the quantile of the paired bootstrap (`compressor.evaluation.significance`), but at
+  least as far from the difference as n rows can miss: a failure that none of them shows can still
+  affect a share of 1 - alpha^(1/n) of all rows, each of which then scores 0.
 
-A search asks for the lower bound alone, of answers (`lower_bound`). A finished report holds no
-answers, and its rules need both ends: `confidence_bounds`, from a `Comparison`.
+A search needs the lower bound, from outputs (`lower_bound`). A finished report has no outputs, and
+its rules need both bounds: `confidence_bounds`, from a `Comparison`.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from compressor.evaluation.metric import Metric
 from compressor.evaluation.significance import Pair
 from compressor.results import Comparison
 
-# So many draws of the bootstrap lie beyond a bound; with fewer it would be left to chance.
+# Bootstrap draws beyond a bound, at least; fewer make it unstable.
 DRAWS_BEYOND = 10
 ALPHA = 0.025  # beyond each end of a 95 % interval
-MOST_ROWS = 10**9  # more than this is advice for nobody
+MOST_ROWS = 10**9  # larger numbers of rows are not reported
 
 
 @dataclass(frozen=True)
 class LowerBound:
-    """How much worse a model may be, as far as some rows tell.
+    """A lower confidence bound.
 
     Args:
-        value: lower confidence bound of pruned minus dense, on the metric's scale.
-        rows: about how many rows would bring the bound up to the limit if the difference stayed as
-            measured; None where no number would, because the measured drop is not below the limit.
+        value: of pruned minus dense, on the metric's scale.
+        rows: estimated number of rows that raises the bound to the limit at the measured
+            difference; None if the measured drop is not below the limit.
     """
 
     value: float
@@ -63,10 +62,10 @@ def lower_bound(
     """The lower confidence bound of pruned minus dense in one metric.
 
     Args:
-        limit: the drop that is allowed, on the metric's scale.
-        alpha: how often the true difference may lie below the bound; 0.025 for the lower end of a
-            95 % interval.
-        resamples: of the bootstrap; more are drawn where `alpha` needs them.
+        limit: the allowed drop, on the metric's scale.
+        alpha: probability that the true difference is below the bound; 0.025 for the lower end of
+            a 95 % interval.
+        resamples: of the bootstrap; more are drawn if `alpha` needs them.
         seed: of the draws.
     """
     pair = Pair.of([metric], dense_outputs, pruned_outputs, references)
@@ -74,7 +73,7 @@ def lower_bound(
     if changed is not None:
         lost, won = changed
         loss = score_bound(lost, won, len(references), alpha)
-        rows = score_rows(lost, won, len(references), limit / 100, alpha)
+        rows = rows_for_score_bound(lost, won, len(references), limit / 100, alpha)
         return LowerBound(-100 * loss, rows)
     return _bootstrap_bound(pair, metric.name, limit, alpha, resamples, seed)
 
@@ -82,15 +81,14 @@ def lower_bound(
 def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] | None:
     """Both ends of the 95 % confidence interval of pruned minus dense.
 
-    The upper end is the lower one with the models' roles exchanged.
+    The upper bound is the lower one with the models' roles exchanged.
 
     Args:
-        comparison: with its counts of rows that are right, if the metric has them; without them
-            the interval of the bootstrap serves.
-        rows: that it was measured on.
+        comparison: uses its counts of correct rows, or without them the bootstrap's interval.
+        rows: number of rows of the comparison.
 
     Returns:
-        None where the numbers tell nothing: no rows, or something that is not a number.
+        None without rows, or if a value is not finite.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
@@ -104,21 +102,21 @@ def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] 
 
 
 def rows_to_settle(comparison: Comparison, rows: int, limit: float) -> int | None:
-    """About how many rows prove a drop to be within the limit, or beyond it.
+    """Estimated number of rows that prove a drop to be within the limit, or beyond it.
 
-    The drop is taken to stay as measured; more rows only narrow its interval.
+    It assumes the measured drop; more rows only narrow its interval.
 
     Args:
-        limit: the drop that is allowed, on the metric's scale.
+        limit: the allowed drop, on the metric's scale.
 
     Returns:
-        None where the measured drop is the limit, or next to it, which no number of rows tells.
+        None if the measured drop is so near to the limit that no number of rows suffices.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
     room = limit + comparison.difference
     if room > 0 and comparison.discordant is not None:
-        return score_rows(*comparison.discordant, rows, limit / 100, ALPHA)
+        return rows_for_score_bound(*comparison.discordant, rows, limit / 100, ALPHA)
     lower, upper = _widths(comparison)
     if room > 0:
         return _bootstrap_rows(rows, lower, comparison.dense, room, ALPHA)
@@ -129,7 +127,7 @@ def rows_to_settle(comparison: Comparison, rows: int, limit: float) -> int | Non
 
 
 def scaled_rows(rows: int, width: float, room: float) -> int | None:
-    """How many rows make a width, which falls with their square root, as small as `room`."""
+    """The number of rows at which a width, which falls with their square root, equals `room`."""
     if not room > 0:
         return None
     needed = rows * (max(width, 0.0) / room) * (max(width, 0.0) / room)
@@ -142,7 +140,7 @@ def _is_finite(comparison: Comparison) -> bool:
 
 
 def _widths(comparison: Comparison) -> tuple[float, float]:
-    """How far the bootstrap's interval reaches below and above the difference."""
+    """Widths of the bootstrap's interval below and above the difference."""
     low, high = comparison.interval
     return comparison.difference - low, high - comparison.difference
 
@@ -151,8 +149,8 @@ def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
     """Tango's upper confidence bound of the share of rows lost, net of those won.
 
     Args:
-        lost: rows that only the first model has right.
-        won: rows that only the second model has right.
+        lost: rows that are correct for the first model only.
+        won: rows that are correct for the second model only.
 
     Returns:
         The largest loss (0-1) that the score test does not reject.
@@ -169,11 +167,11 @@ def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
     return low
 
 
-def score_rows(lost: int, won: int, rows: int, limit: float, alpha: float) -> int | None:
-    """How many rows with the same shares of lost and won rows prove a loss of less than `limit`.
+def rows_for_score_bound(lost: int, won: int, rows: int, limit: float, alpha: float) -> int | None:
+    """The number of rows with the same shares of lost and won rows that prove a loss below `limit`.
 
-    Where the score test's statistic, which grows with the square root of the rows, reaches the
-    normal quantile.
+    The score test's statistic, which grows with the square root of the rows, then equals the normal
+    quantile.
     """
     room = limit - (lost - won) / rows
     if room <= 0:
@@ -207,24 +205,24 @@ def _bootstrap_bound(
 
 
 def _reach(width: float, score: float, rows: int, alpha: float) -> float:
-    """How far a bound lies from the difference: what the draws show, but no less than rows miss.
+    """Distance of a bound from the difference: that of the draws, but at least what rows can miss.
 
     Args:
-        score: of the model that rows nobody saw may cost all of it.
+        score: of the model that could score 0 on unseen rows.
     """
     return max(width, score * (1 - alpha ** (1 / rows)))
 
 
 def _bootstrap_rows(rows: int, width: float, dense: float, room: float, alpha: float) -> int | None:
-    """How many rows bring a bound up to the limit, which is `room` below the difference."""
+    """The number of rows that raises a bound to the limit, which is `room` below the difference."""
     needed = scaled_rows(rows, width, room)
     if needed is None:
         return None
     share = room / dense if dense > 0 else 1.0
     if share >= 1:
         return max(needed, 1)
-    seen = math.log(alpha) / math.log1p(-share) if share > 0 else math.inf
-    return max(needed, math.ceil(seen)) if seen < MOST_ROWS else None
+    unseen = math.log(alpha) / math.log1p(-share) if share > 0 else math.inf
+    return max(needed, math.ceil(unseen)) if unseen < MOST_ROWS else None
 
 
 def _normal_quantile(alpha: float) -> float:

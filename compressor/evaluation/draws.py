@@ -1,4 +1,4 @@
-"""Resamples of rows, as counts of how often each was drawn."""
+"""Bootstrap resamples of rows, as counts of draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAWS_PER_CHUNK = 4_000_000
 def resampled_counts(
     groups: NDArray[np.intp], resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
 ) -> Iterator[Array]:
-    """How often each group was drawn, in chunks [resamples of the chunk, groups].
+    """Number of draws of each group, in chunks [resamples of the chunk, groups].
 
     Args:
         groups: [rows], the group of each row.

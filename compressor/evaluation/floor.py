@@ -1,18 +1,16 @@
-"""Whether a metric sees anything in a model's answers, or the score is what chance gives anyway.
+"""Whether a model's score is above the metric's floor, the score of uninformed outputs.
 
-Where a model's own score is no better than that of answers that know nothing of their rows, no
-smaller model can lose anything that the metric would show. "No significant difference" is then true
-of every model, and says nothing.
+If a model scores no better than uninformed outputs, the metric cannot show a smaller model's loss.
+"No significant difference" then holds for every model, and proves nothing.
 
-Answers that know nothing are the model's own, dealt out anew to all rows: for each kind of answer
-there are as many as before. So the floor of accuracy is not 1 / labels but what always giving the
-same label, or drawing labels as often as the model gives them, has right by chance; the model that
-always says the most frequent label is at it, however high its accuracy, and so is every model on
-rows that all have the same label. The floor of correlations is 0, and of rankings a random order.
-Of BLEU, which smooths, a score counts as 0 here where of any length no n-gram matches.
+Uninformed outputs are the model's own outputs in random order. So the floor of accuracy is not
+1 / labels, but the chance level of the model's label frequencies; a model that always predicts the
+most frequent label is at the floor, whatever its accuracy, and so is every model on rows that all
+have the same label. The floor of correlations is 0, and that of rankings a random order. For BLEU,
+which smooths, a score without a matching n-gram of some length counts as 0 here.
 
 A score is at the floor unless a bootstrap shows it to be above: the difference of the two, on the
-same draws of rows, must be positive in 95 % of them. Of very many rows some are looked at.
+same draws of rows, must be positive in 95 % of the draws. Of very many rows a sample is used.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ SEED = 12345
 
 @dataclass(frozen=True)
 class Floor:
-    """What a metric sees in a model's answers.
+    """A metric's floor for a model's outputs.
 
     Args:
-        dense: the model's score on the rows looked at.
-        score: that of answers that know nothing of their rows.
-        reached: whether the model's score cannot be told from that.
+        dense: the model's score on the rows used.
+        score: that of uninformed outputs.
+        reached: whether the model's score is not significantly above `score`.
     """
 
     dense: float
@@ -51,28 +49,28 @@ class Floor:
 
 
 def find_floor(metric: Metric, answers: Sequence[str], references: Sequence[str]) -> Floor:
-    """Compare a model's score with what chance gives its answers; remembers the last few."""
+    """Compare a model's score with that of uninformed outputs; the last results are cached."""
     return _find(type(metric), metric.tokenizer, tuple(answers), tuple(references))
 
 
 def require_sight(rows: Rows, answers: Sequence[str], asked: str) -> None:
-    """Check that the main metric sees something in a dense model's answers to some rows.
+    """Check that a dense model's main metric is above its floor.
 
     Args:
-        asked: what needs that, as typed.
+        asked: the option that needs this, as typed.
 
     Raises:
         InputError: the score is at the metric's floor.
     """
     metric = metrics_for(rows)[0]
-    found = find_floor(metric, rows.judged(answers), rows.references)
-    if found.reached:
+    floor = find_floor(metric, rows.judged(answers), rows.references)
+    if floor.reached:
         count, what = rows.counted
         raise InputError(
             f"{asked}: on {count:,} {what} the dense model's {metric.label} of "
             f"{main_metric(rows, answers)[0]:.{metric.digits}f} is at the metric's floor "
-            f"({found.score:.{metric.digits}f} for answers that know nothing of the {what}), so "
-            f"that no loss could be seen; {metric.advice}",
+            f"({floor.score:.{metric.digits}f} for outputs in random order), so it could not show "
+            f"a loss; {metric.advice}",
             id="metric-at-floor",
         )
 
@@ -88,17 +86,16 @@ def _find(
         answers, references = (
             tuple(texts[row] for row in drawn) for texts in (answers, references)
         )
-    labels = sorted({*answers, *references})
-    (own,) = metric.statistics([answers], references, labels)
+    (given,) = metric.statistics([answers], references)
     every = np.ones(len(answers))
-    dense = metric.score(own, every)
+    dense = metric.score(given, every)
     if metric.floor is None:
-        dealt = metric.uninformed(answers, references, labels, np.random.default_rng(SEED))
-        score = metric.score(dealt, every)
+        uninformed = metric.uninformed(answers, references, np.random.default_rng(SEED))
+        score = metric.score(uninformed, every)
     rows = np.arange(len(answers))
     gains = []
     for counts in resampled_counts(rows, DRAWS, SEED):
-        floor = metric.seen(dealt, counts) if metric.floor is None else metric.floor
-        gains.append(metric.seen(own, counts) - floor)
-    shown = float(np.quantile(np.concatenate(gains), ERROR)) > 1e-9 * metric.scale
-    return Floor(dense, score if metric.floor is None else metric.floor, not shown)
+        floor = metric.unsmoothed(uninformed, counts) if metric.floor is None else metric.floor
+        gains.append(metric.unsmoothed(given, counts) - floor)
+    is_above = float(np.quantile(np.concatenate(gains), ERROR)) > 1e-9 * metric.scale
+    return Floor(dense, score if metric.floor is None else metric.floor, not is_above)

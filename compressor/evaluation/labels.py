@@ -1,10 +1,9 @@
 """Accuracy, F1 and Matthews correlation from confusion counts, for many resamples at once.
 
-An answer is a label, or any number of them with tabs between them. Definitions are scikit-learn's
+An output is a label, or any number of labels separated by tabs. Definitions are scikit-learn's
 (with which the tests compare): macro F1 averages over the labels that occur in the gold or
-predicted column, and the F1 of a label without a correct row is 0; micro F1 is that of all labels'
-counts added up; the correlation is Gorodkin's 2004 generalization to many labels, 0 where it is
-undefined.
+predicted column, and the F1 of a label without a correct row is 0; micro F1 uses the sums of all
+labels' counts; the correlation is Gorodkin's 2004 generalization to many labels, 0 where undefined.
 """
 
 from __future__ import annotations
@@ -15,30 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError
 from compressor.evaluation.metric import Array, Labels, SumMetric
 
 
 class _LabelMetric(SumMetric):
-    """Statistics [rows, 3 x labels]: whether the row is a hit, predicted as, and gold of each."""
+    """Statistics [rows, 3 x labels]: for each label, whether the row is a hit, predicted, gold."""
 
     @abstractmethod
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         """All [resamples, labels] -> [resamples]."""
 
-    def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:
-        known = set(labels or ())
-        for column, names in (("prediction", answers), ("gold", references)):
-            for row, text in enumerate(names, 1):
-                for name in {*_split(text)} - known:
-                    raise InputError(
-                        f"{column} {name!r} in row {row} is not a label of the model; "
-                        f"its labels are {', '.join(labels or ())}",
-                        id="label-unknown",
-                    )
-
     def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+        self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
         seen = {text for texts in (references, *systems) for text in texts}
         names = sorted({name for text in seen for name in _split(text)})
@@ -114,7 +101,7 @@ class Matthews(_LabelMetric):
 
 
 def _split(text: str) -> list[str]:
-    """The labels of an answer."""
+    """The labels of an output."""
     return text.split("\t") if text else []
 
 

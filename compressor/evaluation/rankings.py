@@ -1,11 +1,11 @@
-"""nDCG, MRR and MAP: how near to the top a query's relevant texts are ranked, 0-100.
+"""nDCG, MRR and MAP: whether a query's relevant texts are ranked near the top, 0-100.
 
-Answers and references are rankings, see `compressor.tasks.Rows.judged`: of each query, how relevant
-its texts are, in the model's order and in the best one. All are means over queries.
+Outputs and references are rankings, see `compressor.tasks.Rows.judged`: the relevance of each
+query's texts, in the model's order and in the best one. All are means over queries.
 
 - nDCG: Järvelin & Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", with the
   relevance itself as the gain and the logarithm to base 2, as trec_eval computes it.
-- MRR: the mean of 1 / rank of the first relevant text, 0 where it is beyond the cut.
+- MRR: the mean of 1 / rank of the first relevant text, 0 beyond the first ten ranks.
 - MAP: the mean of average precision: precision at each relevant text, averaged over these.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from compressor.evaluation.metric import Array, Labels, MeanMetric
 
-CUT = 10  # the ranks that nDCG and MRR look at
+CUT = 10  # number of ranks that nDCG and MRR use
 
 
 class _Ranking(MeanMetric):
@@ -28,7 +28,7 @@ class _Ranking(MeanMetric):
 
     @abstractmethod
     def of(self, ranking: list[int], best: list[int]) -> float:
-        """What a query's ranking is worth.
+        """The score of a query's ranking.
 
         Args:
             ranking: the relevance of its texts, at least one above 0, in the model's order.
@@ -39,27 +39,23 @@ class _Ranking(MeanMetric):
         return "queries:with a relevant text|ties:worst|scale:0-100"
 
     def read(self, reference: str) -> list[int]:
-        found: list[int] = json.loads(reference)
-        return found
+        relevance: list[int] = json.loads(reference)
+        return relevance
 
-    def worth(self, answer: str, reference: list[int]) -> float:
+    def row_score(self, answer: str, reference: list[int]) -> float:
         return self.of(self.read(answer), reference)
 
     def uninformed(
-        self,
-        answers: Sequence[str],
-        references: Sequence[str],
-        labels: Labels,
-        generator: np.random.Generator,
+        self, answers: Sequence[str], references: Sequence[str], generator: np.random.Generator
     ) -> Array:
         """The mean of several random orders of each query's own texts."""
         best = [self.read(reference) for reference in references]
-        found = [
+        means = [
             sum(self.of(generator.permutation(x).tolist(), x) for _ in range(self.deals))
             / self.deals
             for x in best
         ]
-        return np.array([(x, 1.0) for x in found])
+        return np.array([(x, 1.0) for x in means])
 
 
 class Ndcg(_Ranking):
@@ -90,7 +86,7 @@ class AveragePrecision(_Ranking):
 
     def of(self, ranking: list[int], best: list[int]) -> float:
         ranks = [rank for rank, gain in enumerate(ranking, 1) if gain]
-        return sum(found / rank for found, rank in enumerate(ranks, 1)) / len(ranks)
+        return sum(count / rank for count, rank in enumerate(ranks, 1)) / len(ranks)
 
 
 def _dcg(ranking: list[int]) -> float:

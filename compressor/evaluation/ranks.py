@@ -15,20 +15,20 @@ from compressor.evaluation.metric import Array, Labels, Metric
 
 
 class _Correlation(Metric):
-    """Correlation of the answers with the right numbers, times 100; 0 where undefined."""
+    """Correlation of outputs with references, times 100; 0 where undefined."""
 
     scale = 200.0
     floor = 0.0
 
     @abstractmethod
     def centered(self, values: Array, counts: Array) -> Array:
-        """What is correlated, less its mean, [resamples, rows], of values drawn `counts` times."""
+        """Values to correlate, minus their mean, [resamples, rows], each drawn `counts` times."""
 
     def signature(self, labels: Labels) -> str:
         return "undefined:0|scale:-100-100"
 
-    def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:
-        for what, texts in (("answer", answers), ("right answer", references)):
+    def require(self, answers: Sequence[str], references: Sequence[str]) -> None:
+        for what, texts in (("output", answers), ("reference", references)):
             for row, text in enumerate(texts, 1):
                 if not _is_number(text):
                     raise InputError(
@@ -37,9 +37,9 @@ class _Correlation(Metric):
                     )
 
     def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+        self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
-        """[rows, 2]: the answer and the right number."""
+        """[rows, 2]: the output and the reference."""
         right = np.array(references, dtype=np.float64)
         return [np.stack([np.array(x, dtype=np.float64), right], axis=1) for x in systems]
 
@@ -68,8 +68,7 @@ class Pearson(_Correlation):
     name, label = "pearson", "Pearson"
 
     def centered(self, values: Array, counts: Array) -> Array:
-        # What all resamples share is subtracted first, for numbers that are large beside their
-        # spread; what is left of rounding errors counts as no spread.
+        # The overall mean is subtracted first, for precision; differences within rounding are 0.
         shifted = values - values.mean()
         means = (counts @ shifted) / counts.sum(axis=1)
         centered = shifted - means[:, None]
@@ -85,11 +84,11 @@ def _is_number(text: str) -> bool:
 
 
 def _centered_ranks(values: Array, counts: Array) -> Array:
-    """Mean ranks less their mean, [resamples, rows], of values drawn `counts` times each."""
+    """Mean ranks minus their mean, [resamples, rows], of values drawn `counts` times each."""
     order = np.argsort(values, kind="stable")
     first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
     drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]
     ranks = np.cumsum(drawn, axis=1) - drawn / 2
-    places = np.empty(len(values), dtype=np.intp)
-    places[order] = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(values)]))
-    return ranks[:, places] - counts.sum(axis=1, keepdims=True) / 2
+    run_of = np.empty(len(values), dtype=np.intp)  # the run of each value
+    run_of[order] = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(values)]))
+    return ranks[:, run_of] - counts.sum(axis=1, keepdims=True) / 2

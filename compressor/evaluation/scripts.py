@@ -1,4 +1,4 @@
-"""Which scripts texts are written in, and which of them put no spaces between words."""
+"""Scripts of texts, and which of them have no spaces between words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 HAN, KANA, HANGUL, LATIN = "Han", "kana", "Hangul", "Latin"
-# First words of Unicode's names of characters, of which each begins with its script.
+# First words of Unicode's character names, which begin with the script.
 _NAMED = {
     "CJK": HAN,
     "IDEOGRAPHIC": HAN,
@@ -22,18 +22,18 @@ _WIDTHS = ("HALFWIDTH", "FULLWIDTH")
 UNSPACED = frozenset(
     (HAN, KANA, "Thai", "Lao", "Khmer", "Burmese", "Tibetan", "Javanese", "Balinese", "Tai Tham")
 )
-ENOUGH = 0.1  # share of the letters from which on a script counts
+ENOUGH = 0.1  # least share of the letters for a script to count
 
 
 def script_of(character: str) -> str:
-    """The script of a letter, `Thai`; of other characters any word."""
+    """The script of a letter, such as `Thai`; for other characters any word."""
     words = unicodedata.name(character, "?").split()
     first = words[1] if words[0] in _WIDTHS else words[0]
     return _NAMED.get(first, first.capitalize())
 
 
 def shares(texts: Iterable[str]) -> dict[str, float]:
-    """Script -> its share of the letters of some texts, where that is `ENOUGH`."""
+    """Script -> its share of the letters of some texts, if at least `ENOUGH`."""
     characters: Counter[str] = Counter()
     for text in texts:
         characters.update(text)
@@ -48,22 +48,22 @@ def shares(texts: Iterable[str]) -> dict[str, float]:
 def words(text: str) -> list[str]:
     """Words of a text of any script, in lower case: runs of letters, marks and digits.
 
-    Of a script without spaces each character is a word, with the marks that belong to it.
+    In a script without spaces each character is a word, with its combining marks.
 
     >>> words("Она́ 日本 ไม่")
     ['она́', '日', '本', 'ไ', 'ม่']
     """
-    found: list[str] = []
-    goes_on = False
+    split: list[str] = []
+    inside = False  # a word that the next letter continues
     for character in text.lower():
         kind = unicodedata.category(character)[0]
         if kind not in "LMN":
-            goes_on = False
+            inside = False
             continue
         alone = kind == "L" and script_of(character) in UNSPACED
-        if found and (kind == "M" or (goes_on and not alone)):
-            found[-1] += character
+        if split and (kind == "M" or (inside and not alone)):
+            split[-1] += character
         else:
-            found.append(character)
-        goes_on = not alone
-    return found
+            split.append(character)
+        inside = not alone
+    return split

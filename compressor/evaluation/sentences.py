@@ -1,9 +1,9 @@
 """BLEU and chrF, computed by sacreBLEU, and the same two formulas for many resamples at once.
 
-sacreBLEU turns each sentence into a few counts; the corpus score is a function of their sums.
+sacreBLEU computes a few counts for each sentence; the corpus score is a function of their sums.
 Counts and scores on all rows come from sacreBLEU itself. For a bootstrap the counts are extracted
 once, and the two functions are evaluated here on a matrix of sums; the tests compare them with
-sacreBLEU's. Answers and references are detokenized.
+sacreBLEU's. Outputs and references are detokenized.
 """
 
 from __future__ import annotations
@@ -21,88 +21,87 @@ from compressor.evaluation.scripts import ENOUGH, HAN, HANGUL, KANA, UNSPACED, s
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
-USUAL = "13a"  # sacreBLEU's tokenizer of texts with spaces
+DEFAULT = "13a"  # sacreBLEU's tokenizer of texts with spaces
 _ROWS_PER_CHUNK = 2000  # of references whose n-grams sacreBLEU holds at once
 
 
 class _SacreBleu(SumMetric):
-    # What chance gives a sentence is next to nothing beside what a model gives it.
+    # One random order and few rows suffice: a random reference has hardly any matches.
     deals, floor_rows = 1, 2_000
 
     @abstractmethod
-    def theirs(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Sequence[str]) -> Metric:
         """sacreBLEU's metric object with one reference per sentence."""
 
     def signature(self, labels: Labels) -> str:
-        return str(self.theirs(["any"]).get_signature())
+        return str(self.implementation(["any"]).get_signature())
 
     def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+        self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
-        """sacreBLEU's counts, made in chunks, because it keeps the n-grams of all references.
+        """sacreBLEU's counts, in chunks, because it keeps the n-grams of all references.
 
-        Its metric object is made with them, so they are split into n-grams once for all systems.
+        The metric object is created with the references, which are tokenized once for all systems.
         """
         tables: list[list[list[int]]] = [[] for _ in systems]
         for start in range(0, len(references), _ROWS_PER_CHUNK):
             rows = slice(start, start + _ROWS_PER_CHUNK)
-            metric = self.theirs(references[rows])
+            metric = self.implementation(references[rows])
             for table, outputs in zip(tables, systems, strict=True):
-                # Private, but sacreBLEU's own significance tests are built on it; our tests compare
-                # every score made from it with sacreBLEU's public functions.
+                # Private, but sacreBLEU's own significance tests use it; our tests compare every
+                # score with sacreBLEU's public functions.
                 table.extend(metric._extract_corpus_statistics(outputs[rows], None))
         return [np.array(table, dtype=np.float64) for table in tables]
 
     def score(self, statistics: Array, counts: Array) -> float:
         sums = [int(total) for total in counts @ statistics]
-        return float(self.theirs(["any"])._compute_score_from_stats(sums).score)
+        return float(self.implementation(["any"])._compute_score_from_stats(sums).score)
 
 
 class Bleu(_SacreBleu):
-    """Corpus BLEU (0-100), of tokens by one of sacreBLEU's tokenizers.
+    """Corpus BLEU (0-100), with one of sacreBLEU's tokenizers.
 
-    Text without spaces is one token for the usual one, `13a`, and has no four tokens in a row.
+    For the default, `13a`, text without spaces is one token, so it has no n-grams of four.
     """
 
     name, label = "bleu", "BLEU"
     advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
 
-    def theirs(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Sequence[str]) -> Metric:
         from sacrebleu.metrics import BLEU
 
-        return BLEU(references=[list(references)], tokenize=self.tokenizer or USUAL)
+        return BLEU(references=[list(references)], tokenize=self.tokenizer or DEFAULT)
 
     def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """sacreBLEU's own for the script of the references.
+        """sacreBLEU's tokenizer for the script of the references.
 
-        `zh` for Han, `ja-mecab` where a tenth of Han and kana is kana, `ko-mecab` for Hangul, each
-        where its package is installed, and `char`, which sees every script, for other scripts
-        without spaces, for several of these at once, and instead of a package. A script counts
-        that has a tenth of the letters.
+        `zh` for Han, `ja-mecab` if a tenth of Han and kana is kana, `ko-mecab` for Hangul, and
+        `char` for other scripts without spaces, for several such scripts, and if a package of the
+        others is not installed. A script counts if it has a tenth of the letters.
         """
-        found = shares(references)
-        together = found.get(HAN, 0.0) + found.get(KANA, 0.0)
-        wanted = {script: "char" for script in found if script in UNSPACED}
-        if HAN in found:
-            wanted[HAN] = "zh"
-        if KANA in found and found[KANA] >= ENOUGH * together:
-            wanted = {name: own for name, own in wanted.items() if name != HAN}
-            wanted[KANA] = "ja-mecab"
-        if HANGUL in found:
-            wanted[HANGUL] = "ko-mecab"
-        if not wanted:
-            return ChosenTokenizer(USUAL)
-        names = set(wanted.values())
+        share_of = shares(references)
+        han_or_kana = share_of.get(HAN, 0.0) + share_of.get(KANA, 0.0)
+        tokenizer_of = {script: "char" for script in share_of if script in UNSPACED}
+        if HAN in share_of:
+            tokenizer_of[HAN] = "zh"
+        if KANA in share_of and share_of[KANA] >= ENOUGH * han_or_kana:
+            tokenizer_of.pop(HAN, None)
+            tokenizer_of[KANA] = "ja-mecab"
+        if HANGUL in share_of:
+            tokenizer_of[HANGUL] = "ko-mecab"
+        if not tokenizer_of:
+            return ChosenTokenizer(DEFAULT)
+        names = set(tokenizer_of.values())
         name = names.pop() if len(names) == 1 else "char"
-        written = " and ".join(f"{100 * found[x]:.0f}% of the letters are {x}" for x in wanted)
+        why = " and ".join(f"{100 * share_of[x]:.0f}% {x}" for x in tokenizer_of)
         missing = _missing_package(name)
         if missing:
-            written += f", and {name} needs {missing}"
+            why += f", and {name} needs {missing}"
             name = "char"
         return ChosenTokenizer(
             name,
-            f"{self.label} splits texts with sacreBLEU's tokenizer {name}, since of the references "
-            f"{written}; --bleu-tokenizer takes another",
+            f"{self.label} uses sacreBLEU's tokenizer {name}, since the references' letters are "
+            f"{why}; choose another with --bleu-tokenizer",
         )
 
     def require_tokenizer(self, name: str) -> None:
@@ -117,12 +116,12 @@ class Bleu(_SacreBleu):
         missing = _missing_package(name)
         if missing:
             raise EnvironmentProblem(
-                f"--bleu-tokenizer {name} needs {missing}; install it, or take another",
+                f"--bleu-tokenizer {name} needs {missing}; install it, or choose another",
                 id="tokenizer-not-installed",
             )
 
-    def seen(self, statistics: Array, counts: Array) -> Array:
-        """Without the credit for lengths of which no n-gram matches, all that a score may be of."""
+    def unsmoothed(self, statistics: Array, counts: Array) -> Array:
+        """0 if no n-gram of some length matches, where a score is smoothing's credit alone."""
         sums = counts @ statistics
         return np.where((sums[:, 2:6] > 0).all(axis=1), self.from_sums(sums), 0.0)
 
@@ -134,8 +133,7 @@ class Bleu(_SacreBleu):
         """
         output, reference, correct, total = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:10]
         missed = correct == 0
-        # NIST smoothing: an order without a match counts 1/2 match, the next such order 1/4, and so
-        # on.
+        # NIST smoothing: an order without a match counts 1/2 match, the next such order 1/4, etc.
         credit = np.where(missed, 0.5 ** np.cumsum(missed, axis=1), correct)
         logs = np.log(credit) - np.log(np.maximum(total, 1.0))
         penalty = np.minimum(0.0, 1.0 - reference / np.maximum(output, 1.0))
@@ -149,7 +147,7 @@ class Chrf(_SacreBleu):
 
     name, label = "chrf", "chrF"
 
-    def theirs(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Sequence[str]) -> Metric:
         from sacrebleu.metrics import CHRF
 
         return CHRF(references=[list(references)])
@@ -173,9 +171,9 @@ class Chrf(_SacreBleu):
 
 
 def _missing_package(name: str) -> str:
-    """What a tokenizer of sacreBLEU lacks here, in words; empty if nothing.
+    """What a tokenizer of sacreBLEU needs that is missing here, in words; empty for nothing.
 
-    Some load a model from the internet when they are made for the first time.
+    Some tokenizers load a model from the internet on first use.
     """
     from sacrebleu.metrics import BLEU
 
@@ -185,5 +183,5 @@ def _missing_package(name: str) -> str:
         extra = {"ja-mecab": "'sacrebleu[ja]'", "ko-mecab": "'sacrebleu[ko]'"}.get(name)
         if extra is not None:
             return f"a package that is not installed (`pip install {extra}`)"
-        return f"what is not here ({' '.join(str(error).split())[:200]})"
+        return f"something that is missing here ({' '.join(str(error).split())[:200]})"
     return ""

@@ -9,64 +9,32 @@ draws are sacreBLEU's.
 With d the observed and d* the resampled differences (pruned minus dense), the interval is the
 percentile interval of d*. All p-values are two-sided:
 
-- p = (1 + #{ |d* - d| >= |d| }) / (1 + resamples), where d* - d stands for the chance deviation of
+- p = (1 + #{ |d* - d| >= |d| }) / (1 + resamples), where d* - d stands for the random deviation of
   d from the true difference (Hall & Wilson 1991, "Two Guidelines for Bootstrap Hypothesis
-  Testing"). `sacrebleu --paired-bs` reports about half of it, a one-sided p-value, where one model
-  is clearly better.
-- for metrics that count rows that are right, as accuracy does, McNemar's exact test, whose p-value
-  can be smaller than 1 / (1 + resamples).
+  Testing"). If one model is clearly better, `sacrebleu --paired-bs` reports about half of it, a
+  one-sided p-value.
+- for metrics that count correct rows, as accuracy does, McNemar's exact test, whose p-value can be
+  smaller than 1 / (1 + resamples).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.evaluation.draws import DRAWS_PER_CHUNK, resampled_counts
 from compressor.evaluation.floor import Floor, find_floor
-from compressor.evaluation.metric import Array, Metric, check_lengths, group_rows
-from compressor.evaluation.metrics import metrics_for, metrics_of_task
+from compressor.evaluation.metric import Array, Metric, group_rows
+from compressor.evaluation.metrics import metrics_for
 from compressor.results import Comparison
 from compressor.tasks import Rows
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
-
-
-def compare(
-    task: str,
-    dense_outputs: Sequence[str],
-    pruned_outputs: Sequence[str],
-    references: Sequence[str],
-    resamples: int = DEFAULT_RESAMPLES,
-    seed: int = DEFAULT_SEED,
-    tokenizers: Mapping[str, str] | None = None,
-) -> list[Comparison]:
-    """Difference of two models in every metric of a task, with its interval and p-value.
-
-    Args:
-        task: name of the task.
-        dense_outputs: answers of the dense model, as `Rows` holds targets.
-        pruned_outputs: the same of the pruned model.
-        references: the right answers.
-        resamples: number of bootstrap draws.
-        seed: of the draws; the same for all metrics.
-        tokenizers: metric -> what splits texts for it, where not the one for the references.
-
-    Returns:
-        One comparison per metric. Models that score alike on every draw, such as models with equal
-        outputs, get difference 0, interval (0, 0) and p-value 1.
-
-    Raises:
-        InputError: different numbers of rows, or fewer than two of them.
-        UsageError: an unknown task, or fewer than one resample.
-    """
-    metrics = metrics_of_task(task, references, tokenizers)
-    return _compare(metrics, dense_outputs, pruned_outputs, references, resamples, seed)
 
 
 def compare_rows(
@@ -76,31 +44,29 @@ def compare_rows(
     resamples: int = DEFAULT_RESAMPLES,
     seed: int = DEFAULT_SEED,
 ) -> list[Comparison]:
-    """As `compare`, of answers to rows, in their metrics; of ranked rows, queries are drawn."""
-    dense, pruned = rows.judged(dense_outputs), rows.judged(pruned_outputs)
-    return _compare(metrics_for(rows), dense, pruned, rows.references, resamples, seed)
+    """Difference of two models in every metric of some rows, with its interval and p-value.
 
+    Args:
+        dense_outputs: outputs of the dense model for the rows.
+        pruned_outputs: the same of the pruned model.
+        resamples: number of bootstrap draws of rows, or of queries for ranked rows.
+        seed: of the draws; the same for all metrics.
 
-def _compare(
-    metrics: Sequence[Metric],
-    dense_outputs: Sequence[str],
-    pruned_outputs: Sequence[str],
-    references: Sequence[str],
-    resamples: int,
-    seed: int,
-) -> list[Comparison]:
-    check_lengths(dense_outputs, references)
-    check_lengths(pruned_outputs, references)
+    Returns:
+        One comparison per metric. Models with equal scores on every draw, such as models with equal
+        outputs, get difference 0, interval (0, 0) and p-value 1.
+
+    Raises:
+        InputError: a single row, or query.
+    """
+    dense, pruned, references = map(rows.judged, (dense_outputs, pruned_outputs, rows.targets))
     if len(references) < 2:
         raise InputError(
             "two models cannot be compared on 1 row; give a test file with at least 2 rows",
             id="too-few-rows",
         )
-    if resamples < 1:
-        raise UsageError(
-            f"{resamples} resamples cannot be drawn; ask for at least 1", id="too-few-resamples"
-        )
-    pair = Pair.of(metrics, dense_outputs, pruned_outputs, references)
+    metrics = metrics_for(rows)
+    pair = Pair.of(metrics, dense, pruned, references)
     draws = pair.bootstrap(resamples, seed)
     return [
         _comparison(
@@ -108,7 +74,7 @@ def _compare(
             pair.points(metric.name),
             draws[metric.name][1] - draws[metric.name][0],
             pair.discordant(metric.name),
-            find_floor(metric, dense_outputs, references),
+            find_floor(metric, dense, references),
         )
         for metric in metrics
     ]
@@ -116,12 +82,12 @@ def _compare(
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models' answers to the same rows, ready to be scored on any resample of the rows.
+    """Statistics of two models' outputs for the same rows, to score on any resample of the rows.
 
     Args:
         metrics: by name.
-        groups: [rows], the group each row belongs to; rows of a group are alike.
-        statistics: metric -> that of (dense, pruned), [groups, statistics].
+        groups: [rows], the group of each row; rows of a group are equal.
+        statistics: metric -> those of (dense, pruned), [groups, statistics].
     """
 
     metrics: dict[str, Metric]
@@ -136,18 +102,17 @@ class Pair:
         pruned: Sequence[str],
         references: Sequence[str],
     ) -> Pair:
-        """Count what some metrics count, once for each different row."""
+        """Compute the statistics of some metrics, once for each distinct row."""
         (gold, *systems), groups = group_rows(references, dense, pruned)
-        labels = sorted({*dense, *pruned, *references})
         statistics = {}
         for metric in metrics:
-            first, second = metric.statistics(systems, gold, labels)
+            first, second = metric.statistics(systems, gold)
             statistics[metric.name] = first, second
         return cls({metric.name: metric for metric in metrics}, groups, statistics)
 
     @property
     def counts(self) -> Array:
-        """[groups]: how many rows each has."""
+        """[groups]: number of rows of each."""
         return np.bincount(self.groups).astype(np.float64)
 
     def points(self, metric: str) -> tuple[float, float]:
@@ -157,7 +122,7 @@ class Pair:
         return score(dense, self.counts), score(pruned, self.counts)
 
     def discordant(self, metric: str) -> tuple[int, int] | None:
-        """Rows that only (dense, pruned) has right, of metrics that count rows that are right."""
+        """Numbers of rows that are correct for (dense, pruned) only; None if it counts no rows."""
         return self.metrics[metric].discordant(*self.statistics[metric], self.counts)
 
     def bootstrap(
@@ -199,8 +164,8 @@ def _comparison(
 
 
 def _p_value(observed: float, differences: Array) -> float:
-    # Draws on which both models score alike deviate by exactly `observed`: the tolerance keeps
-    # rounding from dropping them.
+    # Draws with equal scores of both models deviate by exactly `observed`; the tolerance keeps them
+    # despite rounding.
     extreme = np.abs(differences - observed) >= abs(observed) * (1 - 1e-9)
     return (1 + int(np.count_nonzero(extreme))) / (1 + differences.size)
 
@@ -208,12 +173,12 @@ def _p_value(observed: float, differences: Array) -> float:
 def mcnemar(first: int, second: int) -> float:
     """Two-sided p-value of McNemar's exact test.
 
-    If neither model is better, each row that only one of them has right is as likely to be the
-    first one's as the second one's.
+    If neither model is better, each row that only one of them has right is equally likely to be
+    either's.
 
     Args:
-        first: rows that only the first model has right.
-        second: rows that only the second model has right.
+        first: rows that are correct for the first model only.
+        second: rows that are correct for the second model only.
     """
     from scipy.stats import binomtest
 

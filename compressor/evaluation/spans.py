@@ -1,11 +1,11 @@
-"""Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them.
+"""Exact match and F1 of answers, as the official script of SQuAD 2.0 computes them.
 
-A reference is the JSON list of the right answers that `compressor.tasks.question_answering.rows`
-makes; the one that fits best counts. Where there are none, only the empty answer is right.
+A reference is a JSON list of correct answers from `compressor.tasks.question_answering.rows`; the
+best match counts. For an empty list, only the empty answer is correct.
 
-That script's words are what spaces separate. Of right answers in a script without spaces, words are
-`compressor.evaluation.scripts.words`, for which an answer's F1 is that of its characters, as in the
-script of MLQA (Lewis et al. 2020) for Chinese, and all punctuation counts as none.
+SQuAD's words are separated by spaces. For correct answers in a script without spaces, words are
+those of `compressor.evaluation.scripts.words`, so F1 is computed on characters, as in the script of
+MLQA (Lewis et al. 2020) for Chinese, without punctuation.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ class _AnswerMetric(MeanMetric):
 
     @abstractmethod
     def fit(self, answer: list[str], gold: list[str]) -> float:
-        """Of an answer to one that is right, both as `normalized`."""
+        """The score of an answer for one correct answer, both as words."""
 
     def signature(self, labels: Labels) -> str:
         how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
         return f"{how}|scale:0-100"
 
     def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """SQuAD's, but where right answers have no spaces."""
-        found = shares(text for reference in references for text, _ in answers_of(reference))
-        unspaced = {script: share for script, share in found.items() if script in UNSPACED}
-        if not unspaced:
+        """SQuAD's, except for correct answers in scripts without spaces."""
+        texts = (text for reference in references for text, _ in answers_of(reference))
+        unspaced = ((script, x) for script, x in shares(texts).items() if script in UNSPACED)
+        script, share = next(unspaced, ("", 0.0))
+        if not script:
             return ChosenTokenizer()
-        script, share = next(iter(unspaced.items()))
         return ChosenTokenizer(
             CHARACTERS,
             f"{self.label} counts characters instead of words, since {100 * share:.0f}% of the "
-            f"right answers' letters are {script}",
+            f"correct answers' letters are {script}",
         )
 
     def words(self, text: str) -> list[str]:
         return words(text) if self.tokenizer else normalized(text)
 
     def read(self, reference: str) -> list[list[str]]:
-        """The right answers of a row as words; one without words for none."""
-        found = [self.words(text) for text, _ in answers_of(reference)]
-        return [x for x in found if x] or [[]]
+        """The correct answers of a row as words; an empty one if the row has none."""
+        answers = [self.words(text) for text, _ in answers_of(reference)]
+        return [x for x in answers if x] or [[]]
 
-    def worth(self, answer: str, reference: list[list[str]]) -> float:
+    def row_score(self, answer: str, reference: list[list[str]]) -> float:
         return max(self.fit(self.words(answer), one) for one in reference)
 
 
 class ExactMatch(_AnswerMetric):
-    """Share of answers that are a right one, 0-100."""
+    """Share of answers that equal a correct one, 0-100."""
 
     name, label = "exact_match", "exact match"
     has_exact_test = True
@@ -78,7 +78,7 @@ class ExactMatch(_AnswerMetric):
 
 
 class AnswerF1(_AnswerMetric):
-    """Mean F1 of the words of answers and right ones, 0-100."""
+    """Mean F1 of the words of answers and correct ones, 0-100."""
 
     name, label = "answer_f1", "answer F1"
 

@@ -2,12 +2,11 @@
 
 Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": ROUGE-1 and ROUGE-2 count the
 words and pairs of words that summary and reference share, ROUGE-Lsum their longest common
-subsequences, sentence by sentence. Words are stemmed, as papers do. The sentences of ROUGE-Lsum are
-lines: a text on one line is one sentence, and its ROUGE-Lsum is nearly ROUGE-L.
+subsequences, sentence by sentence. Words are stemmed, as papers do. Sentences of ROUGE-Lsum are
+lines: for a text on one line it is nearly ROUGE-L.
 
-rouge-score's own tokenizer reads the letters a to z and digits alone. For references in other
-scripts than Latin, words are those of `compressor.evaluation.scripts.words`: not stemmed, and each
-character of a script without spaces is one.
+rouge-score's own tokenizer reads only the letters a to z and digits. For references in other
+scripts than Latin, words are those of `compressor.evaluation.scripts.words`, which are not stemmed.
 """
 
 from __future__ import annotations
@@ -37,30 +36,30 @@ class _Rouge(MeanMetric):
     """F1.
 
     Args:
-        variant: name that rouge-score has for it.
+        variant: its name in rouge-score.
     """
 
     variant: ClassVar[str]
     deals, floor_rows = 1, 2_000  # as for translations
 
     def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """rouge-score's own, but where a tenth of the references' letters is not Latin."""
-        found = {script: share for script, share in shares(references).items() if script != LATIN}
-        if not found:
+        """rouge-score's own, unless a tenth of the references' letters is of another script."""
+        others = ((script, x) for script, x in shares(references).items() if script != LATIN)
+        script, share = next(others, ("", 0.0))
+        if not script:
             return ChosenTokenizer()
-        script, share = next(iter(found.items()))
         return ChosenTokenizer(
             UNICODE,
-            f"ROUGE counts words of all scripts, which are not stemmed, since {100 * share:.0f}% "
-            f"of the references' letters are {script}, and rouge-score reads a to z alone",
+            f"ROUGE counts words of all scripts without stemming, since {100 * share:.0f}% of the "
+            f"references' letters are {script}, and rouge-score reads only a to z",
         )
 
     def require_references(self, references: Sequence[str]) -> None:
         _package()
         if not any(unicodedata.category(x)[0] in "LN" for text in references for x in text):
             raise InputError(
-                "no reference summary has a letter or a digit, and ROUGE reads nothing else; give "
-                "other test rows, or none",
+                "no reference summary has a letter or a digit, which ROUGE needs; give other test "
+                "rows, or none",
                 id="rouge-reads-nothing",
             )
 
@@ -70,13 +69,13 @@ class _Rouge(MeanMetric):
 
     @cached_property
     def _scorer(self) -> Any:
-        own = _Words() if self.tokenizer else None
-        return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=own)
+        tokenizer = _Words() if self.tokenizer else None
+        return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=tokenizer)
 
     def read(self, reference: str) -> str:
         return reference
 
-    def worth(self, answer: str, reference: str) -> float:
+    def row_score(self, answer: str, reference: str) -> float:
         return float(self._scorer.score(reference, answer)[self.variant].fmeasure)
 
 

@@ -1,11 +1,11 @@
-"""Entities and words with the right label, by counts of each sentence.
+"""Entity and token metrics, from counts of each sentence.
 
-Answers and references are the labels of a sentence's words, joined by spaces. An entity is right
-where its words and its type are. Entities are those of the package seqeval in its default mode,
-with which the tests compare: of IOB, IOE and IOBES as the CoNLL-2003 script counts them. Letters
-that it does not know, as L and U of BILOU, only go on or change the type there, so that two units
-in a row are one entity; what the runtime answers (`compressor.runtime.entities`) tells them apart.
-Labels that an answer lacks at its end, of words that the model could not read, count as O.
+Outputs and references are the labels of a sentence's words, joined by spaces. An entity is correct
+if its words and its type are. Entities are those of the package seqeval in its default mode, with
+which the tests compare: for IOB, IOE and IOBES as in the CoNLL-2003 script. Prefixes that seqeval
+does not know, such as L and U of BILOU, continue an entity of the same type, so two adjacent units
+are one entity; the runtime (`compressor.runtime.entities`) separates them. Missing labels at the
+end of an output, for words beyond the model's limit, count as O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compressor.errors import InputError
 from compressor.evaluation.metric import Array, Labels, SumMetric
 from compressor.runtime.entities import OUTSIDE
 
@@ -25,20 +24,10 @@ class _TagMetric(SumMetric):
 
     @abstractmethod
     def count(self, answer: list[str], reference: list[str]) -> Sequence[int]:
-        """What is summed up, of one sentence's labels."""
-
-    def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:
-        for row, (answer, reference) in enumerate(zip(answers, references, strict=True), 1):
-            given, wanted = len(answer.split()), len(reference.split())
-            if given > wanted or not wanted:
-                raise InputError(
-                    f"row {row} has {given} labels in the answer and {wanted} in the reference; "
-                    "give one for each word",
-                    id="tags-do-not-match-words",
-                )
+        """Counts of one sentence's labels."""
 
     def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+        self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
         """[rows, counts]"""
         gold = [reference.split() for reference in references]
@@ -55,23 +44,23 @@ class _TagMetric(SumMetric):
 
 
 class _EntityMetric(_TagMetric):
-    """Counts: right entities, those of the answer, those of the reference."""
+    """Counts: correct entities, predicted entities, gold entities."""
 
     def count(self, answer: list[str], reference: list[str]) -> Sequence[int]:
-        found, wanted = set(seqeval_entities(answer)), set(seqeval_entities(reference))
-        return len(found & wanted), len(found), len(wanted)
+        predicted, gold = set(seqeval_entities(answer)), set(seqeval_entities(reference))
+        return len(predicted & gold), len(predicted), len(gold)
 
     def signature(self, labels: Labels) -> str:
         return "entities:seqeval default|average:micro|undefined:0|scale:0-100"
 
     @abstractmethod
-    def parts(self, found: Array, wanted: Array) -> tuple[float, Array]:
-        """Numerator's factor of the right ones, and the denominator [resamples]."""
+    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
+        """Factor of the correct ones in the numerator, and the denominator [resamples]."""
 
     def from_sums(self, sums: Array) -> Array:
-        right, found, wanted = sums.T
-        factor, whole = self.parts(found, wanted)
-        return 100.0 * factor * right / np.where(whole > 0, whole, 1.0)
+        right, predicted, gold = sums.T
+        factor, denominator = self.parts(predicted, gold)
+        return 100.0 * factor * right / np.where(denominator > 0, denominator, 1.0)
 
 
 class EntityF1(_EntityMetric):
@@ -79,30 +68,30 @@ class EntityF1(_EntityMetric):
 
     name, label = "entity_f1", "entity F1"
 
-    def parts(self, found: Array, wanted: Array) -> tuple[float, Array]:
-        return 2.0, found + wanted
+    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
+        return 2.0, predicted + gold
 
 
 class EntityPrecision(_EntityMetric):
-    """Share of the answers' entities that are right, 0-100; 0 without any."""
+    """Share of the predicted entities that are correct, 0-100; 0 without any."""
 
     name, label = "entity_precision", "entity precision"
 
-    def parts(self, found: Array, wanted: Array) -> tuple[float, Array]:
-        return 1.0, found
+    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
+        return 1.0, predicted
 
 
 class EntityRecall(_EntityMetric):
-    """Share of the references' entities that are found, 0-100; 0 without any."""
+    """Share of the gold entities that are predicted, 0-100; 0 without any."""
 
     name, label = "entity_recall", "entity recall"
 
-    def parts(self, found: Array, wanted: Array) -> tuple[float, Array]:
-        return 1.0, wanted
+    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
+        return 1.0, gold
 
 
 class TokenAccuracy(_TagMetric):
-    """Share of words with the right label, 0-100."""
+    """Share of words with the correct label, 0-100."""
 
     name, label = "token_accuracy", "token accuracy"
 
@@ -118,23 +107,23 @@ class TokenAccuracy(_TagMetric):
 
 
 def seqeval_entities(labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Type, first and last word of each entity, as seqeval's `get_entities` finds them.
+    """Type, first and last word of each entity, as from seqeval's `get_entities`.
 
-    A label's first character says what it does, the rest is the type.
+    A label's first character is its prefix, the rest is the type.
     """
-    found: list[tuple[str, int, int]] = []
+    entities: list[tuple[str, int, int]] = []
     before, type_before, first = OUTSIDE, "", 0
     for number, label in enumerate([*labels, OUTSIDE]):
         letter, kind = label[0], label[1:].split("-", 1)[-1] or "_"
         changes = kind != type_before
         ends = before in "ES" or (before in "BI" and letter in "BSO")
         if ends or (changes and before not in "O."):
-            found.append((type_before, first, number - 1))
+            entities.append((type_before, first, number - 1))
         starts = letter in "BS" or (before in "ESO" and letter in "EI")
         if starts or (changes and letter not in "O."):
             first = number
         before, type_before = letter, kind
-    return found
+    return entities
 
 
 def _filled(labels: list[str], words: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checked ONNX graphs from a model, with all that the torch-free runtime needs beside them."""
+"""Export of a model to verified ONNX graphs, with all files that the torch-free runtime needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
 from compressor.tasks import TASKS
 
-# What needs torch or numpy is imported where it is used: the recipe and the commands' help read
-# `precision_names` of this package, and must not wait for them.
+# Modules that need torch or numpy are imported where they are used, since the recipe and the
+# commands' help import `precision_names` of this package, and must be fast.
 if TYPE_CHECKING:
     from compressor.export.task_graphs import Network
     from compressor.results import Check
@@ -26,17 +26,17 @@ def export_model(
     engines: Sequence[str] = (ONNXRUNTIME,),
     pairs: Sequence[str] | None = None,
 ) -> list[Check]:
-    """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
+    """Write `directory/onnx` and check that graphs and tokenizer equal the checkpoint's.
 
     Args:
         batches: ragged batches to compare on.
         texts: rows to compare the tokenizer on.
-        engines: what these need beside the graphs is written, and checked, too.
-        pairs: a second text of each row, where there is one.
+        engines: their files are written and checked too.
+        pairs: second texts of the rows, if any.
 
     Raises:
-        VerificationError: an answer differs.
-        InputError: the checkpoint holds settings that the runtime cannot follow.
+        VerificationError: an output differs.
+        InputError: the checkpoint has settings that the runtime does not support.
     """
     from compressor.export.pytorch import write_checkpoint
     from compressor.export.tokenizer import write_tokenizer
@@ -54,7 +54,7 @@ def export_model(
     inputs = [batch.inputs() for batch in batches]
     checks: list[Check] = task.graphs.check(network.model, directory, inputs)
     for engine in engines:
-        # The graphs of onnxruntime are what was checked above.
+        # The graphs of onnxruntime were checked above.
         if engine != ONNXRUNTIME:
             if task.engine(engine).dense_only:
                 write_checkpoint(network, directory, engine)

@@ -1,8 +1,8 @@
-"""The ranges of the numbers that graphs multiply with their weights, seen on real rows.
+"""Ranges of the activations that graphs multiply with their weights, on real rows.
 
-int8 graphs round these numbers with one scale a product that is fixed when they are written, so an
-answer depends on its own text alone. Rows are run in batches of one length: padding would widen the
-ranges with numbers that no answer depends on. A decoder reads what it generates itself.
+int8 graphs round these activations with one fixed scale per product, so an output depends on its
+own row alone. Rows are run in batches of one length, since padding would widen the ranges. Decoders
+generate their own inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.batching import collate
 from compressor.runtime.decoder import BEST
@@ -42,28 +41,22 @@ Finder = Callable[["ModelProto"], Sequence["NodeProto"]]
 def activation_ranges(
     directory: Path, examples: Sequence[Example], products: Finder
 ) -> dict[str, dict[str, Range]]:
-    """Run an artifact's float32 graphs and note the ranges of the products' first inputs.
+    """Run an artifact's float32 graphs and record the ranges of the products' first inputs.
 
     Args:
         directory: an artifact with float32 graphs.
-        examples: encoded rows; at most `MOST_ROWS` of them are run, spread over all.
-        products: the nodes of a graph whose inputs are wanted.
+        examples: encoded rows; a sample of at most `MOST_ROWS` is run.
+        products: finds the nodes of a graph whose inputs are recorded.
 
     Returns:
-        File name of the graph -> value -> its range. A graph without products is left out.
-
-    Raises:
-        InputError: there are no examples.
+        File name of the graph -> value -> its range, for graphs with products.
     """
-    if not examples:
-        raise InputError("there are no rows to see the ranges on; give some", id="too-few-rows")
     artifact = read_artifact(directory)
     graphs = directory / GRAPH_DIRECTORY
     chosen = examples[:: math.ceil(len(examples) / MOST_ROWS)]
-    # Without padding, which no answer depends on, but which would widen the ranges.
     batches = [_collate(rows, artifact) for rows in _of_one_length(chosen)]
-    found = TASKS[artifact.task].graphs.observe(graphs, artifact, batches, products)
-    return {graph.file: graph.ranges for graph in found if graph.ranges}
+    observed_graphs = TASKS[artifact.task].graphs.observe(graphs, artifact, batches, products)
+    return {graph.file: graph.ranges for graph in observed_graphs if graph.ranges}
 
 
 def _of_one_length(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -81,7 +74,7 @@ def _collate(examples: Sequence[Example], artifact: Any) -> dict[str, Array]:
 
 @dataclass
 class Observed:
-    """A session of a graph with further outputs, and the ranges that it showed so far."""
+    """A session of a graph with additional outputs, and the ranges so far."""
 
     file: str
     session: InferenceSession
@@ -93,10 +86,10 @@ class Observed:
         return {value.name: value for value in self.session.get_inputs()}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs, of those feeds that the graph reads."""
+        """Run the graph with those of the feeds that it reads; returns all its outputs."""
         read = {name: feeds[name] for name in self.inputs}
         names = [value.name for value in self.session.get_outputs()]
-        # Ranges are computed in the graph: the activations themselves would take much memory.
+        # Ranges are computed in the graph, since the activations would need much memory.
         outputs = dict(zip(names, self.session.run(names, read), strict=True))
         for value in self.values:
             low, high = (float(outputs.pop(_output(value, op))) for op in (_SMALLEST, _LARGEST))
@@ -111,12 +104,12 @@ def _output(value: str, operator: str) -> str:
 
 @contextmanager
 def observed(path: Path, products: Finder) -> Iterator[Observed]:
-    """Open a graph whose products' first inputs are noted while it runs."""
+    """Open a graph and record the ranges of its products' first inputs while it runs."""
     import onnx
     from onnx import TensorProto
     from onnx.helper import make_node, make_tensor_value_info
 
-    # The weights stay in their file: only nodes and outputs are added.
+    # Weights stay in their file: only nodes and outputs are added.
     model = onnx.load(path, load_external_data=False)
     values = list(dict.fromkeys(node.input[0] for node in products(model)))
     for value in values:
@@ -124,7 +117,7 @@ def observed(path: Path, products: Finder) -> Iterator[Observed]:
             name = _output(value, operator)
             model.graph.node.append(make_node(operator, [value], [name], keepdims=0))
             model.graph.output.append(make_tensor_value_info(name, TensorProto.FLOAT, []))
-    # Beside the graph, whose weights lie in a file that it names relative to itself.
+    # In the same directory, since the graph names its file of weights by a relative path.
     observed = path.with_name(f"{path.stem}.observed.onnx")
     try:
         onnx.save_model(model, observed)
@@ -136,10 +129,10 @@ def observed(path: Path, products: Finder) -> Iterator[Observed]:
 def decode(
     decoder: Observed, source: Mapping[str, Array], start: int, ends: Sequence[int], steps: int
 ) -> None:
-    """Generate greedily; a row that ends leaves the batch.
+    """Generate greedily; finished rows are removed from the batch.
 
     Args:
-        source: the decoder's inputs that stay the same, [rows, ...].
+        source: the decoder's constant inputs, [rows, ...].
     """
     inputs = decoder.inputs
     constant = {name: source[name] for name in inputs if name in source}
@@ -153,7 +146,7 @@ def decode(
     for position in range(steps):
         feeds = {"input_ids": tokens[:, None], "position": np.array([position])}
         outputs = decoder.run({**constant, **past, **feeds})
-        left = np.flatnonzero(~np.isin(outputs[BEST], ends))  # padding must not widen the ranges
+        left = np.flatnonzero(~np.isin(outputs[BEST], ends))  # padding would widen the ranges
         if len(left) == 0:
             return
         tokens = outputs[BEST][left]

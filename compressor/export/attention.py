@@ -1,7 +1,7 @@
-"""Attention for inference graphs, which replaces a model's attention blocks during the export.
+"""Attention for inference graphs, which replaces a model's attention blocks during export.
 
-The model's own forward (embeddings, residuals, normalization, feed-forward) stays; only the
-attention blocks change: one matrix product for query, key and value, the scaling folded into the
+The rest of the model's forward pass (embeddings, residuals, normalization, feed-forward) is its
+own. The new blocks have one matrix product for query, key and value, the scaling folded into the
 query's weights, one additive mask for all layers, and the cross-attention keys and values of all
 decoder layers from one product in the encoder graph.
 """
@@ -22,8 +22,8 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.options.table import Table
 
 KeysValues = dict[int, tuple[Tensor, Tensor]]  # layer -> key, value
-# Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported. It is
-# finite, so that float16 can hold it and a row of padding alone gives no NaN.
+# Added to the scores of padded keys. exp(-1e4) is zero in every exported precision. It is finite in
+# float16, and a row of padding alone gives no NaN.
 MASKED = -1e4
 
 
@@ -57,28 +57,28 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
             for p, s in zip(projections, scales, strict=True)
         ]
     )
-    # On "meta" no weights are allocated and drawn at random that are replaced at once.
+    # On "meta", no weights are allocated and initialized before they are replaced.
     linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
     return linear
 
 
 class PositionBias(nn.Module):
-    """The bias of relative positions of one attention's heads, looked up by the distance.
+    """The relative position bias of one attention's heads, looked up by distance.
 
-    The logarithm that buckets are rounded from may differ in its last bit in onnxruntime, so it is
-    not computed in the graph.
+    Buckets are not computed in the graph, since the logarithm may differ in its last bit in
+    onnxruntime.
 
     Args:
-        attention: whose table it is, its own or the first layer's (T5, UMT5).
+        attention: the one with the table: this layer's or the first layer's (T5, UMT5).
         heads: numbers of the heads, as columns of the table.
     """
 
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
         super().__init__()
-        # Beyond this distance all are the same.
+        # Larger distances have the same bias.
         most = self.max_distance = int(attention.relative_attention_max_distance)
-        # One query in the middle of these keys meets every distance: [1, heads, 1, distances]
+        # One query in the middle of these keys has every distance: [1, heads, 1, distances]
         made = attention.compute_bias(1, 2 * most + 1, past_seen_tokens=most)
         self.table = nn.Parameter(made[0, list(heads), 0].detach().T.clone())  # [distances, heads]
 
@@ -99,8 +99,8 @@ class _Attention(nn.Module):
 
     Args:
         model: with the block that this one replaces.
-        kept: heads of the dense model that it has.
-        output: None if the block does not contain it.
+        kept: heads of the dense model that it keeps.
+        output: the output projection; None if the block does not contain it.
     """
 
     projected: ClassVar[Sequence[str]] = ("query", "key", "value")
@@ -116,7 +116,7 @@ class _Attention(nn.Module):
         self.first_layer_bias = architecture_of(model).position_bias == "first_layer"
         self.bias: PositionBias | None = None
         if layer.biased_by is not None:
-            # A table of the layer's own has columns for the heads that are left alone.
+            # A layer's own table has columns for the kept heads only.
             columns = kept if self.first_layer_bias else range(len(kept))
             self.bias = PositionBias(model.get_submodule(layer.biased_by), columns)
 
@@ -131,14 +131,14 @@ class _Attention(nn.Module):
         return layer.scale
 
     def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
-        """What the library's attention returns, of which only the output is read."""
+        """The return value of the library's attention, of which only the output is read."""
         return (output, None, None) if self.first_layer_bias else (output, None)
 
 
 class EncoderSelfAttention(_Attention):
     """Attention of an encoder, as BERT's and BART's.
 
-    `additive` says which mask the model is given: `additive_mask`'s, or [batch, tokens] of 1 and 0.
+    `additive` is whether the model gets an `additive_mask`, or else [batch, tokens] of 1 and 0.
     """
 
     additive: ClassVar[bool] = True
@@ -146,9 +146,9 @@ class EncoderSelfAttention(_Attention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        """Inside this context the model computes what all its layers share as they want it.
+        """Within the context, the model computes inputs shared by all layers in this form.
 
-        The tensors are those that it is computed from beside the model's weights.
+        Yields the tensors that they are computed from, besides the model's weights.
         """
         yield ()
 
@@ -169,7 +169,7 @@ class EncoderSelfAttention(_Attention):
     def split(self, hidden_states: Tensor) -> list[Tensor]:
         """[batch, tokens, width] -> query, key, value [batch, heads, tokens, head_dim]"""
         parts = self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
-        # Not by `view`, which the exporter writes with sizes that the graph computes.
+        # Not by `view`, for which the exporter writes nodes that compute sizes.
         return [x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for x in parts]
 
     def merge(self, mixed: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class EncoderSelfAttention(_Attention):
 
 
 class _StepAttention(_Attention):
-    """For a single token a reshape splits the heads; nothing needs to be transposed."""
+    """Of a single token, whose heads are split by a reshape, without a transposition."""
 
     def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
         """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
@@ -192,9 +192,9 @@ class _StepAttention(_Attention):
 
 
 class DecoderSelfAttention(_StepAttention):
-    """Appends keys and values to the past in the `StepState`, if there is one.
+    """Appends keys and values to the past in the `StepState`, if any.
 
-    A single token sees all tokens before it, so its mask is left out of the graph.
+    A single token attends to all tokens before it, so the graph needs no mask.
     """
 
     masked = False
@@ -208,7 +208,7 @@ class DecoderSelfAttention(_StepAttention):
         **_: object,
     ) -> tuple[Tensor | None, ...]:
         query, key, value = self.split(self.projection(hidden_states), 3)
-        # The first decoder of optimum's layout has no past; that of our own has one of length 0.
+        # The first decoder of optimum's layout has no past; in our layout its length is 0.
         if self.index in past_key_values.past:
             past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
             key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
@@ -268,12 +268,12 @@ class CrossKeysValues(nn.Module):
 
 
 class StepState:
-    """Passed to the decoder as its cache: past keys and values in, present ones out.
+    """The decoder's cache: past keys and values in, present ones out.
 
-    It has only what the decoder's forward reads of a cache.
+    It has only the methods that the decoder's forward calls.
 
     Args:
-        position: the number of decoded tokens; without self-attention heads no past tells it.
+        position: the number of decoded tokens, which the past may not show (no heads left).
         cross, past: layer -> keys and values.
     """
 
@@ -285,7 +285,7 @@ class StepState:
         return self.position
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Layers without heads call this to record the length, which `position` is already."""
+        """Called by layers without heads to record the length, which is `position` here."""
         return key, value
 
     def decode(
@@ -295,7 +295,7 @@ class StepState:
 
         Args:
             tokens: [batch, steps].
-            mask, source_mask: additive, of four dimensions: transformers adds these as they are.
+            mask, source_mask: additive, with four dimensions, so transformers does not change them.
 
         Returns:
             Hidden states [batch, steps, width]; `present` then holds the keys and values.
@@ -304,7 +304,7 @@ class StepState:
             input_ids=tokens,
             attention_mask=mask,
             encoder_attention_mask=source_mask,
-            # It must be given, but is not read: keys and values come from the state.
+            # Required, but not read: keys and values come from the state.
             encoder_hidden_states=torch.zeros(1, 1, width),
             past_key_values=self,
             use_cache=True,
@@ -339,24 +339,24 @@ ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
 def graph_attention(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask, forms: Forms = FORMS
 ) -> Iterator[Sequence[Tensor]]:
-    """Inside this context the model's attention blocks are replaced by those of `forms`.
+    """Within the context, the model's attention blocks are replaced by those of `forms`.
 
-    Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are. The
-    tensors are those that graphs may hold beside the parameters of the model and of the blocks.
+    Blocks without heads stay `NoHeads`. Yields the tensors that graphs may contain besides the
+    parameters of the model and of the new blocks.
     """
-    made = dict[str, _Attention]()  # by the block that each replaces
+    made = dict[str, _Attention]()  # path of the replaced block -> its replacement
     encoder = encoder_form(model)
     for layer in layers:
         if layer.kind not in forms:
             continue
         if isinstance(model.get_submodule(layer.block), NoHeads):
             continue
-        # BERT's output projection is beside its attention block, which the library calls itself.
+        # BERT's output projection is outside of its attention block.
         inside = layer.output.startswith(layer.block + ".")
         output = model.get_submodule(layer.output) if inside else None
         form = encoder if layer.kind == "encoder_self" else forms[layer.kind]
         made[layer.block] = form(model, layer, mask.kept(layer.name), output).eval()
-    # Replaced when all are made, since a bias may come from the table of another block.
+    # Replaced after all are created, since a bias may use the table of another block.
     originals = {path: model.get_submodule(path) for path in made}
     for path, module in made.items():
         _set(model, path, module)

@@ -1,13 +1,12 @@
-"""Small graphs that take rows of a decoder's caches.
+"""Small graphs that select rows of a decoder's caches.
 
-In beam search hypotheses change places, and finished sentences leave the batch: a row of the batch
-is a row of every cache. The caches stay on the device where the decoder runs, so a graph takes the
-rows.
+In beam search hypotheses are reordered, and finished sentences leave the batch: a row of the batch
+is a row of every cache. The caches stay on the decoder's device, so a graph selects the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -19,7 +18,7 @@ OPSET, IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset
 
 
 def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:
-    """Write a graph for the past alone, and one for all caches; none for a decoder without.
+    """Write a graph for the past alone, and one for all caches; none for a decoder without caches.
 
     Args:
         cross, past: names of the decoder's inputs with float32 caches.
@@ -30,24 +29,31 @@ def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path
     caches = {SELECT_PAST: list(past), SELECT_CACHES: [*cross, *past]}
     files = {role: f"{role}.onnx" for role, names in caches.items() if names}
     for role, file in files.items():
-        _write(caches[role], directory / file)
+        inputs = dict.fromkeys(caches[role], TensorProto.FLOAT)
+        write_small_graph(gather_graph(role, inputs, ROWS, selected, axis=0), directory / file)
     return files
 
 
-def _write(names: Sequence[str], path: Path) -> None:
-    """For every input `x` an output `selected(x)`, whose row i is row `rows[i]` of `x`."""
+def gather_graph(
+    name: str, caches: Mapping[str, int], indices: str, rename: Callable[[str], str], axis: int
+) -> onnx.GraphProto:
+    """A graph that gathers entries of caches by an input of indices.
 
-    def cache(name: str) -> onnx.ValueInfoProto:
-        # [batch, heads, length, head_dim]
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4)
-
-    rows = helper.make_tensor_value_info(ROWS, TensorProto.INT64, [None])
-    graph = helper.make_graph(
-        [helper.make_node("Gather", [name, ROWS], [selected(name)], axis=0) for name in names],
-        path.stem,
-        [rows, *map(cache, names)],
-        [cache(selected(name)) for name in names],
+    Args:
+        caches: input [batch, heads, length, head_dim] -> its type.
+        rename: name of an input -> name of its output.
+        axis: of the caches.
+    """
+    inputs = [helper.make_tensor_value_info(x, kind, [None] * 4) for x, kind in caches.items()]
+    return helper.make_graph(
+        [helper.make_node("Gather", [x, indices], [rename(x)], axis=axis) for x in caches],
+        name,
+        [helper.make_tensor_value_info(indices, TensorProto.INT64, [None]), *inputs],
+        [helper.make_tensor_value_info(rename(x), kind, [None] * 4) for x, kind in caches.items()],
     )
-    # Both versions are named: by default they are the newest, which older runtimes cannot read.
+
+
+def write_small_graph(graph: onnx.GraphProto, path: Path) -> None:
+    # With explicit versions: the defaults are the newest, which older runtimes cannot read.
     opsets = [helper.make_opsetid("", OPSET)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)

@@ -1,9 +1,9 @@
-"""Translators as directories that `ctranslate2.Translator` opens, unevenly pruned ones too.
+"""Export of translators, also unevenly pruned ones, to directories for `ctranslate2.Translator`.
 
 CTranslate2's converter for Marian assumes that decoding starts from a zero embedding, and drops the
 last token. Models trained in transformers have a start token whose embedding is not zero. So the
-vocabulary stays whole, the start token is named, and a bias keeps it, like all tokens that are
-never to be generated, from being the best.
+vocabulary stays complete, the start token is set, and a bias prevents generating it and all other
+tokens that are never generated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from compressor.runtime.generation import Generation
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
-STORED = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # precision -> its name there
+STORED = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # precision -> CTranslate2's name
 NEVER = -1e9  # bias of tokens that are never generated
 _NAME = "CTranslate2"
 
@@ -47,12 +47,12 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     spec = specification(network)
     spec.decoder.projection.bias = _bias(network.model, _scored(network))
     _describe(spec, network.checkpoint)
-    # From here on in the order of CTranslate2's own converters; the first refuses missing weights.
+    # In the order of CTranslate2's own converters; `validate` raises for missing weights.
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
-    # Search settings are the caller's; those of the model can be read there.
+    # The caller chooses search settings; those of the model are stored for reference.
     save_generation(network.model.generation_config, directory)
     save_tokenizer(network.checkpoint.tokenizer, directory)
 
@@ -83,7 +83,7 @@ def _describe(spec: Any, checkpoint: Checkpoint) -> None:
     further = {tokenizer.convert_ids_to_tokens(i): i for i in languages(tokenizer).values()}
     source = _names(tokenizer.get_vocab() | further, len(model.get_encoder().embed_tokens.weight))
     target = _names(target_ids(tokenizer) | further, model.get_output_embeddings().out_features)
-    if settings["eos_token_id"]:  # what the model ends with, which tokenizers may call otherwise
+    if settings["eos_token_id"]:  # the model's, which may differ from the tokenizer's
         spec.config.eos_token = target[settings["eos_token_id"][0]]
     spec.config.decoder_start_token = target[settings["decoder_start_token_id"]]
     spec.register_source_vocabulary(source)
@@ -91,7 +91,7 @@ def _describe(spec: Any, checkpoint: Checkpoint) -> None:
 
 
 def _names(ids: Mapping[str, int], rows: int) -> list[str]:
-    """The token of each row; a table often has rows without one, and all must have a name."""
+    """The token of each row, with made-up names for rows without a token."""
     known = {number: token for token, number in ids.items()}
     return [known.get(number, f"<unused {number}>") for number in range(rows)]
 
@@ -100,14 +100,14 @@ def _names(ids: Mapping[str, int], rows: int) -> list[str]:
 def verify_translator(network: Network, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
     """Compare greedy translations with PyTorch's, token for token, in float32.
 
-    CTranslate2 takes and gives tokens by name; the names are compared with the tokenizer's.
+    CTranslate2 uses names of tokens, which are compared with the tokenizer's.
 
     Args:
         directory: a model stored in float32.
 
     Raises:
         VerificationError: a token differs, and PyTorch's own best two logits are no tie; or a name
-            is another token's.
+            of a token differs.
     """
     translator = OpenedTranslator(directory, threads=1)
     _require_names(network.checkpoint.tokenizer, translator, directory)
@@ -117,7 +117,7 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
 def verify_search(
     network: Network, translator: TokenGenerator, batches: Sequence[Inputs], name: str
 ) -> list[Check]:
-    """The same for any engine that searches by itself.
+    """`verify_translator` for any engine with its own search.
 
     Args:
         name: of the engine, as checks show it.
@@ -126,12 +126,12 @@ def verify_search(
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
     rows, count, ties = 0, 0, 0
-    # The tokens that the written model's bias leaves out.
+    # The written model's bias excludes the other tokens.
     with restricted(model, _scored(network)):
         for batch, wanted, logits in _greedy(model, settings, batches):
             arrays = {name: value.numpy() for name, value in batch.items()}
-            found = translator.generate(arrays, settings)
-            for want, got, row in zip(wanted, found, logits, strict=True):
+            generated = translator.generate(arrays, settings)
+            for want, got, row in zip(wanted, generated, logits, strict=True):
                 rows, count = rows + 1, count + len(want)
                 if want != got:
                     require_tie(want, got, row, name)
@@ -143,14 +143,14 @@ def _require_names(tokenizer: Any, translator: OpenedTranslator, directory: Path
     """Check that the tokenizer's pieces of both sides have the numbers that CTranslate2 uses."""
 
     def require(names: Sequence[str], ids: Mapping[str, int]) -> None:
-        # What the tokenizer itself makes of them, on the side that it is set to. Special and added
-        # tokens have one number for both sides there.
+        # Ids from the tokenizer itself, on its current side. Special and added tokens have the same
+        # id on both sides.
         tokens = [token for token in ids if token not in tokenizer.added_tokens_encoder]
         for token, number in zip(tokens, tokenizer.convert_tokens_to_ids(tokens), strict=True):
             if number >= len(names) or names[number] != token:
                 raise VerificationError(
-                    f"{directory} has another name for token {number} than {token!a:.40}, which "
-                    f"{type(tokenizer).__name__} has; please report this",
+                    f"token {number} in {directory} is not {token!a:.40}, as in the "
+                    f"{type(tokenizer).__name__}; please report this",
                     id="ctranslate2-vocabulary-differs",
                 )
 
@@ -162,7 +162,7 @@ def _require_names(tokenizer: Any, translator: OpenedTranslator, directory: Path
 def _greedy(
     model: Any, settings: Generation, batches: Sequence[Inputs]
 ) -> Iterator[tuple[Inputs, list[list[int]], Tensor]]:
-    """Of each batch its inputs, PyTorch's tokens of each row with the end, and the logits."""
+    """Inputs of each batch, PyTorch's tokens of each row including the end, and logits."""
     longest = length_option(settings, settings.limit)
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -1,12 +1,12 @@
-"""The layers of a translator as CTranslate2's specification has them, padded where it must be.
+"""The layers of a translator in CTranslate2's specification, with padding where it is needed.
 
-CTranslate2 has one number of heads for the encoder and one for the decoder; its own converter takes
-a pruned model and computes wrong answers. Here every attention is padded to the most heads of its
-stack, with heads whose weights are zero: what they attend to is multiplied by nothing. Feed-forward
-parts may differ as they are; one without neurons gets a few that are zero.
+CTranslate2 has one number of heads for the encoder and one for the decoder; its own converter
+accepts a pruned model, which then gives wrong outputs. Here every attention is padded to the
+largest number of heads of its stack, with heads whose weights are zero. Feed-forward parts may have
+different widths; one without neurons gets a few with zero weights.
 
-The bias of relative positions (T5) is written for every layer, with columns for the heads that it
-has. Attributes, layers and files are written by CTranslate2's own loaders and specifications.
+The relative position bias (T5) is written for every layer, with columns for its kept heads.
+Attributes, layers and files are written by CTranslate2's own loaders and specifications.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer
 from compressor.model.modeling_pruned import BIAS_TABLE, OutputBias
 
-_EMPTY = 8  # neurons, all zero, of a feed-forward part that has none
+_EMPTY = 8  # zero neurons of a feed-forward part without neurons
 _STACKS = {"encoder": ("encoder_self",), "decoder": ("decoder_self", "cross")}
 
 
@@ -35,7 +35,7 @@ def specification(network: Network) -> Any:
     Raises:
         InputError: CTranslate2 does not have the model's activation.
     """
-    # Here, since CTranslate2 is an extra that may not be installed.
+    # Imported here, since CTranslate2 is an optional extra.
     from ctranslate2.converters import transformers as converters
     from ctranslate2.specs import transformer_spec
 
@@ -45,20 +45,20 @@ def specification(network: Network) -> Any:
     activation = getattr(model.config, form.activation)
     if activation not in converters._SUPPORTED_ACTIVATIONS:
         raise InputError(
-            f"{network.checkpoint.name} has the activation {activation}, which CTranslate2 does "
-            "not have; leave it out, the engine onnxruntime runs this model",
+            f"{network.checkpoint.name} has the activation {activation}, which CTranslate2 lacks; "
+            "leave ctranslate2 out and use the engine onnxruntime",
             id="architecture-not-for-ctranslate2",
         )
     spec = transformer_spec.TransformerSpec.from_config(
         tuple(len(getattr(part, form.layers)) for part in parts.values()),
-        1,  # head; `set_head_dim` and `num_heads` below say how many there are
+        1,  # head; replaced by `set_head_dim` and `num_heads` below
         activation=converters._SUPPORTED_ACTIVATIONS[activation],
         **form.options(parts["encoder"]),
     )
     counts = network.mask.counts()
     for name, part in parts.items():
         kinds = [x for x in network.checkpoint.layers if x.kind in _STACKS[name]]
-        # One head, of zeros, where no attention of the stack has any left.
+        # One zero head if no attention of the stack has any left.
         form.heads = max(1, *(counts[x.name] for x in kinds))
         target = getattr(spec, name)
         # Of the type that CTranslate2's own specifications have.
@@ -74,14 +74,14 @@ def specification(network: Network) -> Any:
 
 
 class _Form(ABC):
-    """What the loaders of one family of architectures read, and what they write it into.
+    """Adapts one family of architectures to CTranslate2's loader.
 
     Args:
         loader_name: of the class of CTranslate2.
         activation: name of the activation in the configuration.
         layers: attribute of an encoder or decoder that holds its layers.
         projections: attributes of an attention: query, key, value, output.
-        heads: that every attention of a stack is to have.
+        heads: number of heads of every attention of a stack.
     """
 
     loader_name: ClassVar[str]
@@ -111,16 +111,15 @@ class _Form(ABC):
         """
 
     def set_head_dim(self, layer: Any, head_dim: int) -> None:
-        """Set the size of heads, which is not the model's width over `num_heads` after a cut.
+        """Set the size of heads, which in a pruned model is not the width over `num_heads`.
 
-        Specifications take it when they are made, so attentions get new ones.
+        It is an argument of the constructor, so attentions get new specifications.
         """
         from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 
         for name, is_self in (("self_attention", True), ("attention", False)):
             if hasattr(layer, name):
-                # Relative positions are those of two tokens of one text, so cross-attention has no
-                # bias.
+                # Cross-attention has no relative positions.
                 options = self.attention if is_self else {**self.attention, BIAS_TABLE: False}
                 spec = MultiHeadAttentionSpec(self_attention=is_self, head_dim=head_dim, **options)
                 setattr(layer, name, spec)
@@ -185,15 +184,15 @@ class _Bart(_Form):
 
     def _layer(self, stack: str, number: int, layer: Any) -> SimpleNamespace:
         up, down = self.padded_neurons(f"{stack}_ffn.{number}")
-        found = SimpleNamespace(
+        adapted = SimpleNamespace(
             self_attn=self.padded_heads(f"{stack}_self.{number}"),
             self_attn_layer_norm=layer.self_attn_layer_norm,
             fc1=up, fc2=down, final_layer_norm=layer.final_layer_norm,
         )  # fmt: skip
         if stack == "decoder":
-            found.encoder_attn = self.padded_heads(f"cross.{number}")
-            found.encoder_attn_layer_norm = layer.encoder_attn_layer_norm
-        return found
+            adapted.encoder_attn = self.padded_heads(f"cross.{number}")
+            adapted.encoder_attn_layer_norm = layer.encoder_attn_layer_norm
+        return adapted
 
 
 class _T5(_Form):
@@ -235,14 +234,14 @@ class _T5(_Form):
         return SimpleNamespace(layer=layers)
 
     def _add_bias(self, attention: SimpleNamespace, name: str) -> None:
-        """Columns of the bias of positions for the heads that are left, zeros for padding."""
+        """Add the columns of the position bias for the kept heads, and zeros for padding."""
         config: Any = self.model.config
         sublayer, kept = self.sublayers[name], self.mask.kept(name)
         table = torch.zeros(config.relative_attention_num_buckets, self.heads)  # [buckets, heads]
         if kept:
             assert sublayer.biased_by is not None
             given: Any = self.model.get_submodule(sublayer.biased_by).get_submodule(BIAS_TABLE)
-            # A table of the layer's own has columns for the heads that are left alone.
+            # A layer's own table has columns for the kept heads only.
             table[:, : len(kept)] = given.weight[:, kept] if self.first_layer_bias else given.weight
         attention.has_relative_attention_bias = True
         attention.relative_attention_bias = SimpleNamespace(weight=table)

@@ -1,4 +1,4 @@
-"""A form that a graph has for CUDA in float16, and the graphs that it needs beside it."""
+"""The form of a graph for CUDA in float16, and its additional graphs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from onnx import ModelProto
 
 @dataclass(frozen=True)
 class CudaForm:
-    """What `TaskGraphs.cuda_forms` has for a role.
+    """A value of `TaskGraphs.cuda_forms`.
 
     Args:
-        rewrite: the form of a float32 graph, whose external data is in the directory; the graph
-            stays as it is. None: this graph has none.
-        write_beside: writes further graphs beside the written one, with names that end so; role ->
-            file name.
+        rewrite: returns the form of a float32 graph, whose external data is in the directory, or
+            None without one; the graph does not change.
+        write_beside: writes additional graphs next to the written one, with a suffix of their
+            names; returns role -> file name.
     """
 
     rewrite: Callable[[ModelProto, Path], ModelProto | None]

@@ -1,12 +1,12 @@
-"""A decoder step whose whole state stays on the device, so that steps can follow each other alone.
+"""A decoder step whose whole state stays on the device, so that steps run without the host.
 
 Its inputs and outputs are the same buffers in every step: the caches, the token, the position. So
-a GPU can replay it as a CUDA graph, and the host looks at what was chosen every few steps. It has
-no node on the CPU and no size that it computes. Written for CUDA in float16; in float32 it runs on
-CPUs too, where it is tested.
+a GPU can replay it as a CUDA graph, and the host reads the chosen tokens every few steps. It has no
+node on the CPU and computes no sizes. Written for CUDA in float16; in float32 it runs on CPUs too,
+where it is tested.
 
-An attention is one node: `GroupQueryAttention` for the decoder's own tokens, and
-`MultiHeadAttention` for the source's, whose padding is told by a length per row.
+Each attention is one node: `GroupQueryAttention` for self-attention, and `MultiHeadAttention` for
+cross-attention, with the number of source tokens of each row in place of a mask.
 """
 
 from __future__ import annotations
@@ -16,19 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx.helper import (
-    make_graph,
-    make_model,
-    make_node,
-    make_opsetid,
-    make_tensor_value_info,
-)
+from onnx import GraphProto, ModelProto, TensorProto
+from onnx.helper import make_graph, make_node, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
-from compressor.export.cache_rows import IR_VERSION, OPSET
+from compressor.export.cache_rows import gather_graph, write_small_graph
 from compressor.export.fp16 import LOGITS
-from compressor.export.shared_caches import CONTRIBUTED, can_share, fuse_self_attention, reader
+from compressor.export.graph_edit import CONTRIBUTED, read_nodes
+from compressor.export.shared_caches import can_share, fuse_self_attention, reader
 from compressor.runtime.decoder import BEST
 from compressor.runtime.device_buffers import (
     ADDED,
@@ -49,11 +44,11 @@ from compressor.runtime.device_buffers import (
 
 
 def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The form of a decoder step that keeps its state.
+    """The form of a decoder step that keeps its state on the device.
 
     Args:
         model: in float32, as `compressor.export.translator_graphs` writes it.
-        directory: where its external data lies, which is not read.
+        directory: of its external data, which is not read.
 
     Returns:
         None for a decoder without heads in its self-attention, with heads whose size is no multiple
@@ -84,7 +79,7 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
 
 
 def _fuse_cross_attention(graph: GraphProto, layer: str) -> None:
-    """One node for Reshape, Transpose, MatMul, Add, Softmax, MatMul, Reshape."""
+    """Replace Reshape, Transpose, MatMul, Add, Softmax, MatMul, Reshape by one node."""
     nodes, key, value = graph.node, f"cross_key.{layer}", f"cross_value.{layer}"
     makes = {name: node for node in nodes for name in node.output}
     transpose = reader(nodes, key)
@@ -112,7 +107,7 @@ def _fuse_cross_attention(graph: GraphProto, layer: str) -> None:
 
 
 def _broadcast_biases(graph: GraphProto) -> None:
-    """Add the biases of layers without units as they are: Add makes their shape, too."""
+    """Add the biases of layers without units without expanding them, since Add broadcasts."""
     stored = {x.name for x in graph.initializer}
     for node in [x for x in graph.node if x.op_type == "Expand" and x.input[0] in stored]:
         add = reader(graph.node, node.output[0])
@@ -126,7 +121,7 @@ def _tokens(graph: GraphProto) -> int:
 
 
 def _add_to_logits(graph: GraphProto) -> None:
-    """Add an input to the logits, by which the search excludes tokens: as the product's bias."""
+    """Make an input, with which the search excludes tokens, the bias of the product for logits."""
     (product,) = (node for node in graph.node if LOGITS in node.output)
     assert product.op_type == "Gemm"
     bias = ADDED
@@ -138,10 +133,10 @@ def _add_to_logits(graph: GraphProto) -> None:
 
 
 def _advance(graph: GraphProto) -> None:
-    """Give out the next step's state, and keep the best token in a table of all steps.
+    """Output the next step's state, and store the best token in a table of all steps.
 
-    What is written is computed from the best token, and so after all that reads the old state: the
-    buffers of inputs and outputs are the same.
+    All values written depend on the best token, so they are written after the old state was read:
+    inputs and outputs share buffers.
     """
     constants = {"state.one": np.array(1), "state.first": np.array([0])}
     axis = from_array(np.array([1]), "state.axis")
@@ -149,7 +144,7 @@ def _advance(graph: GraphProto) -> None:
     graph.initializer.append(axis)
     filled, position, history = after(FILLED), after("position"), after(HISTORY)
     graph.node.extend([
-        # Ones [batch], but not before the best token is known.
+        # Ones [batch], which depend on the best token.
         make_node("Clip", [BEST, "state.one", "state.one"], ["state.ones"]),
         make_node("Gather", ["state.ones", "state.first"], ["state.step"], axis=0),
         make_node("Add", ["position", "state.step"], [position]),
@@ -173,26 +168,21 @@ def _advance(graph: GraphProto) -> None:
 
 def _drop_unread(graph: GraphProto) -> None:
     """Remove nodes, weights and inputs that nothing reads any more."""
-    wanted = {value.name for value in graph.output}
-    kept: list[NodeProto] = []
-    for node in reversed(graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input)
+    nodes, read = read_nodes(graph.node, [value.name for value in graph.output])
     del graph.node[:]
-    graph.node.extend(reversed(kept))
+    graph.node.extend(nodes)
     for values in (graph.initializer, graph.input):
-        unread = [value for value in values if value.name not in wanted]
+        unread = [value for value in values if value.name not in read]
         for value in unread:
             values.remove(value)
-    del graph.value_info[:]  # of values that no longer exist, among others
+    del graph.value_info[:]  # some of these values no longer exist
 
 
 def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
-    """Write the small graphs that a search needs beside a step of this form.
+    """Write the small graphs that a search needs in addition to a step of this form.
 
-    `LENGTHEN` moves the caches into longer ones, and `TOP` finds the largest logits of each row and
-    what normalizes them.
+    `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`, and
+    `TOP` computes the largest logits of each row and their normalizer.
 
     Args:
         step: its graph.
@@ -205,31 +195,15 @@ def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
     types = {
         v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
     }
-    past = [name for name in types if name.startswith("past_")]
-    graphs = {LENGTHEN: _lengthen(past, types), TOP: _top(types[LOGITS])}
+    past = {name: kind for name, kind in types.items() if name.startswith("past_")}
+    graphs = {
+        LENGTHEN: gather_graph(LENGTHEN, past, SLOTS, lengthened, axis=2),
+        TOP: _top(types[LOGITS]),
+    }
     files = {role: f"{role}{suffix}" for role in graphs}
     for role, graph in graphs.items():
-        opsets = [make_opsetid("", OPSET)]
-        made = make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-        step.with_name(files[role]).write_bytes(made.SerializeToString())
+        write_small_graph(graph, step.with_name(files[role]))
     return files
-
-
-def _lengthen(past: list[str], types: Mapping[str, int]) -> GraphProto:
-    """For every input `x` an output whose position i is position `slots[i]` of `x`."""
-
-    def cache(name: str, kind: int) -> ValueInfoProto:
-        return make_tensor_value_info(name, kind, [None] * 4)
-
-    return make_graph(
-        [make_node("Gather", [name, SLOTS], [lengthened(name)], axis=2) for name in past],
-        LENGTHEN,
-        [
-            make_tensor_value_info(SLOTS, TensorProto.INT64, [None]),
-            *(cache(name, types[name]) for name in past),
-        ],
-        [cache(lengthened(name), types[name]) for name in past],
-    )
 
 
 def _top(kind: int) -> GraphProto:

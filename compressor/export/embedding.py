@@ -1,4 +1,4 @@
-"""Encoders of texts: one graph from texts to embeddings, pooling and normalization in it."""
+"""Sentence encoders: one graph from texts to embeddings, including pooling and normalization."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from compressor.runtime.embedder import Embedder, unit
 class EmbeddingGraphs(EncoderGraphs):
     """One graph, `model`; its output, `logits`, are the embeddings.
 
-    optimum's graph ends in the tokens' vectors: pooling and what follows are modules of
-    sentence-transformers, which opens that layout as its ONNX backend.
+    In optimum's layout the graph's outputs are token vectors, and sentence-transformers, which
+    loads it as its ONNX backend, applies pooling and normalization.
     """
 
     optimum_outputs = ("last_hidden_state",)

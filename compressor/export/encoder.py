@@ -30,7 +30,7 @@ class EncoderGraph(nn.Module):
     """An encoder with its head.
 
     Args:
-        output: name of the one of the model's outputs that it returns.
+        output: name of the model's output that it returns.
     """
 
     def __init__(self, model: nn.Module, output: str = "logits") -> None:
@@ -43,15 +43,16 @@ class EncoderGraph(nn.Module):
     ) -> Tensor:
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         mask = additive_mask(attention_mask) if self.additive else attention_mask
-        found: Tensor = self.model(input_ids=input_ids, attention_mask=mask, **extra)[self.output]
-        return found
+        outputs = self.model(input_ids=input_ids, attention_mask=mask, **extra)
+        output: Tensor = outputs[self.output]
+        return output
 
 
 class EncoderGraphs(TaskGraphs):
     """One graph, `model`.
 
     Args:
-        optimum_outputs: what the loaders of Hugging Face optimum call its outputs.
+        optimum_outputs: names of its outputs in the layout of Hugging Face optimum.
     """
 
     task: EncoderTask
@@ -71,11 +72,11 @@ class EncoderGraphs(TaskGraphs):
 
         Args:
             graph: takes them in their order.
-            outputs: names of what it returns.
+            outputs: names of its outputs.
         """
         directory.mkdir(parents=True, exist_ok=True)
         names = list(network.checkpoint.entry.inputs)
-        # The tracer takes sizes of 0 and 1 for fixed.
+        # The tracer treats sizes of 0 and 1 as fixed.
         example = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
         shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
         with graph_attention(network.model, network.checkpoint.layers, network.mask):
@@ -113,7 +114,7 @@ class EncoderGraphs(TaskGraphs):
         return Compared(runtime.precision, differences, same, self.task.answers, runtime.ran_by)
 
     def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
-        """What answers of an opened artifact are read from, of the logits of a padded batch."""
+        """The part of a padded batch's logits from which an opened artifact reads predictions."""
         return self.task.read_logits(logits, attention_mask)
 
     def observe(
@@ -131,12 +132,12 @@ class EncoderGraphs(TaskGraphs):
     def verify_optimum(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
-        # As optimum opens it: this layout has no `graphs.json`, by which the runtime would.
+        # A plain session, as in optimum: this layout has no `graphs.json` for the runtime.
         session = open_session(directory / MODEL)
         differences = []
         for batch in batches:
             feeds = {value.name: batch[value.name].numpy() for value in session.get_inputs()}
             expected, names = model(**batch), self.optimum_outputs
-            for name, found in zip(names, session.run(names, feeds), strict=True):
-                differences.append(relative_difference(found, expected[name].numpy()))
+            for name, actual in zip(names, session.run(names, feeds), strict=True):
+                differences.append(relative_difference(actual, expected[name].numpy()))
         return [logit_check(differences)]

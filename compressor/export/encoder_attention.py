@@ -1,8 +1,8 @@
 """Attention of encoders whose scores are more than products of queries and keys.
 
-Positions enter MPNet's and DeBERTa's scores by the distance of two tokens, in buckets that grow
-with the distance. Buckets are computed here, once for every distance that the model can meet: the
-logarithm that they are rounded from may differ in its last bit between PyTorch and onnxruntime.
+MPNet's and DeBERTa's scores depend on the distance of two tokens, in buckets that grow with the
+distance. Buckets are computed here, once for every possible distance, since the logarithm may
+differ in its last bit between PyTorch and onnxruntime.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def base_of(model: nn.Module) -> Any:
 
 
 def max_tokens_of(model: Any) -> int:
-    """The most tokens of a text."""
+    """The largest number of tokens of a text."""
     tokens = architecture_of(model).most_positions(model.config)
-    assert tokens is not None  # of an encoder there is always a limit
+    assert tokens is not None  # every encoder has a limit
     return tokens
 
 
 @contextmanager
 def replaced(owner: Any, **attributes: object) -> Iterator[None]:
-    """An object or a Python module has other attributes while the context lasts."""
-    # Only what was in its own namespace is put back: the others come from its class.
+    """Replace attributes of an object or a Python module within the context."""
+    # Attributes that were not in its own namespace come from its class again.
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     vars(owner).update(attributes)
     try:
@@ -64,7 +64,7 @@ class ByDistance:
 
 
 class MPNetBias:
-    """Stands in for `MPNetEncoder.compute_position_bias`."""
+    """Replaces `MPNetEncoder.compute_position_bias`."""
 
     def __init__(self, encoder: Any, tokens: int) -> None:
         self.table = encoder.relative_attention_bias
@@ -72,20 +72,20 @@ class MPNetBias:
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
         """[batch, tokens, width] -> [1, heads of the dense model, queries, keys]"""
-        places = torch.arange(hidden_states.shape[1])
+        positions = torch.arange(hidden_states.shape[1])
         # [queries, keys, heads]
-        bias: Tensor = self.table(self.buckets(places[None] - places[:, None]))
+        bias: Tensor = self.table(self.buckets(positions[None] - positions[:, None]))
         return bias.permute(2, 0, 1)[None]
 
 
 class MPNetAttention(EncoderSelfAttention):
-    """Adds a bias by distance and head, which all layers share."""
+    """Adds a bias by distance and head that all layers share."""
 
     def __init__(
         self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
     ) -> None:
         super().__init__(model, layer, kept, output)
-        # With all heads left the graph does without a Gather.
+        # With all heads the graph needs no Gather.
         self.kept = None if len(kept) == layer.units else torch.tensor(kept)
 
     @classmethod
@@ -104,32 +104,32 @@ class MPNetAttention(EncoderSelfAttention):
 
 
 def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
-    """Stands in for transformers' `create_bidirectional_mask`: [batch, 1, 1, keys]."""
+    """Replaces transformers' `create_bidirectional_mask`: [batch, 1, 1, keys]."""
     return additive_mask(attention_mask)
 
 
 def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
-    """Stands in for its `create_bidirectional_sliding_window_mask`: [batch, 1, queries, keys]."""
-    places = torch.arange(inputs_embeds.shape[1])
-    # Where both masks hide a key they add up to -2e4, which float16 can hold too.
-    far = (places[None] - places[:, None]).abs() > config.sliding_window  # [queries, keys]
+    """Replaces its `create_bidirectional_sliding_window_mask`: [batch, 1, queries, keys]."""
+    positions = torch.arange(inputs_embeds.shape[1])
+    # Where both masks hide a key, the sum -2e4 is finite in float16 too.
+    far = (positions[None] - positions[:, None]).abs() > config.sliding_window  # [queries, keys]
     return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
 
 
 class RotaryTable:
-    """Stands in for the forward of `ModernBertRotaryEmbedding`, with all angles worked out before.
+    """Replaces the forward of `ModernBertRotaryEmbedding` by tables of all cosines and sines.
 
     In float16 the product of a position and a frequency would be off by a large part of a turn.
     """
 
     def __init__(self, rotary: Any, tokens: int) -> None:
-        places = torch.arange(tokens)[None]
-        # Of the zeros only type and device are read. Cosines and sines, [1, tokens, head_dim] each.
-        angles = {kind: rotary(torch.zeros(1), places, kind) for kind in rotary.layer_types}
-        # The two halves of what is rotated have the same angles: [tokens, head_dim / 2]
+        positions = torch.arange(tokens)[None]
+        # Only type and device of the zeros are read. Cosines and sines, [1, tokens, head_dim] each.
+        tables = {kind: rotary(torch.zeros(1), positions, kind) for kind in rotary.layer_types}
+        # Both halves of a rotated vector have the same angles: [tokens, head_dim / 2]
         self.halves = {
-            kind: tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in found)
-            for kind, found in angles.items()
+            kind: tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in pair)
+            for kind, pair in tables.items()
         }
 
     def __call__(
@@ -141,7 +141,7 @@ class RotaryTable:
 
 
 class ModernBertAttention(EncoderSelfAttention):
-    """Rotates queries and keys by their positions; sees all keys, or those in a window."""
+    """Rotates queries and keys by their positions; attends to all keys, or to those in a window."""
 
     additive = False
 
@@ -188,7 +188,7 @@ def _rotate_half(values: Tensor) -> Tensor:
 
 
 class DistanceRows:
-    """Stands in for `DebertaV2Encoder.get_rel_pos`.
+    """Replaces `DebertaV2Encoder.get_rel_pos`.
 
     Rows of the table of positions, for distances of a query to a key from tokens - 1 down to
     -tokens, and from -(tokens - 1) up to tokens.
@@ -201,10 +201,10 @@ class DistanceRows:
         span = size if size > 0 else most
 
         def rows(distances: Tensor) -> Tensor:
-            found = distances
+            buckets = distances
             if size > 0 and most > 0:
-                found = make_log_bucket_position(distances, size, most)
-            return (found.long() + span).clamp(0, 2 * span - 1)
+                buckets = make_log_bucket_position(distances, size, most)
+            return (buckets.long() + span).clamp(0, 2 * span - 1)
 
         self.rows = ByDistance(rows, tokens)
 
@@ -213,26 +213,26 @@ class DistanceRows:
     ) -> Tensor:
         """[batch, tokens, width] -> [2, 2 x tokens]"""
         tokens = hidden_states.shape[1]
-        # One more than there are distances, which `relative_shift` needs for its reshape.
+        # One more than the number of distances, for the reshape of `relative_shift`.
         up = torch.arange(2 * tokens) - (tokens - 1)
         return self.rows(torch.stack((-up, up)))
 
 
 def relative_shift(products: Tensor) -> Tensor:
-    """From each query's products with all distances to those with the distances of its keys.
+    """Select from each query's products with all distances those with the distances of its keys.
 
     The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
 
     Args:
-        products: [batch, heads, tokens, 2 x tokens], distances so that the one of query i and key
-            j is in column j - i + tokens - 1.
+        products: [batch, heads, tokens, 2 x tokens]; the distance of query i and key j is in
+            column j - i + tokens - 1.
 
     Returns:
         [batch, heads, tokens, tokens]
     """
     batch, heads, tokens, _ = products.shape
-    # Each query's keys begin one column before those of the last: if all rows are one, that is 2 x
-    # tokens - 1 numbers further on.
+    # Each query's keys begin one column before those of the last query, which in flattened rows are
+    # 2 x tokens - 1 values later.
     flat = products.reshape(batch, heads, 2 * tokens * tokens)
     rows = flat[..., tokens - 1 : 2 * tokens * tokens - 1]
     return rows.reshape(batch, heads, tokens, 2 * tokens - 1)[..., :tokens]
@@ -241,7 +241,7 @@ def relative_shift(products: Tensor) -> Tensor:
 def _columns(positions: Tensor) -> Tensor:
     """[positions, heads, head_dim] -> [1, heads, head_dim, positions]
 
-    Of four dimensions, as queries have: with three, onnxruntime 1.31 crashes where it fuses a
+    With four dimensions, as queries have: with three, onnxruntime 1.31 crashes when it fuses a
     transposition into the product, in float16 on a CPU.
     """
     return positions.permute(1, 2, 0)[None]
@@ -271,14 +271,14 @@ class DebertaAttention(EncoderSelfAttention):
                 self.position_key = self._projected(model, path, table, 1.0)
             if "p2c" in kinds:
                 path = layer.inputs.get("position_query", layer.inputs["query"])
-                # The model's own weights: only the stacked ones hold the scale of queries.
+                # The model's own weights: only the stacked ones include the scale of queries.
                 self.position_query = self._projected(model, path, table, self.scale(model, layer))
 
     def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:
         """Positions [positions, width] -> [positions, heads, head_dim]"""
         with torch.no_grad():
-            found: Tensor = model.get_submodule(path)(table) * scale
-        heads = found.unflatten(-1, (self.heads, self.head_dim))
+            projected: Tensor = model.get_submodule(path)(table) * scale
+        heads = projected.unflatten(-1, (self.heads, self.head_dim))
         return nn.Parameter(heads.contiguous(), requires_grad=False)
 
     def scale(self, model: nn.Module, layer: Sublayer) -> float:

@@ -17,7 +17,7 @@ def split_engines(values: str | Sequence[str]) -> list[str]:
         UsageError: an unknown name, or one given twice.
     """
     names = comma_separated(values)
-    # By default there is nothing to look up, and so nothing to import.
+    # The default needs no lookup, and so no import.
     if names != [ONNXRUNTIME]:
         from compressor.runtime.engines import engine_class
 

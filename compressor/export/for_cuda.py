@@ -1,7 +1,7 @@
-"""Graphs in float16 that are made for CUDA, and their checks.
+"""Float16 graphs in the form for CUDA, and their checks.
 
-What a CPU can check is always checked: it has float32 kernels for the fused form, and answers with
-it as PyTorch does. The float16 graphs themselves are compared on the device.
+The fused form is always checked in float32, for which a CPU has kernels, too. The float16 graphs
+themselves are compared on the device.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ CUDA = "cuda"
 
 
 def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
-    """Write the form without padding of a fused graph, if it has one.
-
-    It reads that graph's weights.
-    """
+    """Write the padding-free form of a fused graph, if it has one; both share a file of weights."""
     packed = pack(onnx.load(graph, load_external_data=False))
     if packed is None:
         return {}
@@ -48,7 +45,7 @@ def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
 
 @contextmanager
 def fused_in_float32(directory: Path) -> Iterator[Path]:
-    """An artifact whose float32 graphs have the form for CUDA, as long as the context lasts."""
+    """Within the context, an artifact whose float32 graphs have the form for CUDA."""
     artifact = read_artifact(directory)
     files = dict(artifact.precisions[BASE])
     with staging(directory) as staged:
@@ -56,7 +53,7 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
         for role, form in TASKS[artifact.task].graphs.cuda_forms.items():
             source = directory / GRAPH_DIRECTORY / files[role]
             fused = form.rewrite(onnx.load(source, load_external_data=False), source.parent)
-            if fused is not None:  # at least one, which the float16 graphs were made from
+            if fused is not None:  # for at least one of the graphs
                 (made / files[role]).unlink()
                 onnx.save(fused, made / files[role])
                 files |= form.write_beside(made / files[role], ".onnx")
@@ -66,10 +63,10 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
 
 
 def link_float32(directory: Path, target: Path) -> Path:
-    """Give the float32 graphs of an artifact, and what they need, a second name in `target`.
+    """Link the float32 graphs of an artifact, and their files, into `target`.
 
     Returns:
-        Where they are; `graphs.json` there names no other precisions.
+        Their directory, with a `graphs.json` without other precisions.
     """
     made = target / GRAPH_DIRECTORY
     made.mkdir(parents=True)
@@ -91,7 +88,7 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
         directory: an artifact whose float16 graphs are made for CUDA.
 
     Raises:
-        VerificationError: an answer differs.
+        VerificationError: an output differs.
     """
     task = TASKS[read_artifact(directory).task]
     with fused_in_float32(directory) as artifact:
@@ -104,14 +101,14 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
 def packed_check(
     expected: Sequence[Expected], runtime: Runtime[Any], tolerance: float
 ) -> list[Check]:
-    """Compare answers to a batch that is large enough to be computed without its padding.
+    """Compare outputs for a batch that is large enough for the padding-free form.
 
     Args:
         runtime: on CUDA.
         tolerance: of a logit, as a share of the largest.
 
     Returns:
-        Empty where there is no such form, or no row has room for padding.
+        Empty without such a form, or if rows cannot be padded enough.
     """
     artifact = runtime.artifact
     if PACKED not in artifact.precisions[runtime.precision]:
@@ -122,15 +119,16 @@ def packed_check(
     if padding < LEAST_SHARE * real.size:
         return []
     times = -(-LEAST_PADDING // padding)
-    found: Any = runtime.compute({n: np.tile(value, (times, 1)) for n, value in inputs.items()})
-    if found.ndim == 3:  # a token's logits; those of padding mean nothing
-        found = [logits[row] for logits, row in zip(found, np.tile(real, (times, 1)), strict=True)]
+    actual: Any = runtime.compute({n: np.tile(value, (times, 1)) for n, value in inputs.items()})
+    if actual.ndim == 3:  # logits of tokens: leave out those of padding
+        rows = zip(actual, np.tile(real, (times, 1)), strict=True)
+        actual = [logits[row] for logits, row in rows]
     return [
         Check(
             name=f"{runtime.precision} without padding against PyTorch in float32",
-            largest_difference=relative_difference(found, wanted * times),
+            largest_difference=relative_difference(actual, wanted * times),
             tolerance=tolerance,
-            detail=f"logits of {len(found)} rows in one batch, relative to the largest logit; "
+            detail=f"logits of {len(actual)} rows in one batch, relative to the largest logit; "
             f"{runtime.provider}",
         )
     ]
@@ -139,10 +137,8 @@ def packed_check(
 def _one_batch(
     expected: Sequence[Expected], pad_id: int, most_tokens: int
 ) -> tuple[dict[str, NDArray[np.int64]], list[NDArray[Any]]]:
-    """All rows in one batch with a third of it padding, if rows may be so long; and their logits.
-
-    Logits are [outputs] of a row, or [its tokens, outputs].
-    """
+    """All rows in one batch with a third of padding, if the model's limit allows; and their logits,
+    [outputs] of each row, or [its tokens, outputs]."""
     masks = [mask for batch in expected for mask in batch.inputs["attention_mask"]]
     lengths = [int(mask.sum()) for mask in masks]
     width = max(max(lengths), min(most_tokens, -(-3 * sum(lengths) // (2 * len(lengths)))))
@@ -150,8 +146,8 @@ def _one_batch(
     for name in expected[0].inputs:
         rows = (row for batch in expected for row in batch.inputs[name])
         inputs[name] = np.full((len(masks), width), pad_id if name == "input_ids" else 0, np.int64)
-        for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            inputs[name][place, :length] = row[:length]
+        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            inputs[name][number, :length] = row[:length]
     wanted = [logits for batch in expected for logits in batch.logits.read()]
     if wanted[0].ndim == 2:
         wanted = [logits[:n] for logits, n in zip(wanted, lengths, strict=True)]

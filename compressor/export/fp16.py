@@ -24,11 +24,11 @@ LOGITS = "logits"
 
 
 def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
-    """The graph in float16; only `logits` stays float32, but for those of `export.device_step`.
+    """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`).
 
     Args:
         model: as `compressor.export.graphs` writes it.
-        directory: where its external data lies, if it has any.
+        directory: of its external data, if it has any.
 
     Raises:
         InputError: a weight is too large for float16.
@@ -36,7 +36,7 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     converted = ModelProto()
     converted.CopyFrom(model)
     graph = converted.graph
-    # Before weights are rounded: these are computed in float32, with epsilon as it was.
+    # Before weights are rounded, since these are computed in float32 with the original epsilon.
     normalizations = find_norms(model.graph, directory)
     for tensor in graph.initializer:
         _convert_tensor(tensor, directory)
@@ -44,9 +44,9 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    del graph.value_info[:]  # these types are float32's; onnxruntime infers the new ones
+    del graph.value_info[:]  # of type float32; onnxruntime infers the new types
     keep_float32(graph, normalizations)
-    # A step that is replayed writes no logits that are seldom read twice over.
+    # A step that is replayed as a CUDA graph writes logits once, since they are seldom read.
     if HISTORY not in {value.name for value in graph.input}:
         _cast_logits(graph)
     return converted
@@ -57,7 +57,7 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
         return
     values = stored_array(tensor, directory)
     largest = float(np.abs(values).max(initial=0))
-    if not largest <= float(np.finfo(np.float16).max):  # refuses NaN, too
+    if not largest <= float(np.finfo(np.float16).max):  # also true for NaN
         raise InputError(
             f"the weight {tensor.name} holds {largest:g}, which is too large for float16; leave "
             "fp16 out of --precision",
@@ -69,7 +69,7 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
 def _convert_nodes(graph: GraphProto) -> None:
     for node in graph.node:
         if node.op_type == "ConstantOfShape" and not node.attribute:
-            # Without a value it makes float32 zeros.
+            # Its default value is a float32 zero.
             zero = from_array(np.zeros(1, np.float16))
             node.attribute.append(make_attribute("value", zero))
         for attribute in node.attribute:
@@ -86,7 +86,7 @@ def _cast_logits(graph: GraphProto) -> None:
         if value.name == LOGITS:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
             half = f"{LOGITS}.half"
-            # The nodes that look for the best token read the float16 ones, too.
+            # The nodes that select the best token read float16 logits.
             for node in graph.node:
                 renamed = [half if name == LOGITS else name for name in node.output]
                 node.output[:] = renamed

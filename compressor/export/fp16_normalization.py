@@ -1,8 +1,8 @@
 """Normalization by the root mean square (T5) in float16 graphs, computed in float32.
 
-Other layers normalize by one operation, which adds up in float32 by itself. This one is written out
-as `x * 1 / sqrt(mean(x ** 2) + epsilon)`: the square of 256 is beyond float16 already, and hidden
-states of T5 are in the thousands.
+Layer normalization is one operator, which sums in float32. This normalization is several operators,
+`x * 1 / sqrt(mean(x ** 2) + epsilon)`: the square of 256 exceeds float16, and hidden states of T5
+are in the thousands.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Norm:
     """The operations of one normalization, from `Pow` to `Mul`.
 
     Args:
-        hidden: name of what is normalized.
-        epsilon: the initializer that is added, in float32.
+        hidden: name of the normalized value.
+        epsilon: the initializer, in float32.
     """
 
     nodes: Sequence[NodeProto]
@@ -36,7 +36,7 @@ def find_norms(graph: GraphProto, directory: Path = Path()) -> list[Norm]:
     """The normalizations of a float32 graph.
 
     Args:
-        directory: where its external data lies, if it has any.
+        directory: of its external data, if it has any.
     """
     readers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
@@ -52,7 +52,7 @@ def find_norms(graph: GraphProto, directory: Path = Path()) -> list[Norm]:
 
 
 def _chains(first: NodeProto, readers: dict[str, list[NodeProto]]) -> Iterator[list[NodeProto]]:
-    """The normalization that begins with a node, if one does."""
+    """The normalization that begins with a node, if any."""
     chain = [first]
     while len(chain) < len(_CHAIN):
         after = readers.get(chain[-1].output[0], [])
@@ -63,22 +63,22 @@ def _chains(first: NodeProto, readers: dict[str, list[NodeProto]]) -> Iterator[l
         yield chain
 
 
-def keep_float32(graph: GraphProto, found: Sequence[Norm]) -> None:
+def keep_float32(graph: GraphProto, norms: Sequence[Norm]) -> None:
     """Make a graph compute its normalizations in float32; changes the graph.
 
     Args:
-        graph: in float16 already.
-        found: its normalizations, with the names that it has.
+        graph: in float16.
+        norms: its normalizations.
     """
     before: dict[str, list[NodeProto]] = {}
     after: dict[str, NodeProto] = {}
     nodes = {node.output[0]: node for node in graph.node if node.output}
-    for norm in found:
+    for norm in norms:
         square, mean, add, _, _, product = (nodes[x.output[0]] for x in norm.nodes)
         single, whole = f"{square.output[0]}.single", product.output[0]
         cast = make_node("Cast", [norm.hidden], [single], to=TensorProto.FLOAT)
         before[square.output[0]] = [cast]
-        # The exponent of `Pow` is float16 by now; a product needs none.
+        # The exponent of `Pow` was converted to float16; a product needs none.
         square.op_type = "Mul"
         square.input[:] = [single, single]
         epsilon = f"{add.output[0]}.epsilon"
@@ -90,7 +90,7 @@ def keep_float32(graph: GraphProto, found: Sequence[Norm]) -> None:
         after[f"{whole}.single"] = make_node(
             "Cast", [f"{whole}.single"], [whole], to=TensorProto.FLOAT16
         )
-    # ONNX wants every node behind those whose values it reads.
+    # ONNX requires topological order.
     ordered = []
     for node in graph.node:
         name = node.output[0] if node.output else ""

@@ -1,13 +1,13 @@
-"""Encoders' graphs for CUDA: one node for what a GPU computes at once, and none on the CPU.
+"""Encoders' graphs for CUDA: fused nodes, and none on the CPU.
 
-Made from the float32 graphs that `compressor.export` writes, whose forms are known. Seven nodes are
-left of a layer of BERT: attention with its input product, MatMul, the sum with the residual and its
-normalization, MatMul, bias and Gelu, MatMul, the second sum. Attention reads the mask as the length
-of each row, so padding has to be on the right. A graph without nodes for shapes, which
-onnxruntime computes on the CPU, can be captured as a CUDA graph.
+They are rewritten from the float32 graphs of `compressor.export`, whose forms are known. A layer of
+BERT becomes seven nodes: attention with its input product, MatMul, residual sum with normalization,
+MatMul, bias with Gelu, MatMul, second residual sum. Attention uses the length of each row as mask,
+so padding must be on the right. Nodes for shapes, which onnxruntime computes on the CPU, are
+removed, so the graph can be captured as a CUDA graph.
 
-The embeddings' normalization stays a node of ONNX's: the operator that joins it to the lookups adds
-up squares in float16, which is off by up to a percent for embeddings of 0.05.
+The embeddings' normalization stays a node of its own: the operator that fuses it with the lookups
+sums squares in float16, with an error of up to a percent for embeddings of 0.05.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from compressor.export.lengths import without_shapes
 
 
 def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The graph of an encoder for CUDA, in float32; None where attention needs other nodes.
+    """The graph of an encoder for CUDA, in float32; None if its attention cannot be fused.
 
-    Inputs, outputs and weights are those of the graph it is made from.
+    Inputs, outputs and weights do not change.
 
     Args:
         model: as `compressor.export.graphs` writes it.
-        directory: where its external data lies, if it has any.
+        directory: of its external data, if it has any.
 
     Raises:
-        VerificationError: the exporter has written another form.
+        VerificationError: the graph has an unknown form.
     """
     copied = ModelProto()
     copied.CopyFrom(model)
@@ -57,7 +57,7 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
 
 
 def _linear(edit: GraphEdit, value: str) -> tuple[str, str] | None:
-    """Product and bias (or "") of a linear layer whose output one node alone reads."""
+    """Product and bias (or "") of a linear layer whose output only one node reads."""
     if len(edit.readers(value)) > 1 or value in edit.outputs:
         return None
     if edit.maker(value, "MatMul"):
@@ -91,7 +91,7 @@ def _fuse_tanh_gelu(edit: GraphEdit) -> None:
         (half,) = (name for name in product.input if name != plus_one.output[0])
         halved = edit.maker(half, "Mul")
         hidden = next((x for x in halved.input if x not in edit.constants), "") if halved else ""
-        # Its nodes between: x^3, its share, the sum, the scale, tanh, and both factors.
+        # The nodes of the formula: x^3, its factor, the sum, the scale, tanh, and both factors.
         between = [x for x in edit.ancestors(product.output[0]) if x.output[0] != hidden]
         inner = set(map(id, between)) - set(map(id, edit.ancestors(hidden)))
         nodes = [node for node in between if id(node) in inner]
@@ -104,23 +104,23 @@ def _fuse_tanh_gelu(edit: GraphEdit) -> None:
 
 def _cubic(edit: GraphEdit, nodes: list[NodeProto]) -> list[float]:
     """The constants of these nodes, in the order of a tanh approximation's formula."""
-    found = {}
+    constants = {}
     for node in nodes:
         for name in node.input:
             value = edit.array(name)
             if value is not None and value.size == 1:
-                found[round(float(value.reshape(())), 4)] = node.op_type
+                constants[round(float(value.reshape(())), 4)] = node.op_type
     kinds = {0.5: "Mul", 3.0: "Pow", 0.0447: "Mul", 0.7979: "Mul", 1.0: "Add"}
-    return list(kinds) if found == kinds and len(nodes) == 8 else []
+    return list(kinds) if constants == kinds and len(nodes) == 8 else []
 
 
 def _fuse_norms(edit: GraphEdit) -> None:
-    """Join normalizations to the sums that they are of, with the bias of what is added."""
+    """Fuse normalizations with the residual sum before them and its bias."""
     norms = [(node, [node]) for node in edit.nodes if node.op_type == "LayerNormalization"]
-    for found in find_norms(_written(edit), edit.directory):
-        scale = edit.only_reader(found.nodes[-1].output[0], "Mul")
+    for norm in find_norms(_current_graph(edit), edit.directory):
+        scale = edit.only_reader(norm.nodes[-1].output[0], "Mul")
         if scale is not None:
-            norms.append((scale, [*(edit.makes[x.output[0]] for x in found.nodes), scale]))
+            norms.append((scale, [*(edit.makes[x.output[0]] for x in norm.nodes), scale]))
     for last, nodes in norms:
         hidden = nodes[0].input[0]
         add = edit.maker(hidden, "Add")
@@ -154,22 +154,22 @@ def _join(
         weights, epsilon = [weight], float(np.asarray(added).reshape(()))
     inner = {id(node) for node in nodes}
     others = [node for node in edit.readers(hidden) if id(node) not in inner]
-    # The sum is an output too where others read it: the residual of layers that normalize first.
+    # The sum is an output too if others read it: the residual of pre-norm layers.
     outputs = [last.output[0]]
     if others or hidden in edit.outputs:
         outputs += ["", "", hidden]
     fused = edit.node(
         kind, [product, residual, *weights, bias], outputs, domain=CONTRIBUTED, epsilon=epsilon
     )
-    gone = [add, *nodes]
+    replaced = [add, *nodes]
     if bias:
         (sum_with_bias,) = (edit.makes[x] for x in add.input if x != residual)
-        gone.append(sum_with_bias)
-    edit.replace(gone, add, fused)
+        replaced.append(sum_with_bias)
+    edit.replace(replaced, add, fused)
 
 
-def _written(edit: GraphEdit) -> GraphProto:
-    """The graph as it is now, for what reads graphs."""
+def _current_graph(edit: GraphEdit) -> GraphProto:
+    """The graph in its current state."""
     graph = GraphProto()
     graph.node.extend(edit.nodes)
     graph.initializer.extend(edit.constants.values())

@@ -1,7 +1,7 @@
-"""One node per attention of an encoder's graph, with a head count of its own.
+"""One node per attention of an encoder's graph, each with its own number of heads.
 
-The blocks are those that `compressor.export.attention` writes: one product for queries, keys and
-values, scores, a mask, a softmax. onnxruntime's node reads the mask as the length of each row.
+The blocks are those of `compressor.export.attention`: one product for queries, keys and values,
+scores, a mask, a softmax. onnxruntime's node uses the length of each row as mask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_t
 
 LENGTHS = "lengths"  # real tokens of each row, [batch] int32
 MASK = "attention_mask"
-_MASKING = ("Mul", "Sub", "Cast", "Unsqueeze")  # from the mask to what is added to scores
+_MASKING = ("Mul", "Sub", "Cast", "Unsqueeze")  # from the mask to the additive mask
 _BY_HEADS = [0, 2, 1, 3]
 
 
@@ -27,11 +27,11 @@ class AttentionBlock:
     Args:
         projected: queries, keys and values one after the other, [batch, tokens, 3 x width].
         bias: of that product, if it has one; `weight` and `hidden` are its factors.
-        heads: how many.
+        heads: number of heads.
         mixed: its result, [batch, tokens, width].
-        last: the node that makes it.
-        added: what is added to the scores beside the mask, of two to four dimensions.
-        rotated: tables of the cosines and sines that queries and keys are rotated by.
+        last: the node that computes it.
+        added: other terms of the scores than the mask, with two to four dimensions.
+        rotated: tables of cosines and sines for rotating queries and keys.
     """
 
     hidden: str
@@ -47,10 +47,10 @@ class AttentionBlock:
 
 
 def find_blocks(edit: GraphEdit) -> list[AttentionBlock] | None:
-    """All attentions of a graph; None where scores have products with positions, too (DeBERTa).
+    """All attentions of a graph; None if scores have products with positions (DeBERTa).
 
     Raises:
-        VerificationError: one is of no form that is known here.
+        VerificationError: one has an unknown form.
     """
     blocks = []
     for softmax in [node for node in edit.nodes if node.op_type == "Softmax"]:
@@ -85,11 +85,11 @@ def _block(
     if len(masks) != 1:
         _unknown(f"{len(masks)} masks are added to scores")
     query, key = scores.input
-    turned = edit.maker(key, "Transpose")
+    transposed = edit.maker(key, "Transpose")
     rotated = None
-    if turned is not None and attribute(turned, "perm") == [0, 1, 3, 2]:  # after a rotation
+    if transposed is not None and attribute(transposed, "perm") == [0, 1, 3, 2]:  # rotated
         query, *rotated = _unrotated(edit, query)
-        key, *_ = _unrotated(edit, turned.input[0])
+        key, *_ = _unrotated(edit, transposed.input[0])
     mix = edit.only_reader(softmax.output[0], "MatMul")
     if mix is None:
         _unknown("probabilities are read twice")
@@ -118,7 +118,7 @@ def _is_mask(edit: GraphEdit, value: str) -> bool:
 
 
 def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
-    """Which output of a Split has been split into heads; how many heads, of which width."""
+    """The Split and the number of its output that is split into heads; heads, and their width."""
     transpose = edit.maker(value, "Transpose")
     reshape = edit.maker(transpose.input[0], "Reshape") if transpose is not None else None
     split = edit.maker(reshape.input[0], "Split") if reshape is not None else None
@@ -144,7 +144,7 @@ def _product(edit: GraphEdit, value: str) -> tuple[str, str, str]:
 
 
 def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
-    """What has been rotated, and the tables of cosines and sines, of half a head's width."""
+    """The value before rotation, and the tables of cosines and sines, of half a head's width."""
     added = edit.maker(value, "Add")
     if added is None:
         _unknown("keys are neither split nor rotated")
@@ -168,7 +168,7 @@ def _unknown(why: str) -> NoReturn:
 
 
 def replace_attention(edit: GraphEdit, block: AttentionBlock) -> None:
-    """Put one node in the place of a block, or those of a rotation and one node."""
+    """Replace a block by one node, with nodes for a rotation before it if needed."""
     bias = _score_bias(edit, block)
     more = {"domain": CONTRIBUTED, "num_heads": block.heads}
     if block.rotated is None:
@@ -192,7 +192,7 @@ def replace_attention(edit: GraphEdit, block: AttentionBlock) -> None:
 
 
 def _score_bias(edit: GraphEdit, block: AttentionBlock) -> str:
-    """What is added to the scores, in four dimensions; "" for nothing."""
+    """The bias of the scores, with four dimensions; "" for none."""
     if not block.added:
         return ""
     if len(block.added) > 1:

@@ -1,4 +1,4 @@
-"""How a model generates, as the runtime needs to know it."""
+"""A model's generation settings for the runtime."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from compressor.runtime.generation import Generation
 
 
 def generation_settings(model: nn.Module) -> dict[str, Any]:
-    """What the runtime needs of the model's generation configuration, unset values resolved."""
+    """The settings of the generation configuration that the runtime needs, with defaults."""
     settings: Any = model.generation_config
     words = settings.bad_words_ids or []
     end = settings.eos_token_id
     ends = [] if end is None else [end] if isinstance(end, int) else list(end)
-    # `generate` never bans the end token either.
+    # As in `generate`, the end token is never banned.
     banned = {word[0] for word in words} - set(ends)
     max_length = settings.max_length
     if max_length is None and settings.max_new_tokens is None:
@@ -38,16 +38,16 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
 
 
 def _min_length(settings: Any) -> int:
-    """Before so many tokens nothing ends, the start token counted; as `generate` reads both."""
+    """Least number of tokens including the start token, from both settings as in `generate`."""
     if settings.min_new_tokens is not None:
         return int(settings.min_new_tokens) + 1
     return settings.min_length or 0
 
 
 def length_option(settings: Generation, tokens: int) -> dict[str, int]:
-    """The option of `generate` that limits answers to `tokens` tokens after the start token.
+    """The option that limits `generate` to `tokens` tokens after the start token.
 
-    It is the one that the checkpoint's settings have: transformers warns where both are given.
+    It is the one in the checkpoint's settings, since transformers warns if both are given.
     """
     if settings.max_new_tokens is not None:
         return {"max_new_tokens": tokens}

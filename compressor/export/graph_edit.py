@@ -1,8 +1,8 @@
-"""Looking around in an ONNX graph, and changing it."""
+"""Reading and rewriting ONNX graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ CONTRIBUTED = "com.microsoft"  # the domain of onnxruntime's own operators
 
 
 class GraphEdit:
-    """A model whose graph is being rewritten, in place; `finish` writes the nodes back.
+    """A model whose graph is rewritten in place; `finish` writes the nodes back.
 
     Args:
-        directory: where its external data lies, if it has any.
+        directory: of its external data, if it has any.
     """
 
     def __init__(self, model: ModelProto, directory: Path = Path()) -> None:
@@ -41,7 +41,7 @@ class GraphEdit:
                 self._readers.setdefault(name, []).append(node)
 
     def maker(self, value: str, *kinds: str) -> NodeProto | None:
-        """The node that makes a value, if it is of one of these kinds."""
+        """The node that computes a value, if it is of one of these kinds."""
         node = self.makes.get(value)
         return node if node is not None and node.op_type in kinds else None
 
@@ -49,28 +49,28 @@ class GraphEdit:
         return list(self._readers.get(value, []))
 
     def only_reader(self, value: str, *kinds: str) -> NodeProto | None:
-        """The one node that reads a value, if there is one alone and it is of these kinds."""
-        found = self.readers(value)
-        alone = len(found) == 1 and value not in self.outputs and found[0].op_type in kinds
-        return found[0] if alone else None
+        """The only node that reads a value, if it is of one of these kinds."""
+        readers = self.readers(value)
+        alone = len(readers) == 1 and value not in self.outputs and readers[0].op_type in kinds
+        return readers[0] if alone else None
 
     def array(self, name: str) -> NDArray[Any] | None:
-        """The numbers of an initializer; None if the value is none."""
+        """The values of an initializer; None for any other value."""
         tensor = self.constants.get(name)
         return None if tensor is None else stored_array(tensor, self.directory)
 
     def rank(self, value: str) -> int:
-        """How many dimensions a value of the graph that was exported has."""
+        """Number of dimensions of a value of the exported graph."""
         return self._ranks[value]
 
     def constant(self, name: str, values: Sequence[int] | int) -> str:
-        """The name of an int64 initializer, which is made if there is none."""
+        """The name of an int64 initializer, which is created if missing."""
         if name not in self.constants:
             self.constants[name] = from_array(np.array(values, np.int64), name)
         return name
 
     def ancestors(self, value: str) -> Iterator[NodeProto]:
-        """The nodes that a value is computed by."""
+        """The nodes that a value depends on."""
         waiting, seen = [value], set[str]()
         while waiting:
             node = self.makes.get(waiting.pop())
@@ -80,19 +80,19 @@ class GraphEdit:
                 yield node
 
     def node(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Any:
-        """A node of ONNX's operators; `domain` may name another one's."""
+        """A node of an ONNX operator, or of another `domain`."""
         kept = list(inputs)
         while kept and not kept[-1]:  # optional inputs at the end
             kept.pop()
         return make_node(kind, kept, list(outputs), **more)
 
     def replace(self, old: Sequence[NodeProto], at: NodeProto, *new: NodeProto) -> None:
-        """Put nodes in the place of one, and take others out."""
-        gone = {id(node) for node in old}
+        """Insert nodes before `at`, and remove the old ones."""
+        removed = {id(node) for node in old}
         nodes: list[NodeProto] = []
         for node in self.nodes:
             nodes += new if node is at else []
-            nodes += [] if id(node) in gone else [node]
+            nodes += [] if id(node) in removed else [node]
         self.nodes = nodes
         self._index()
 
@@ -101,24 +101,18 @@ class GraphEdit:
         self._index()
 
     def read_instead(self, old: str, new: str) -> None:
-        """Whatever reads one value reads another."""
+        """Let all readers of one value read another."""
         for node in self.readers(old):
             node.input[:] = [new if name == old else name for name in node.input]
         self._index()
 
     def drop_unread(self) -> None:
-        """Take out nodes whose values nothing reads."""
-        read = set(self.outputs)
-        kept = []
-        for node in reversed(self.nodes):
-            if read.intersection(node.output):
-                kept.append(node)
-                read.update(node.input)
-        self.nodes = kept[::-1]
+        """Remove nodes whose values nothing reads."""
+        self.nodes, _ = read_nodes(self.nodes, self.outputs)
         self._index()
 
     def finish(self) -> ModelProto:
-        """The model, with the nodes that are left and the weights that they read."""
+        """The model, with the remaining nodes and the weights that they read."""
         self.drop_unread()
         graph = self.model.graph
         del graph.node[:]
@@ -126,17 +120,30 @@ class GraphEdit:
         used = [tensor for name, tensor in self.constants.items() if name in self._readers]
         del graph.initializer[:]
         graph.initializer.extend(used)
-        del graph.value_info[:]  # some of the values are gone
+        del graph.value_info[:]  # some of these values no longer exist
         domains = {opset.domain for opset in self.model.opset_import}
         if CONTRIBUTED not in domains and any(x.domain == CONTRIBUTED for x in self.nodes):
             self.model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
         return self.model
 
 
+def read_nodes(
+    nodes: Sequence[NodeProto], outputs: Iterable[str]
+) -> tuple[list[NodeProto], set[str]]:
+    """The nodes that outputs depend on, in their order, and the names of all values read."""
+    read = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if read.intersection(node.output):
+            kept.append(node)
+            read.update(node.input)
+    return kept[::-1], read
+
+
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     """The value of an attribute of a node."""
-    found = (get_attribute_value(item) for item in node.attribute if item.name == name)
-    return next(found, default)
+    values = (get_attribute_value(item) for item in node.attribute if item.name == name)
+    return next(values, default)
 
 
 def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a network's values fit into float16, seen while it computes in float32."""
+"""Whether a network's values fit into float16, recorded while it computes in float32."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.utils._pytree import tree_leaves
 from compressor.results import HALF_RANGE, Check
 
 LARGEST_HALF = 65_504.0
-# Of the range. What a few batches show is a sample: other inputs give larger values.
+# Share of the range. A few batches are a sample: other inputs give larger values.
 _TOLERANCE = 0.5
-# Masks of transformers add about -3e38 in float32. The exported graphs use -1e4 instead, so values
-# beyond this are not counted.
+# transformers masks with about -3e38 in float32, and exported graphs with -1e4, so values beyond
+# this are ignored.
 _MASK_VALUE = 1e30
 
 
 class LargestValue(TorchDispatchMode):
     """Inside this context, records the largest absolute value that a PyTorch operation returns.
 
-    Views of weights count too. The values that masks add do not.
+    Views of weights count too; masks do not.
     """
 
     largest: float = 0.0
@@ -43,6 +43,6 @@ def range_check(largest: float) -> Check:
         name=HALF_RANGE,
         largest_difference=largest / LARGEST_HALF,
         tolerance=_TOLERANCE,
-        detail=f"the largest value on the way is {largest:.3g}, where float16 holds at most "
-        f"{LARGEST_HALF:,.0f} and other inputs may need twice as much",
+        detail=f"the largest intermediate value is {largest:.3g}; the limit of float16 is "
+        f"{LARGEST_HALF:,.0f}, and other inputs may give twice as much",
     )

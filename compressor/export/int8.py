@@ -1,34 +1,33 @@
-"""Float32 graphs to int8 ones: weights stored as integers, activations rounded as they come.
+"""Float32 graphs to int8 ones: weights stored as integers, activations rounded at run time.
 
 Every product with stored weights becomes
 
     y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
 
-with one scale s_w per output column, and activations Q(x) of 8 bits, unsigned. Their scale s_x and
-zero point z never depend on other rows of the batch, so neither does an answer:
+with one scale s_w per output column, and unsigned 8-bit activations Q(x). Their scale s_x and zero
+point z never depend on other rows of the batch, so neither does an output:
 
-- where it is known in which range the activations of real rows lie, they are constants, which cover
-  that range and zero; numbers beyond it are cut to it;
-- elsewhere s_x is the largest absolute value of a token's activations over 127, and z is 128: four
-  more operations in every product.
+- if the range of the activations of real rows is known, they are constants that cover this range
+  and zero; values beyond it are clipped;
+- otherwise s_x is the largest absolute value of a token's activations over 127, and z is 128, which
+  takes four more operations in every product.
 
-onnxruntime computes the product, its scales and its bias at once (MatMulIntegerToFloat, one of its
-own operators; the others are standard).
+onnxruntime computes the product, its scales and its bias in one node (MatMulIntegerToFloat, one of
+its own operators; the others are standard).
 
-The table of token embeddings is stored as integers too, with one scale per token, a token's numbers
-side by side: as columns of a wide matrix each of them would be read from another place in memory. A
-translator's decoder multiplies by that same table to get its logits: there the integers are stored
-once, and onnxruntime transposes them for the product when it opens the graph. A scale per token is
-a scale per output column of the product, so both uses read the same numbers.
+The table of token embeddings is stored as integers too, with one scale per token, and contiguous
+values of each token. A translator's decoder multiplies by the same table to compute logits: its
+integers are stored once, and onnxruntime transposes them for the product when it opens the graph. A
+scale per token is a scale per output column of the product, so both uses share them.
 
 Everything else (attention between computed values, normalization, biases, positions) is float32.
 
 x86 processors without VNNI multiply unsigned by signed bytes with an instruction that adds two
 neighboring products in 16 bits, which saturates silently: 2 x 255 x 127 becomes 32,767. So a
-column's scale is chosen such that no two neighboring weights, which are rows 2i and 2i + 1 of W,
-add up to more than 128 in absolute value: 255 x 128 fits. That costs less precision than halving
-all weights would (weights of a pair are seldom both large and of one sign), and the fastest kernels
-give exact sums on every processor.
+column's scale is chosen such that no two neighboring weights, in rows 2i and 2i + 1 of W, add up to
+more than 128 in absolute value: 255 x 128 fits. This costs less precision than halving all weights
+(weights of a pair are seldom both large and of one sign), and the fastest kernels compute exact
+sums on every processor.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
-from onnx.helper import get_attribute_value, make_node, make_opsetid
+from onnx.helper import make_node, make_opsetid
 from onnx.numpy_helper import from_array
 
 from compressor.export.activation_ranges import Range
+from compressor.export.graph_edit import CONTRIBUTED, attribute
 from compressor.export.stored_arrays import stored_array
 
 LEVELS = 127  # -128 is left out, so that the range is symmetric
 TOKENS = "input_ids"  # the input that embedding tables are indexed with
 # Weights with fewer output columns than this (a classifier's labels) stay float32: they are small,
-# and their rounding errors go straight into the logits.
+# and their rounding errors directly affect the logits.
 MIN_OUTPUTS = 16
-_CONTRIBUTED = "com.microsoft"  # where onnxruntime's own operators are
-_PANEL = 1 << 21  # numbers of a weight that are rounded at the same time
+_PANEL = 1 << 21  # values of a weight that are rounded at the same time
 _LEAST = 1e-12  # scale of a token whose activations are all zero
 
 
@@ -66,8 +65,8 @@ def quantize_columns(
 
     Args:
         weight: [inputs, outputs].
-        multiplied: whether the integers will be multiplied by bytes; if so, rows 2i and 2i + 1 of
-            a column add up to at most 128 in absolute value.
+        multiplied: whether the integers are for products; if so, rows 2i and 2i + 1 of a column add
+            up to at most 128 in absolute value.
 
     Returns:
         Integers [inputs, outputs] in -127 … 127, and scales [outputs]. A column of zeros has
@@ -92,24 +91,24 @@ def quantize_columns(
 def to_int8(
     model: ModelProto, directory: Path = Path(), ranges: Mapping[str, Range] | None = None
 ) -> ModelProto:
-    """The graph with integer weights; its inputs and outputs stay what they are.
+    """The graph with integer weights; its inputs and outputs do not change.
 
     Args:
         model: as `compressor.export.graphs` writes it.
-        directory: where its external data lies, if it has any; read a weight at a time.
+        directory: of its external data, if it has any, which is read one weight at a time.
         ranges: of the first inputs of all `products`; without them each token has a scale.
     """
     converted = ModelProto()
     converted.CopyFrom(model)
     if _Quantizer(converted.graph, directory, ranges).run():
         # ONNX wants a version for every domain that operators are from.
-        converted.opset_import.append(make_opsetid(_CONTRIBUTED, 1))
+        converted.opset_import.append(make_opsetid(CONTRIBUTED, 1))
     return converted
 
 
 def products(model: ModelProto) -> list[NodeProto]:
     """The products with weights that `to_int8` replaces."""
-    # Shapes tell, so no weight is read, and no directory is needed.
+    # It reads shapes, not weights, so it needs no directory.
     quantizer = _Quantizer(model.graph, Path(), None)
     return [node for node in model.graph.node if quantizer.is_product(node)]
 
@@ -121,7 +120,7 @@ class _Rounded:
     Args:
         nodes: that compute them.
         integers, scale, zero: names; the activations are (integers - zero) x scale.
-        largest: name of what they are divided by before, [..., 1]; empty where they are not.
+        largest: name of their divisor before rounding, [..., 1]; empty without one.
     """
 
     nodes: Sequence[NodeProto]
@@ -132,7 +131,7 @@ class _Rounded:
 
 
 class _Quantizer:
-    """Rewrites the graph that it is given."""
+    """Rewrites a graph in place."""
 
     def __init__(
         self, graph: GraphProto, directory: Path, ranges: Mapping[str, Range] | None
@@ -149,9 +148,9 @@ class _Quantizer:
         self.rounded: set[str] = set()  # activations whose integers are in the graph already
 
     def run(self) -> bool:
-        """Rewrite the graph; returns whether there was a product."""
+        """Rewrite the graph; returns whether it has a product."""
         multiplications = [node for node in self.graph.node if self.is_product(node)]
-        transposed = {node.input[1] for node in multiplications if _attribute(node, "transB", 0)}
+        transposed = {node.input[1] for node in multiplications if attribute(node, "transB", 0)}
         looked_up = {node.input[0] for node in self.graph.node if self._is_lookup(node)}
         self.shared = transposed & looked_up
         biases = self._biases(multiplications)
@@ -172,12 +171,12 @@ class _Quantizer:
         for index in reversed(range(len(weights))):
             if weights[index].name not in used:
                 del weights[index]
-        # Some describe values that no longer exist; onnxruntime infers the others by itself.
+        # Some of these values no longer exist; onnxruntime infers the others by itself.
         del self.graph.value_info[:]
         return bool(multiplications)
 
     def _biases(self, multiplications: Sequence[NodeProto]) -> dict[str, NodeProto]:
-        """Value of a product -> the node that does nothing but add a bias to it."""
+        """Value of a product -> the node that adds a bias to it."""
         readers: dict[str, list[NodeProto]] = {value.name: [] for value in self.graph.output}
         for node in self.graph.node:
             for name in node.input:
@@ -187,46 +186,46 @@ class _Quantizer:
         for node in multiplications:
             value = node.output[0]
             read = readers.get(value, [])
-            # A Gemm may have its bias already, and what the graph returns stays as it is.
+            # A Gemm may already have its bias, and outputs of the graph do not change.
             if len(node.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
                 continue
             rows, columns = self.weights[node.input[1]].dims
-            size = rows if _attribute(node, "transB", 0) else columns
-            (bias,) = {*read[0].input} - {value} or {""}  # none where it is added to itself
+            size = rows if attribute(node, "transB", 0) else columns
+            (bias,) = {*read[0].input} - {value} or {""}  # none if it is added to itself
             if self.vectors.get(bias) == size:
                 biases[value] = read[0]
         return biases
 
     def is_product(self, node: NodeProto) -> bool:
-        """Whether a node multiplies with stored weights that are worth it."""
+        """Whether a node multiplies with stored weights that are large enough."""
         if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in self.weights:
             return False
         # The product of integers has no factors alpha and beta.
         if node.op_type == "Gemm" and (
-            _attribute(node, "alpha", 1.0) != 1.0
-            or _attribute(node, "transA", 0)
-            or (len(node.input) > 2 and _attribute(node, "beta", 1.0) != 1.0)
+            attribute(node, "alpha", 1.0) != 1.0
+            or attribute(node, "transA", 0)
+            or (len(node.input) > 2 and attribute(node, "beta", 1.0) != 1.0)
         ):
             return False
         rows, columns = self.weights[node.input[1]].dims
-        return (rows if _attribute(node, "transB", 0) else columns) >= MIN_OUTPUTS
+        return (rows if attribute(node, "transB", 0) else columns) >= MIN_OUTPUTS
 
     def _is_lookup(self, node: NodeProto) -> bool:
         return (
             node.op_type == "Gather"
             and node.input[0] in self.weights
             and node.input[1] == TOKENS
-            and _attribute(node, "axis", 0) == 0
+            and attribute(node, "axis", 0) == 0
         )
 
     def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
-        """Put a weight's integers and scales into the graph, once.
+        """Add a weight's integers and scales to the graph, once.
 
         Args:
             name: of a weight [rows, columns].
             transpose: one scale per row of the weight instead of one per column; the integers are
                 stored as [columns, rows].
-            looked_up: with `transpose`, store the integers as [rows, columns] nevertheless.
+            looked_up: with `transpose`, store the integers as [rows, columns].
 
         Returns:
             Names of the integers and of the scales.
@@ -236,7 +235,7 @@ class _Quantizer:
         if integers not in self.stored:
             weight = self.array(name)
             columns = weight.T if transpose else weight
-            # Rows that are only looked up are never added up, and keep a finer scale.
+            # Rows that are only looked up need no limit for sums, and keep a finer scale.
             multiplied = not looked_up or name in self.shared
             values, scale = quantize_columns(columns, multiplied=multiplied)
             values = np.ascontiguousarray(values.T if looked_up else values)
@@ -245,7 +244,7 @@ class _Quantizer:
         return integers, scales
 
     def _constant(self, name: str, values: NDArray) -> str:
-        """Put numbers into the graph, once; their name."""
+        """Add constants to the graph, once; returns their name."""
         if name not in self.stored:
             self.graph.initializer.append(from_array(values, name))
             self.stored.add(name)
@@ -255,14 +254,14 @@ class _Quantizer:
         """The integers' product.
 
         Args:
-            add: the node that adds a bias to it, which is not needed any longer.
+            add: the node that adds a bias to it, which it replaces.
         """
         x, name, *bias = node.input
         out = node.output[0]
         if add is not None:
             bias = [other for other in add.input if other != out]
             out = add.output[0]
-        transpose = bool(_attribute(node, "transB", 0))
+        transpose = bool(attribute(node, "transB", 0))
         shared = transpose and name in self.shared
         integers, scales = self._store(name, transpose=transpose, looked_up=shared)
         if shared:
@@ -272,10 +271,10 @@ class _Quantizer:
         if x not in self.rounded:
             self.rounded.add(x)
             yield from rounded.nodes
-        # The last one is the zero point of the weights, which are symmetric.
+        # The last factor is the zero point of the weights, which are symmetric.
         factors = [rounded.integers, integers, rounded.scale, scales, rounded.zero, ""]
-        multiply = partial(make_node, "MatMulIntegerToFloat", domain=_CONTRIBUTED)
-        # The operator adds a bias of one dimension, after its scales; another one has its own node.
+        multiply = partial(make_node, "MatMulIntegerToFloat", domain=CONTRIBUTED)
+        # The operator adds a bias of one dimension, after its scales; others need their own node.
         if not rounded.largest and all(name in self.vectors for name in bias):
             yield multiply([*factors, *bias], [out])
             return
@@ -288,9 +287,9 @@ class _Quantizer:
             yield make_node("Add", [product, *bias], [out])
 
     def _fixed(self, x: str, low: float, high: float) -> _Rounded:
-        """Activations whose range is known."""
-        low, high = min(low, 0.0), max(high, 0.0)  # zero must have an integer
-        # Where only zeros were seen the range is empty, and any scale but 0 gives zero.
+        """Activations of a known range."""
+        low, high = min(low, 0.0), max(high, 0.0)  # an integer must represent zero
+        # If all values were zero the range is empty, and any scale but 0 works.
         step = (high - low) / 255 or 1.0
         scale = self._constant(f"{x}.scale", np.array(step, np.float32))
         integer = np.clip(np.rint(-low / step), 0, 255)
@@ -300,9 +299,9 @@ class _Quantizer:
         return _Rounded(nodes, integers, scale, zero)
 
     def _per_token(self, x: str) -> _Rounded:
-        """Activations divided by the largest of their token, which the product is multiplied by.
+        """Activations divided by the largest of their token; the product is multiplied by it again.
 
-        MatMulIntegerToFloat takes one scale for all rows of its first factor.
+        MatMulIntegerToFloat has one scale for all rows of its first factor.
         """
         least = self._constant("int8.least", np.array(_LEAST, np.float32))
         scale = self._constant("int8.scale", np.array(1 / LEVELS, np.float32))
@@ -331,8 +330,3 @@ class _Quantizer:
         yield make_node("Gather", [scales, ids], [f"{out}.scales"], axis=0)
         yield make_node("Unsqueeze", [f"{out}.scales", axis], [f"{out}.scale"])
         yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [out])
-
-
-def _attribute(node: NodeProto, name: str, default: float) -> float:
-    values = [get_attribute_value(a) for a in node.attribute if a.name == name]
-    return values[0] if values else default

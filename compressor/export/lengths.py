@@ -1,7 +1,7 @@
-"""Graphs whose positions and shapes are computed from the mask, on the device.
+"""Computing positions and shapes from the mask, on the device.
 
-The exporter reads lengths by `Shape`, and makes positions from them by `Range` or `Slice`. All of
-that is computed on the CPU, whatever the graph runs on.
+The exporter computes lengths by `Shape`, and positions from them by `Range` or `Slice`, all of
+which onnxruntime computes on the CPU.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from onnx.numpy_helper import from_array
 from compressor.export.fused_attention import MASK
 from compressor.export.graph_edit import GraphEdit, attribute
 
-_PLACES = "places"  # 0, 1, 2, … [tokens] int64
+_POSITIONS = "places"  # 0, 1, 2, … [tokens] int64
 _BROADCASTING = ("Add", "Sub", "Mul", "Div")
 
 
 def without_shapes(edit: GraphEdit) -> None:
-    """Rewrite what reads lengths, as far as its form is known here."""
+    """Rewrite nodes that read lengths, if their form is known."""
     rewrites = {
         "Range": _range, "Slice": _slice, "Expand": _expand, "ConstantOfShape": _zeros,
         "Reshape": _looked_up, "GatherElements": _gather_elements, "GatherND": _gather_rows,
@@ -39,24 +39,24 @@ def _numbers(edit: GraphEdit, names: list[str]) -> list[list[int]]:
     return [[] if array is None else array.reshape(-1).tolist() for array in arrays]
 
 
-def _places(edit: GraphEdit) -> str:
-    """The name of all positions; the nodes that make them are added where there are none."""
-    if _PLACES not in edit.makes:
-        first, row, same, ones = (f"{_PLACES}.{x}" for x in ("first", "row", "same", "ones"))
+def _positions(edit: GraphEdit) -> str:
+    """The name of the positions; nodes that compute them are added if missing."""
+    if _POSITIONS not in edit.makes:
+        first, row, same, ones = (f"{_POSITIONS}.{x}" for x in ("first", "row", "same", "ones"))
         zero = edit.constant(first, 0)
         edit.prepend(
             edit.node("Gather", [MASK, zero], [row], axis=0),
             edit.node("Equal", [row, row], [same]),
             edit.node("Cast", [same], [ones], to=TensorProto.INT64),
-            edit.node("CumSum", [ones, zero], [_PLACES], exclusive=1),
+            edit.node("CumSum", [ones, zero], [_POSITIONS], exclusive=1),
         )
-    return _PLACES
+    return _POSITIONS
 
 
 def _range(edit: GraphEdit, node: NodeProto) -> None:
     start, limit, step = node.input
     if _numbers(edit, [start, step]) == [[0], [1]] and _is_length(edit, limit):
-        edit.read_instead(node.output[0], _places(edit))
+        edit.read_instead(node.output[0], _positions(edit))
 
 
 def _slice(edit: GraphEdit, node: NodeProto) -> None:
@@ -64,19 +64,19 @@ def _slice(edit: GraphEdit, node: NodeProto) -> None:
     table, start, end, axes, steps = [*node.input, "", ""][:5]
     first, axis, step = _numbers(edit, [start, axes, steps])
     if table in edit.constants and _is_length(edit, end) and (first, step) == ([0], [1]):
-        rows = edit.node("Gather", [table, _places(edit)], node.output, axis=axis[0])
+        rows = edit.node("Gather", [table, _positions(edit)], node.output, axis=axis[0])
         edit.replace([node], node, rows)
 
 
 def _expand(edit: GraphEdit, node: NodeProto) -> None:
-    """Operators that broadcast do without it."""
+    """Removed before operators that broadcast."""
     readers = edit.readers(node.output[0])
     if _is_length(edit, node.input[1]) and all(x.op_type in _BROADCASTING for x in readers):
         edit.read_instead(node.output[0], node.input[0])
 
 
 def _zeros(edit: GraphEdit, node: NodeProto) -> None:
-    """What layers without units and without a bias add."""
+    """Removed: the output of layers without units and without a bias."""
     value = node.output[0]
     for add in edit.readers(value):
         if add.op_type == "Add" and not node.attribute and add.output[0] not in edit.outputs:
@@ -85,7 +85,7 @@ def _zeros(edit: GraphEdit, node: NodeProto) -> None:
 
 
 def _looked_up(edit: GraphEdit, node: NodeProto) -> None:
-    """Rows that are looked up in one dimension, and then brought to two."""
+    """A lookup with flattened indices and a reshape becomes one lookup."""
     gather = edit.maker(node.input[0], "Gather")
     flat = edit.maker(gather.input[1], "Reshape") if gather is not None else None
     if gather is None or flat is None or not _is_length(edit, node.input[1]):
@@ -96,7 +96,7 @@ def _looked_up(edit: GraphEdit, node: NodeProto) -> None:
 
 
 def _gather_elements(edit: GraphEdit, node: NodeProto) -> None:
-    """Entries of a table of one row, [1, length], which is the same for all rows of a batch."""
+    """A lookup in a table of one row, [1, length], expanded over the batch."""
     expand = edit.maker(node.input[0], "Expand")
     table = edit.array(expand.input[0]) if expand is not None else None
     if expand is not None and table is not None and table.shape[0] == 1 and table.ndim == 2:
@@ -106,7 +106,7 @@ def _gather_elements(edit: GraphEdit, node: NodeProto) -> None:
 
 
 def _gather_rows(edit: GraphEdit, node: NodeProto) -> None:
-    """Entries of a table of one dimension, by indices in a dimension of their own."""
+    """A lookup in a table of one dimension, by indices with an additional dimension."""
     table = edit.array(node.input[0])
     indices = edit.maker(node.input[1], "Unsqueeze")
     if table is not None and table.ndim == 1 and indices is not None:

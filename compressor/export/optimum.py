@@ -36,15 +36,15 @@ def export_optimum(
         batches: ragged batches to compare on, as the checkpoint's task makes them.
 
     Raises:
-        InputError: the layout cannot hold the model.
-        VerificationError: an answer differs from PyTorch's.
+        InputError: the layout does not support the model.
+        VerificationError: an output differs from PyTorch's.
     """
     model, graphs = checkpoint.model, TASKS[checkpoint.task].graphs
-    # With all tokens, since the loaders know one numbering of them.
+    # With all tokens, since the loaders use one numbering.
     graphs.write_optimum(Network(checkpoint, model, checkpoint.mask), directory)
     inputs = [batch.inputs() for batch in batches]
     checks: list[Check] = graphs.verify_optimum(model, directory, inputs)
-    # Last, because no loader opens a directory without config.json.
+    # Written last, since no loader opens a directory without config.json.
     config: Any = copy.deepcopy(model.config)
     without_code(config)  # the graphs need none
     save_settings(checkpoint, model, directory, config)
@@ -56,8 +56,8 @@ def export_optimum(
 def use_earlier_names(path: Path) -> None:
     """Give `tokenizer_config.json` the names of transformers 4, which optimum needs.
 
-    transformers 5 renamed the class of tokenizers that belong to no model, and the list of further
-    special tokens; it still reads the earlier names.
+    transformers 5 renamed the generic tokenizer class, and the list of additional special tokens;
+    it still reads the earlier names.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     if config.get("tokenizer_class") == "TokenizersBackend":

@@ -49,7 +49,7 @@ _PARTS = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 
 
 class _ManyTokens:
-    """Splits and merges heads for any number of tokens; those of `FORMS` work for one token."""
+    """Splits and merges heads of any number of tokens; the blocks of `FORMS` take one token."""
 
     heads: int
     head_dim: int
@@ -99,7 +99,7 @@ class _Decoder(nn.Module):
 
 
 class FirstDecoder(_Decoder):
-    """The first step, or several at once; makes the caches of both kinds of attention."""
+    """The first step, or several at once; computes the caches of both kinds of attention."""
 
     def __init__(self, model: nn.Module, cross: CrossKeysValues) -> None:
         super().__init__(model)
@@ -130,12 +130,12 @@ class NextDecoder(_Decoder):
             {i: (caches[i][0], caches[i][1]) for i in layers},
         )
         logits = self.logits(input_ids, encoder_attention_mask, length, state)
-        # optimum keeps the cross-attention's caches of the first step.
+        # optimum reuses the first step's caches of the cross-attention.
         return [logits, *(t for i in layers for t in state.present[i])]
 
 
 def require_caches(mask: Mask, where: str) -> None:
-    """Make sure that every decoder layer has caches to pass.
+    """Check that every decoder layer has caches.
 
     Raises:
         InputError: a decoder layer lost all heads of its self- or cross-attention.
@@ -159,17 +159,17 @@ def export_translator(
     """Write the encoder and both decoders; every decoder layer must have heads of both kinds."""
     model.eval()
     forms = {**FORMS, "decoder_self": SelfAttention, "cross": ManyCrossAttention}
-    # Made before the attention is replaced, since it reads the cross-attention's projections.
+    # Created before the attention is replaced, since it reads the cross-attention's projections.
     cross = CrossKeysValues(model, layers, mask)
     with graph_attention(model, layers, mask, forms):
-        encoder = TranslatorEncoder(model, (), mask)  # without the caches, which the decoder makes
+        encoder = TranslatorEncoder(model, (), mask)  # without caches, which the decoder computes
         export_encoder(encoder, directory / ENCODER, "last_hidden_state")
         _export_first(FirstDecoder(model, cross), directory / DECODER)
         _export_next(NextDecoder(model), layers, mask, directory / DECODER_WITH_PAST)
 
 
 def _ids(length: int) -> Tensor:
-    # Two rows, since the tracer takes a size of 1 for fixed.
+    # Two rows, since the tracer treats a size of 1 as fixed.
     return torch.ones(2, length, dtype=torch.long)
 
 
@@ -202,14 +202,14 @@ def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, pat
 
 
 class OptimumTranslator:
-    """The three graphs run as optimum runs them: caches from output to input by their names."""
+    """Runs the three graphs as optimum does: caches are passed from outputs to inputs by name."""
 
     def __init__(self, directory: Path) -> None:
         names = (ENCODER, DECODER, DECODER_WITH_PAST)
         self.encoder, self.first, self.next = (open_session(directory / name) for name in names)
 
     def encode(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> dict[str, np.ndarray]:
-        """The inputs that all decoder calls for these sources share."""
+        """The inputs of all decoder calls for these sources."""
         feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
         (hidden,) = self.encoder.run(["last_hidden_state"], feeds)
         return {"encoder_hidden_states": hidden, "encoder_attention_mask": attention_mask}
@@ -217,7 +217,7 @@ class OptimumTranslator:
     def decode(self, state: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
         """Logits [batch, steps, vocabulary] of `tokens` [batch, steps]; the caches in `state` grow.
 
-        The graph without a past is run when `state` has no caches yet.
+        While `state` has no caches, the graph without a past is run.
         """
         has_past = any(name.startswith("past_key_values.") for name in state)
         results = _run(self.next if has_past else self.first, {**state, "input_ids": tokens})
@@ -229,7 +229,7 @@ class OptimumTranslator:
 
 def _run(session: InferenceSession, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
     names = [output.name for output in session.get_outputs()]
-    # Not all of the state: with a past, the decoder does not read the encoder's hidden states.
+    # With a past, the decoder does not read the encoder's hidden states.
     feeds = {i.name: values[i.name] for i in session.get_inputs()}
     return dict(zip(names, session.run(names, feeds), strict=True))
 
@@ -267,7 +267,7 @@ def verify_translator(
         expected = model(
             **source, decoder_input_ids=torch.from_numpy(given), use_cache=False
         ).logits
-        # Anew, since `decode` has put the caches of the steps into the other state.
+        # A new state, since `decode` has added caches to the other one.
         state = dict(start)
         halves = [runtime.decode(state, part) for part in np.array_split(given, 2, axis=1)]
         both = [

@@ -1,8 +1,8 @@
-"""Encoders' graphs for CUDA that compute nothing for padding.
+"""Encoders' graphs for CUDA without computation on padding.
 
-The layers of a fused graph (`compressor.export.fused`) see the real tokens of all rows one after
-the other, [tokens, width]. Where each token was comes as inputs of the graph: onnxruntime's own
-operator for that counts on one thread of the device, and waits for the number on the CPU.
+The layers of a fused graph (`compressor.export.fused`) process the concatenated real tokens of all
+rows, [tokens, width]. The positions of tokens are inputs of the graph, since onnxruntime's own
+operator for them uses one thread of the device, and synchronizes with the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compressor.export.fused_attention import LENGTHS
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 from compressor.runtime.packing import OFFSETS, STARTS, TOKENS
 
-# Operators that compute each token by itself, with weights that all share.
+# Operators that process each token by itself, with shared weights.
 _TOKENWISE = (
     "MatMul", "Add", "Mul", "Gelu", "Relu", "Tanh", "Sigmoid", "BiasGelu", "FastGelu",
     "LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
@@ -24,10 +24,9 @@ _TOKENWISE = (
 
 
 def pack(fused: ModelProto) -> ModelProto | None:
-    """The packed form of a fused graph; None where it would have no fast kernel.
+    """The packed form of a fused graph; None without a fast kernel.
 
-    onnxruntime has none for packed attention that rotates queries and keys, or that adds a bias to
-    scores.
+    onnxruntime has no kernel for packed attention with rotary positions or a bias of scores.
 
     Args:
         fused: in any precision.
@@ -58,19 +57,19 @@ def _inputs() -> list[ValueInfoProto]:
 
 
 def _entry(edit: GraphEdit, hidden: str) -> str | None:
-    """The first value that all layers are computed from: the embeddings.
+    """The value that all layers depend on: the embeddings.
 
     Args:
-        hidden: what the first attention reads.
+        hidden: input of the first attention.
     """
     within = {id(node) for node in edit.ancestors(hidden)}
     nodes = [node for node in edit.nodes if id(node) in within]
     for node in nodes:
         (value, *_) = node.output
         before = {id(x) for x in edit.ancestors(value)}
-        behind = [x for x in nodes if id(x) not in before]
-        made = {value, *(name for x in behind for name in x.output)}
-        known = all(n in made or n in edit.constants or not n for x in behind for n in x.input)
+        after = [x for x in nodes if id(x) not in before]
+        computed = {value, *(name for x in after for name in x.output)}
+        known = all(n in computed or n in edit.constants or not n for x in after for n in x.input)
         inner = [x for x in nodes if id(x) in before and x is not node]
         read = (reader for x in inner for name in x.output for reader in edit.readers(name))
         if known and all(id(reader) in before for reader in read):
@@ -79,7 +78,7 @@ def _entry(edit: GraphEdit, hidden: str) -> str | None:
 
 
 class _Packing:
-    """The rewriting of one graph, from the embeddings on."""
+    """Rewrites one graph after the embeddings."""
 
     def __init__(self, edit: GraphEdit, entry: str) -> None:
         self.edit, self.entry = edit, entry
@@ -142,7 +141,7 @@ class _Packing:
         ]  # fmt: skip
 
     def _restore(self, values: Iterable[str]) -> None:
-        """Bring values back to [batch, tokens, width] for what reads them so."""
+        """Restore [batch, tokens, width] for nodes and outputs that need it."""
         for name in values:
             if name in self.packed and name != self.entry and name not in self.restored:
                 self.restored.add(name)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from compressor.errors import UsageError, did_you_mean
 
-BASE = "fp32"  # what every other precision is made from and compared with
+BASE = "fp32"  # every other precision is converted from it and compared with it
 PRECISIONS = (BASE, "fp16", "int8")
-COMPUTED = (*PRECISIONS, "bf16")  # also those that an engine computes in from float32 graphs
+COMPUTED = (*PRECISIONS, "bf16")  # including those that an engine uses for float32 graphs
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "int8": 1}
 AUTO = "auto"
-# What `auto` exports: the precisions that a device computes faster than, or as, float32.
+# `auto`: the precisions that a device computes at least as fast as float32.
 ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
 
 
@@ -77,15 +77,14 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
             f"--precision {text}: int8 graphs are for the CPU; leave int8 out, or use --device cpu",
             id="precision-not-on-device",
         )
-    # Whatever the order was: the others are made from the float32 graphs.
+    # First in any case: the others are converted from it.
     return (BASE, *(name for name in wanted if name != BASE))
 
 
 def precision_timed(names: Sequence[str], device: str) -> str:
-    """The precision that choices of units are timed in, of those that a run exports.
+    """The precision in which candidate masks are timed, from those that a run exports.
 
-    On CUDA it is float16, whose graphs have a form of their own there; elsewhere time in float32
-    stands for that in all.
+    On CUDA it is float16, whose graphs have a special form; elsewhere float32 represents all.
     """
     return "fp16" if device == "cuda" and "fp16" in names else BASE
 

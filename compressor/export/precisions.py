@@ -32,16 +32,15 @@ from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import TASKS, Example
 
-# Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
-# few hundredths, more in deep models; a wrong graph is off by tenths and more.
+# Share of the largest logit. Rounding to 11 bits changes logits by about 1e-3 and rounding to 8
+# bits by a few hundredths, more in deep models; a wrong graph by tenths and more.
 TOLERANCES = {"fp16": 0.02, "int8": 0.15}
-# Good int8 graphs may exceed that. On real rows this share of labels, or greedy tokens, may then be
-# others than PyTorch's; random tokens, whose answers mean nothing, may have logits as far off.
+# Correct int8 graphs may exceed it. On real rows this share of labels, or greedy tokens, may then
+# differ from PyTorch's; on random tokens, whose predictions are meaningless, logits may differ so
+# much.
 OTHER_ANSWERS = 0.1
 RANDOM_TOKENS = 0.5
 _BY_ANSWERS = "answers against PyTorch's in float32"
-
-_Conversion = Callable[[ModelProto, Path], ModelProto]
 
 
 def add_precision(
@@ -54,18 +53,18 @@ def add_precision(
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
-    A check that exceeds its tolerance is returned and no error: whether the loss is acceptable is
-    decided on the test rows.
+    A check that exceeds its tolerance is returned without an error: the test rows decide whether
+    the loss is acceptable.
 
     Args:
         model: the float32 network that the artifact's graphs were exported from.
         batches: ragged batches of model inputs to compare on.
         directory: an artifact with float32 graphs.
         precision: `fp16` or `int8`.
-        device: where the graphs run to be compared. CPUs mostly compute fp16 graphs in float32,
-            which hides overflows, so the network's values are compared with float16's range too.
-        examples: encoded rows that the ranges of int8 activations are taken from. The batches are
-            of real rows too then; without examples they are of random tokens.
+        device: where the graphs run. CPUs mostly compute fp16 graphs in float32, which hides
+            overflows, so the network's values are compared with float16's range too.
+        examples: encoded rows for the ranges of int8 activations, and then the batches are of real
+            rows too; without examples they are of random tokens.
 
     Raises:
         InputError: a weight does not fit into the precision.
@@ -83,11 +82,11 @@ def write_precision(
     target: Path | None = None,
     device: str = "cpu",
 ) -> None:
-    """The first part of `add_precision`: the graphs, and their names in `graphs.json`.
+    """First part of `add_precision`: write the graphs, and their names to `graphs.json`.
 
     Args:
         target: another directory to write to, whose files are then moved to `directory`.
-        device: encoders in float16 have a form of their own for `cuda`, which runs nowhere else.
+        device: float16 graphs for `cuda` have a special form, which runs nowhere else.
     """
     graphs = directory / GRAPH_DIRECTORY
     written = (target or directory) / GRAPH_DIRECTORY
@@ -95,10 +94,6 @@ def write_precision(
     ranges: dict[str, dict[str, Range]] = {}
     if precision == "int8" and examples:
         ranges = activation_ranges(directory, examples, products)
-    convert: dict[str, Callable[[str], _Conversion]] = {
-        "fp16": lambda file: to_fp16,
-        "int8": lambda file: partial(to_int8, ranges=ranges.get(file)),
-    }
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
     files: dict[str, str] = {}
     made_for = {x: y for x, y in (data.get("made_for") or {}).items() if x != precision}
@@ -106,8 +101,9 @@ def write_precision(
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
         source, graph = graphs / file, written / files[role]
+        convert = to_fp16 if precision == "fp16" else partial(to_int8, ranges=ranges.get(file))
         form = forms.get(role)
-        if _convert(source, graph, precision, convert[precision](file), form):
+        if _convert(source, graph, precision, convert, form):
             assert form is not None
             made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
@@ -117,11 +113,11 @@ def write_precision(
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What the float32 network answers, to compare a precision with.
+class NetworkOutputs:
+    """Outputs of the float32 network, to compare a precision with.
 
     Args:
-        largest: the largest value on the way, where the precision's range is limited.
+        largest: the largest intermediate value, for precisions with a limited range.
     """
 
     batches: Sequence[Expected]
@@ -130,24 +126,24 @@ class Answers:
 
 def expect_answers(
     model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
-) -> Answers:
-    """The second part of `add_precision`; the model is not needed any more after it."""
+) -> NetworkOutputs:
+    """Second part of `add_precision`: run the model, which is not needed afterwards."""
     graphs = TASKS[read_artifact(directory).task].graphs
-    # Only float16 can overflow; int8 has scales for what it rounds.
+    # Only float16 can overflow.
     if precision != "fp16":
-        return Answers(graphs.expect(model, directory, batches), None)
+        return NetworkOutputs(graphs.expect(model, directory, batches), None)
     with LargestValue() as largest:
         expected = graphs.expect(model, directory, batches)
-    return Answers(expected, largest.largest)
+    return NetworkOutputs(expected, largest.largest)
 
 
 def compare_precision(
-    expected: Answers, directory: Path, precision: str, device: str, real: bool
+    expected: NetworkOutputs, directory: Path, precision: str, device: str, real: bool
 ) -> list[Check]:
-    """The third part of `add_precision`: the graphs' answers compared with PyTorch's.
+    """Third part of `add_precision`: compare the graphs' outputs with PyTorch's.
 
     Args:
-        real: whether the batches are of real rows, so that answers to them mean something.
+        real: whether the batches are of real rows, so predictions can be compared.
     """
     trim_memory()
     task = TASKS[read_artifact(directory).task]
@@ -173,9 +169,10 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
             )
         if check.name.endswith(_BY_ANSWERS):
             raise VerificationError(
-                f"the {precision} graphs answer {check.largest_difference:.1%} of the calibration "
-                f"rows' labels or tokens otherwise than PyTorch (at most {check.tolerance:.0%} is "
-                f"expected); this model loses too much in {precision}, leave it out of --precision",
+                f"the {precision} graphs predict {check.largest_difference:.1%} of the calibration "
+                f"rows' labels or tokens differently from PyTorch (tolerance "
+                f"{check.tolerance:.0%}); this model loses too much in {precision}, leave it out "
+                "of --precision",
                 id="precision-differs",
             )
         raise VerificationError(
@@ -188,10 +185,10 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
 
 
 def set_default(directory: Path, precision: str, engines: Mapping[str, str] | None = None) -> str:
-    """Make `precision` the one that the runtime opens when none is named.
+    """Set the precision that the runtime opens by default.
 
     Args:
-        engines: precision -> the engine that was the fastest in it; None where one was measured.
+        engines: precision -> its fastest engine; None if only one was measured.
 
     Returns:
         SHA-256 of `graphs.json`.
@@ -203,10 +200,14 @@ def set_default(directory: Path, precision: str, engines: Mapping[str, str] | No
 
 
 def _convert(
-    source: Path, target: Path, precision: str, convert: _Conversion, form: CudaForm | None
+    source: Path,
+    target: Path,
+    precision: str,
+    convert: Callable[[ModelProto, Path], ModelProto],
+    form: CudaForm | None,
 ) -> bool:
-    """Write one graph; whether it has the form for CUDA."""
-    # Weights stay in their file until the conversion reads them, one at a time.
+    """Write one graph; returns whether it has the form for CUDA."""
+    # Weights stay on disk until the conversion reads them, one at a time.
     model = onnx.load(source, load_external_data=False)
     fused = None if form is None else form.rewrite(model, source.parent)
     signature = _signature(fused or model)
@@ -218,8 +219,8 @@ def _convert(
             id="converted-graph-differs",
         )
     if precision in CPU_ONLY:
-        share_caches(converted)  # with an operator of which other devices have no float32 form
-    load_external_data_for_model(converted, str(source.parent))  # what was not converted
+        share_caches(converted)  # with an operator that other devices do not have in float32
+    load_external_data_for_model(converted, str(source.parent))  # weights that were not converted
     onnx.save_model(
         converted,
         target,
@@ -227,7 +228,7 @@ def _convert(
         location=target.name + WEIGHTS_SUFFIX,
         size_threshold=INLINE_BYTES,
     )
-    # By its path: with its weights a large graph is no single message of protobuf.
+    # By its path: a large graph with its weights exceeds the size of a protobuf message.
     onnx.checker.check_model(target)
     is_fused = fused is not None
     del model, converted, fused
@@ -245,12 +246,12 @@ def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison with PyTorch found.
+    """Result of a comparison with PyTorch.
 
     Args:
-        differences: of each batch, the largest of a logit, relative to the largest logit.
-        same: whether the answer is PyTorch's, for each of them.
-        answers: what the answers are, for texts.
+        differences: largest difference of a logit in each batch, relative to the largest logit.
+        same: whether each prediction equals PyTorch's.
+        answers: name of the predictions, for texts.
         provider: that ran the graphs.
     """
 
@@ -269,7 +270,7 @@ class Compared:
         return f"{np.mean(self.same):.1%} of {len(self.same)} {self.answers} are PyTorch's"
 
     def by_logits(self, tolerance: float) -> Check:
-        """The check that all logits are near PyTorch's."""
+        """Check that all logits are near PyTorch's."""
         return Check(
             name=f"{self.precision} against PyTorch in float32",
             largest_difference=self.largest,
@@ -279,15 +280,15 @@ class Compared:
         )
 
     def on_random_tokens(self) -> Check:
-        """`by_logits` with a wide tolerance: answers to random tokens mean nothing."""
+        """`by_logits` with a large tolerance: predictions of random tokens are meaningless."""
         check = self.by_logits(RANDOM_TOKENS)
         detail = f"{check.detail}; on random tokens, so what it means for quality is not known"
         return check.model_copy(update={"detail": detail})
 
     def by_answers(self) -> Check:
-        """The check that all logits are near PyTorch's, or else that few answers differ."""
+        """Check that all logits are near PyTorch's, or else that few predictions differ."""
         logits = self.by_logits(TOLERANCES[self.precision])
-        # A NaN is not larger than the tolerance: it is returned, and `require_within` refuses it.
+        # NaN is not larger than the tolerance; `require_within` then raises for it.
         if not logits.largest_difference > logits.tolerance:
             return logits
         others = 1 - float(np.mean(self.same))

@@ -1,4 +1,4 @@
-"""What the engine `pytorch` needs in an artifact: the dense model's checkpoint."""
+"""Files of the engine `pytorch` in an artifact: the dense model's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def write_checkpoint(network: Network, directory: Path, engine: str) -> None:
-    """Write the network as transformers stores it into an artifact.
+    """Write the network into an artifact with `save_pretrained`.
 
     Raises:
         UsageError: units are removed from it, or its task is not one of transformers' own.
     """
     if network.mask.counts() != network.mask.totals():
         raise UsageError(
-            f"the engine {engine} runs dense models, to compare with, and units of "
-            f"{network.checkpoint.name} are removed; leave it out of --engines",
+            f"the engine {engine} runs dense models only, and {network.checkpoint.name} is pruned; "
+            "leave it out of --engines",
             id="engine-for-dense-models",
         )
     model: Any = network.model

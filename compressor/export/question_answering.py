@@ -1,4 +1,4 @@
-"""Models for questions: one graph from texts to logits of starts and ends."""
+"""Question answering: one graph from texts to logits of starts and ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _StartsAndEnds(nn.Module):
 
 
 class QuestionAnsweringGraphs(EncoderGraphs):
-    """One graph, `model`; its output, `logits` [rows, tokens, 2], are those of both."""
+    """One graph, `model`, with the output `logits` [rows, tokens, 2] of starts and ends."""
 
     optimum_outputs = ("start_logits", "end_logits")
 

@@ -1,7 +1,7 @@
-"""All weights of float32 graphs must be those of the checkpoint beside them.
+"""Check that all weights of float32 graphs are those of the checkpoint in the same artifact.
 
-Random rows show that a graph computes what the checkpoint does. They miss rows of tables that no
-row looks up, and changes below the tolerance.
+Comparing outputs on random rows does not cover rows of embedding tables that are not looked up, and
+changes below the tolerance.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _CONSTANT = 1  # numbers of an initializer that may be a constant of a formula
 def require_same_weights(
     graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
 ) -> None:
-    """Check the float32 graphs' weights against the checkpoint beside them.
+    """Check the float32 graphs' weights against the checkpoint.
 
     Args:
         directory: the artifact.
 
     Raises:
-        InputError: the checkpoint has no such weights.
+        InputError: a weight is not in the checkpoint.
     """
     path = directory / GRAPH_DIRECTORY
     known = [tensor.detach().numpy() for tensor in graphs.tensors(network)]
@@ -42,27 +42,27 @@ def require_same_weights(
         for name, values in _weights(path / file):
             if not _is_known(values, known):
                 raise InputError(
-                    f"{path / file}: the checkpoint beside it has no weights like those of {name}; "
-                    "export it again",
+                    f"{path / file}: the weights of {name} are not those of the checkpoint in the "
+                    "same directory; export it again",
                     id="graphs-of-another-model",
                 )
 
 
 def _weights(path: Path) -> Iterator[tuple[str, Values]]:
-    """A float32 graph's weights and their names; not what the exporter computed, as masks."""
+    """Names and values of a float32 graph's weights, without single constants."""
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT and math.prod(tensor.dims) > _CONSTANT:
-            # Not by onnx, which takes a file with a second hard link for an attack.
+            # Not by onnx, which rejects files with hard links.
             yield tensor.name, stored_array(tensor, path.parent)
 
 
 def _is_known(values: Values, known: list[Values]) -> bool:
-    """Whether weights are one of the model's tensors, transposed or not, or some of its rows."""
+    """Whether weights equal a tensor of the model, its transpose, or its first or last rows."""
     return any(_begins_or_ends(x, values) or np.array_equal(x.T, values) for x in known)
 
 
 def _begins_or_ends(tensor: Values, rows: Values) -> bool:
-    """Tables of positions may begin after the rows of special tokens."""
+    """Whether rows are the first or last rows of a tensor, as in tables of positions."""
     if tensor.shape[1:] != rows.shape[1:] or len(tensor) < len(rows):
         return False
     count = len(rows)

@@ -1,4 +1,4 @@
-"""Models of one number per row: an encoder's graph, and what makes the number of its logits."""
+"""Models with one number per row: an encoder's graph, and the activation of its logits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RegressionGraphs(EncoderGraphs):
 
 
 class RerankingGraphs(RegressionGraphs):
-    """One graph, `model`, whose logits are one or those of two classes."""
+    """One graph, `model`, with one logit per row, or those of two classes."""
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         config: Any = network.model.config

@@ -6,24 +6,22 @@ inputs and outputs are the same buffers, and reads as much of them as is filled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_node, make_opsetid
 from onnx.numpy_helper import from_array
 
+from compressor.export.graph_edit import CONTRIBUTED
 from compressor.runtime.decoder import CAPACITY
 
-CONTRIBUTED = "com.microsoft"
 _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step, and after it
 
 
 def share_caches(model: ModelProto) -> None:
     """Rewrite the self-attention of a decoder step in place.
 
-    Other graphs stay as they are, and so do heads whose size is no multiple of 8 and heads that
-    add a bias to their scores, for which onnxruntime has no such node.
+    Other graphs do not change, nor do heads whose size is no multiple of 8 or that add a bias to
+    their scores, which onnxruntime's node does not support.
 
     Args:
         model: as `compressor.export.translator_graphs` writes it; its products may be integer ones.
@@ -35,48 +33,50 @@ def share_caches(model: ModelProto) -> None:
 
 
 def can_share(model: ModelProto) -> bool:
-    """Whether the self-attention of a decoder step is what onnxruntime has a node for."""
-    sizes = _sizes(model)
+    """Whether onnxruntime has a node for the self-attention of a decoder step."""
     layers = _layers(model)
+    if not layers:
+        return False
     # The first layer stands for all: heads have one size, and all layers add a bias or none does.
-    return bool(layers) and not (
-        sizes[f"past_key.{layers[0]}"][3] % 8 or _has_bias(model.graph.node, layers[0])
-    )
+    nodes, first = model.graph.node, layers[0]
+    scores = reader(nodes, reader(nodes, f"present_key.{first}").output[0])
+    has_bias = reader(nodes, scores.output[0]).op_type == "Add"
+    return not has_bias and _sizes(model)[f"past_key.{first}"][3] % 8 == 0
 
 
 def fuse_self_attention(model: ModelProto, filled: str, total: str) -> None:
-    """Make the self-attention of every layer one node that writes its caches in place.
+    """Replace the self-attention of every layer by one node that writes its caches in place.
 
     Args:
         model: one that `can_share`.
-        filled: value with the positions that are filled before the step, int32 [batch].
-        total: value with a length that all rows' positions fit into, int32 [1].
+        filled: value with the number of positions filled before the step, int32 [batch].
+        total: value with a length of at least all rows' positions, int32 [1].
     """
     graph, sizes = model.graph, _sizes(model)
     for layer in _layers(model):
-        block = _block(graph.node, layer)
+        chain = _attention_nodes(graph.node, layer)
         heads = sizes[f"past_key.{layer}"][1]
-        # Queries, keys and values come in one input, so those of keys and values stay empty.
-        inputs = [block.projected, "", "", f"past_key.{layer}", f"past_value.{layer}"]
+        # Queries, keys and values are one input, [batch, 1, 3 x heads x head_dim], so the inputs
+        # for keys and values stay empty.
+        inputs = [chain[0].input[0], "", "", f"past_key.{layer}", f"past_value.{layer}"]
         fused = make_node(
             "GroupQueryAttention",
             [*inputs, filled, total],
-            [block.mixed, f"present_key.{layer}", f"present_value.{layer}"],
+            [chain[-1].output[0], f"present_key.{layer}", f"present_value.{layer}"],
             domain=CONTRIBUTED,
             num_heads=heads,
             kv_num_heads=heads,  # a group for each head: attention as usual
             scale=1.0,  # the query's weights are scaled already
         )
-        # After all that it reads and before all that reads it: ONNX wants nodes in this order.
-        index = list(graph.node).index(block.last)
-        graph.node.insert(index, fused)
-        for node in block.nodes:
+        # ONNX requires topological order.
+        graph.node.insert(list(graph.node).index(chain[-1]), fused)
+        for node in chain:
             graph.node.remove(node)
-    # By this name of the length, the runtime knows that the graph writes in place.
+    # This name of the length signals to the runtime that the graph writes in place.
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_", "present_")):
             value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
-    # The domain may be named already, since integer products have an operator of it, too.
+    # Integer products may have added the domain already.
     if CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
 
@@ -92,31 +92,8 @@ def _layers(model: ModelProto) -> list[str]:
     return [name.partition(".")[2] for name in made if name.startswith("present_key.")]
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Self-attention of one layer, between its two products.
-
-    Args:
-        projected: queries, keys and values one after the other, [batch, 1, 3 x heads x head_dim].
-        mixed: its result, [batch, 1, heads x head_dim].
-        nodes: that compute it.
-        last: the last one of them.
-    """
-
-    projected: str
-    mixed: str
-    nodes: list[NodeProto]
-    last: NodeProto
-
-
-def _has_bias(nodes: list[NodeProto], layer: str) -> bool:
-    makes = {name: node for node in nodes for name in node.output}
-    transpose = reader(nodes, makes[f"present_key.{layer}"].output[0])
-    scores = reader(nodes, transpose.output[0])
-    return bool(reader(nodes, scores.output[0]).op_type == "Add")
-
-
-def _block(nodes: list[NodeProto], layer: str) -> _Block:
+def _attention_nodes(nodes: list[NodeProto], layer: str) -> list[NodeProto]:
+    """The nodes of one layer's self-attention between its two products, first to last."""
     makes = {name: node for node in nodes for name in node.output}
     appended = [makes[f"present_{part}.{layer}"] for part in ("key", "value")]
     split = makes[appended[0].input[1]]
@@ -131,20 +108,19 @@ def _block(nodes: list[NodeProto], layer: str) -> _Block:
     kinds = "Reshape Split Concat Concat Transpose MatMul Softmax MatMul Reshape"
     assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
     assert mix.input[0] == softmax.output[0]
-    return _Block(divide.input[0], merge.output[0], chain, merge)
+    return chain
 
 
 def reader(nodes: list[NodeProto], value: str) -> NodeProto:
-    # One alone reads it, since this package wrote the graph; another graph must not be rewritten.
+    """The only node that reads a value, in a graph that this package wrote."""
     (node,) = (node for node in nodes if value in node.input)
     return node
 
 
 def _count_positions(model: ModelProto) -> None:
-    """Compute how much of the buffers is filled: of each row [batch], and after the step [1].
+    """Compute the filled positions of the buffers: of each row [batch], and after the step [1].
 
-    onnxruntime calls them `seqlens_k`, which is the length after the step less one, and
-    `total_sequence_length`.
+    onnxruntime's `seqlens_k` is the length after the step minus one, and `total_sequence_length`.
     """
     one = from_array(np.array([1], np.int32), "caches.one")
     model.graph.initializer.append(one)
@@ -154,6 +130,6 @@ def _count_positions(model: ModelProto) -> None:
         make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
         make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
     ]
-    # ONNX wants them in front of what reads them; each goes to the front, so the last one first.
+    # Inserted at the front, so in reverse order.
     for node in reversed(nodes):
         model.graph.node.insert(0, node)

@@ -1,12 +1,12 @@
-"""A `tokenizer.json` with some of its tokens, numbered anew.
+"""A `tokenizer.json` with a part of its tokens, renumbered.
 
-What a text is cut into stays the same where all of its tokens stay, because of what stays beside:
+If all tokens of a text are kept, the text is tokenized as before:
 
-- WordPiece takes the longest token that fits; it is still there.
-- Unigram takes the tokens with the highest sum of scores; what an unknown character costs goes by
-  the lowest score, whose token stays.
-- BPE merges pairs in the order of its list; what a token is merged from stays, and so does every
-  merge of tokens that stay. The merges that go are none that such a text uses.
+- WordPiece takes the longest matching token, which is kept.
+- Unigram maximizes the sum of scores. The score of unknown characters depends on the lowest score,
+  whose token is kept.
+- BPE merges pairs in the order of its list. All parts of a kept token are kept, and all merges of
+  kept tokens; such a text uses no other merges.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ Pair = tuple[str, str]
 
 
 def require_kind(tokenizer: Any, name: str) -> None:
-    """Check that a tokenizer can be cut.
+    """Check that a tokenizer can be reduced.
 
     Args:
         name: of its checkpoint, for the message.
 
     Raises:
-        InputError: it can spell no words, or is not read from a `tokenizer.json`.
+        InputError: it has no subword model, or is not from a `tokenizer.json`.
     """
     kind = _model(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__
     if kind not in KINDS:
         raise InputError(
-            f"--source-text is for tokenizers that can spell any word ({', '.join(KINDS)} in a "
-            f"tokenizer.json), and that of {name} is a {kind}; leave it out",
+            f"--source-text needs a {', '.join(KINDS[:-1])} or {KINDS[-1]} tokenizer in a "
+            f"tokenizer.json, and that of {name} is a {kind}; leave it out",
             id="tokenizer-cannot-be-cut",
         )
 
 
 def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
-    """Ids of single characters and bytes, and what must stay for tokens that were seen.
+    """Ids of single characters and bytes, and of tokens needed to build those of a text.
 
     Args:
-        seen: ids.
+        seen: ids of the text's tokens.
     """
     model = _model(tokenizer)
     prefix = model.get("continuing_subword_prefix") or ""
@@ -54,7 +54,7 @@ def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
     kept = {i for piece, i in vocabulary.items() if is_short(piece.removeprefix(prefix))}
     if model["type"] == "Unigram":
         scores = [score for _, score in model["vocab"]]
-        # A Unigram model may have no unknown token, and its id is then None.
+        # A Unigram model may have no unknown token: its id is then None.
         return (kept | {scores.index(min(scores)), model["unk_id"]}) - {None}
     kept |= {i for piece, i in vocabulary.items() if piece == model["unk_token"]}
     if model["type"] == "BPE":
@@ -67,7 +67,7 @@ def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
 
 
 def cut_file(path: Path, kept: Sequence[int]) -> None:
-    """Leave some tokens in a `tokenizer.json`; an id becomes its place among them.
+    """Keep some tokens of a `tokenizer.json`; their new ids are their positions in `kept`.
 
     Args:
         kept: ids, ascending; all added tokens are among them.
@@ -83,7 +83,7 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
     else:
         model["vocab"] = left
     if model["type"] == "BPE":
-        # As pairs: in the older form, `a b`, a piece cannot hold a space.
+        # As pairs: in the older form, `a b`, a piece cannot contain a space.
         model["merges"] = [
             list(pair) for pair in _merges(model) if {*pair, _merged(pair, model)} <= left.keys()
         ]
@@ -119,12 +119,12 @@ def _merged(pair: Pair, model: dict[str, Any]) -> str:
 
 
 def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str]:
-    """All that a token is merged from, itself included."""
+    """All tokens that a token is merged from, including itself."""
     suffix, prefix = model["end_of_word_suffix"] or "", model["continuing_subword_prefix"] or ""
     ends = bool(suffix) and piece.endswith(suffix)
     continues = bool(prefix) and piece.startswith(prefix)
     letters = [*piece.removeprefix(prefix).removesuffix(suffix)]
-    # Each letter is a symbol of its own; those that do not begin a word have the prefix.
+    # Each letter is a symbol; letters that do not begin a word have the prefix.
     first = 0 if continues else 1
     symbols = [*letters[:first], *(prefix + letter for letter in letters[first:])]
     if ends and symbols:
@@ -132,7 +132,7 @@ def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str
     parts = {piece, *symbols}
     while len(symbols) > 1:
         pairs = [(ranks.get(pair, len(ranks)), i) for i, pair in enumerate(pairwise(symbols))]
-        # The order of the tokenizer: the first merge of the list, and the leftmost place for it.
+        # As in the tokenizer: the first merge of the list, at its leftmost position.
         rank, i = min(pairs)
         if rank == len(ranks):
             break
@@ -142,7 +142,7 @@ def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str
 
 
 def _renumber(processor: dict[str, Any] | None, numbers: dict[int, int]) -> None:
-    """Give the tokens that a post-processor inserts their new ids, in place."""
+    """Renumber the tokens that a post-processor inserts, in place."""
     for inner in (processor or {}).get("processors", ()):
         _renumber(inner, numbers)
     kind = (processor or {}).get("type")

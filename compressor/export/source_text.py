@@ -1,9 +1,9 @@
-"""An encoder with the tokens of texts like the user's, and of what anything can be spelled with.
+"""An encoder with a smaller vocabulary: the tokens of texts like the user's, and short tokens.
 
-Most of a small encoder's weights are rows of its table of embeddings, of which texts of one kind
-look up a part. The others leave the table and the tokenizer, and those that stay are numbered anew.
-Texts whose tokens have all stayed get the same tokens and the same answer. Other texts are spelled
-with other tokens, in the end with single characters or bytes.
+Most of a small encoder's weights are rows of its embedding table, of which texts of one domain use
+a part. The other rows are removed from the table and the tokenizer, and the kept ones are
+renumbered. Texts whose tokens are all kept get the same tokens and the same output. Other texts are
+split into shorter tokens, down to single characters or bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from compressor.tasks.texts import TextFile
 
 
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
-    """A checkpoint with the tokens of a text alone; it shares all other weights.
+    """A checkpoint with only the tokens of a text; it shares all other weights.
 
     Args:
         checkpoint: of an encoder.
         file: texts like those that the model will read.
 
     Raises:
-        InputError: the file cannot be read, or the tokenizer is of a kind that cannot be cut.
-        VerificationError: the smaller tokenizer cuts a line of the text into other tokens.
+        InputError: the file cannot be read, or the tokenizer cannot be reduced.
+        VerificationError: the smaller tokenizer splits a line of the text into other tokens.
     """
     tokenizer = checkpoint.tokenizer
     require_kind(tokenizer, checkpoint.name)
@@ -45,20 +45,20 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
-    # The file is read again and not kept: it may be of any size.
+    # The file is read again, since it may be too large to keep.
     for texts in in_chunks(file.each(), CHUNK):
-        for ids, found in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
-            if ids != [kept[i] for i in found]:
+        for ids, new_ids in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
+            if ids != [kept[i] for i in new_ids]:
                 raise VerificationError(
-                    f"without the other tokens, a text of {file.path} with {len(ids)} tokens is "
-                    "cut into others; please report this with the checkpoint's name",
+                    f"the smaller tokenizer splits a text of {file.path} with {len(ids)} tokens "
+                    "differently; please report this with the checkpoint's name",
                     id="tokenizer-encodes-differently",
                 )
     return replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
 
 
 def embedding_rows(model: Any) -> tuple[int, int]:
-    """How many rows a model's table of embeddings has, and their bytes in float32."""
+    """Number of rows of a model's embedding table, and their bytes in float32."""
     table = model.get_input_embeddings().weight
     return len(table), 4 * table.numel()
 
@@ -69,13 +69,13 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
-    """Special and added tokens, those that the configuration names, and what positions need."""
+    """Ids of special, added and configured tokens; positions may need those up to padding's."""
     config: Any = checkpoint.model.config
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
     ids &= set(checkpoint.tokenizer.get_vocab().values())  # configurations name others by default
     if checkpoint.entry.positions.after_padding:
-        ids |= {*range(config.pad_token_id + 1)}  # its number counts: it must stay the same
+        ids |= {*range(config.pad_token_id + 1)}  # so that its id does not change
     return ids
 
 
@@ -89,9 +89,9 @@ def _token_settings(config: Any) -> dict[str, Any]:
 
 
 def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
-    """The tokenizer with some of its tokens, in their order."""
+    """The tokenizer with only the kept tokens, in their order."""
     tokenizer = checkpoint.tokenizer
-    # Through its files: the library takes no tokens out of a tokenizer.
+    # Through its files: the library cannot remove tokens.
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
         save_tokenizer(tokenizer, directory)
@@ -111,15 +111,15 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     wanted = dict(zip(tokenizer.convert_ids_to_tokens(kept), range(len(kept)), strict=True))
     if smaller.get_vocab() != wanted:
         raise InputError(
-            f"the tokenizer of {checkpoint.name} ({type(tokenizer).__name__}) does not load with "
-            "fewer tokens; leave --source-text out",
+            f"the tokenizer of {checkpoint.name} ({type(tokenizer).__name__}) cannot be loaded "
+            "with fewer tokens; leave --source-text out",
             id="tokenizer-cannot-be-cut",
         )
     return smaller
 
 
 def _cut_model(model: Any, kept: list[int]) -> nn.Module:
-    """A copy with some rows of the table of embeddings, which shares all other weights."""
+    """A copy with some rows of the embedding table, which shares all other weights."""
     made = shared_copy(model)
     old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}
     table = nn.Embedding(
@@ -130,6 +130,6 @@ def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     made.config.vocab_size = len(kept)
     for name, value in _token_settings(made.config).items():
         ids = [numbers[i] for i in value if i in numbers] if isinstance(value, list) else None
-        # None for a token that the tokenizer never had: configurations name such by default.
+        # None for a token that the tokenizer does not have: configurations have such defaults.
         setattr(made.config, name, numbers.get(value) if ids is None else ids)
     return made

@@ -1,4 +1,4 @@
-"""Weights of graphs, mapped where they are stored."""
+"""Weights of graphs as memory-mapped arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compressor.storage.input_files import inner_path
 
 
 def stored_array(tensor: TensorProto, directory: Path) -> NDArray[Any]:
-    """The numbers of a weight; those in a file beside the graph are mapped, and cannot be written.
+    """The values of a weight, memory-mapped and read-only if stored in an external file.
 
     Args:
         directory: of the graph.

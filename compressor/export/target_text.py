@@ -1,8 +1,8 @@
-"""Which tokens a text in the target language consists of.
+"""The tokens of a text in the target language.
 
 Marian and CTranslate2 can restrict a decoder to a short list of output words per sentence. Here the
-list is made once, from text like that which users translate into, and the exported decoder has no
-rows for other tokens.
+list is made once, from text like the expected translations, and the exported decoder has no rows
+for other tokens.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
 from compressor.tasks.texts import TextFile
 
-CHUNK = 2000  # texts that are tokenized at once
+CHUNK = 2000  # texts per call of the tokenizer
 
 
 def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: None) -> int:
     """The number of texts that are not empty; a fast check of the whole file.
 
     Args:
-        progress: called with the number of lines that are read, of long files.
+        progress: called with the number of lines read, for long files.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8, or holds no text.
+        InputError: the file cannot be read, is not UTF-8, or has no text.
     """
     count = sum(1 for _ in file.each(progress))
     if not count:
@@ -35,11 +35,11 @@ def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: 
 def tokens_of_text(
     file: TextFile, tokenizer: Any, progress: Callable[[int], None] = lambda texts: None
 ) -> set[int]:
-    """The different tokens of a text.
+    """The distinct tokens of a text.
 
     Args:
         tokenizer: the checkpoint's, with its languages set.
-        progress: called with the number of texts that are done.
+        progress: called with the number of texts done.
 
     Returns:
         Their ids, special tokens included.
@@ -51,7 +51,7 @@ def tokens_of_text(
     seen: set[int] = set()
     count = 0
     for chunk in in_chunks(file.each(), CHUNK):
-        # As targets, which Marian's tokenizer cuts with another model than sources.
+        # As targets, for which Marian's tokenizer has another model than for sources.
         encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
         seen.update(token for ids in encoded["input_ids"] for token in ids)
         count += len(chunk)

@@ -1,4 +1,4 @@
-"""What `Task.graphs` answers: which graphs a task has, and how they are checked."""
+"""The graphs of a task (`Task.graphs`), and their checks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Network:
     """A network to export.
 
     Args:
-        checkpoint: where it came from: tokenizer, task, the dense model's sublayers.
-        model: the network, which may have lost the units that `mask` removes.
+        checkpoint: its origin, with tokenizer, task and the dense model's sublayers.
+        model: the network, possibly without the units that `mask` removes.
         tokens: ids of the tokens that a decoder scores (`TaskGraphs.output_tokens`); its inputs and
             outputs are then indices into this list. None: all tokens.
     """
@@ -52,9 +52,9 @@ class TaskGraphs(ABC):
 
     Args:
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
-            copied from another model of the same checkpoint if these are the same.
-        layouts: names of those that its models have beside this tool's own.
-        cuda_forms: role of a graph -> the form that it has for CUDA in float16.
+            copied from another model of the same checkpoint if these are equal.
+        layouts: names of other supported layouts than this tool's own.
+        cuda_forms: role of a graph -> its form for CUDA in float16.
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
@@ -70,18 +70,18 @@ class TaskGraphs(ABC):
         """Ids of the tokens that a decoder has to score, ascending; None: all, or no decoder.
 
         Args:
-            seen: ids of the tokens of target texts, to which answers are to be like.
+            seen: ids of the tokens of typical target texts.
         """
         return None
 
     def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
-        """Write graphs, and `graphs.json`: what the runtime must know about them.
+        """Write graphs, and `graphs.json`, their description for the runtime.
 
         Raises:
-            InputError: the checkpoint holds settings that the runtime cannot follow.
+            InputError: the checkpoint has settings that the runtime does not support.
         """
         files = self.write(network, directory, skip)
-        # Tracing leaves cycles through the weights, which would stay in memory.
+        # Tracing leaves reference cycles that keep weights in memory.
         trim_memory()
         write_json(directory / GRAPHS_FILE, self.description(network, directory, files))
 
@@ -105,12 +105,11 @@ class TaskGraphs(ABC):
         return data | self.describe(network, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
-        """All weights that its float32 graphs can hold, as they are there or transposed."""
+        """All tensors that its float32 graphs can contain, transposed or not."""
         stored = [*network.model.parameters(), *network.model.buffers()]
         yield from stored
         with graph_attention(network.model, network.checkpoint.layers, network.mask) as tables:
-            # Projections that the graphs join into one are parameters of the replaced attention
-            # alone.
+            # Projections that the graphs stack are parameters of the replaced attention only.
             made = {*network.model.parameters()}.difference(stored)
             yield from [tensor.clone() for tensor in (*made, *tables)]  # freed at the end
 
@@ -121,7 +120,7 @@ class TaskGraphs(ABC):
         """Write the model's graphs (float32) into `directory`.
 
         Args:
-            skip: roles of graphs that are not written, because the directory has them already.
+            skip: roles of graphs that the directory already has, and that are not written.
 
         Returns:
             Role of each graph -> file name.
@@ -129,23 +128,22 @@ class TaskGraphs(ABC):
 
     @abstractmethod
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        """The task's own entries of `graphs.json`; further files are written to `directory`.
+        """The task's own entries of `graphs.json`; may write more files to `directory`.
 
         Raises:
-            InputError: the checkpoint holds settings that the runtime cannot follow.
+            InputError: the checkpoint has settings that the runtime does not support.
         """
 
     @abstractmethod
     def expect(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Expected]:
-        """What the model answers in float32, to compare an artifact with.
+        """The model's outputs in float32, to compare an artifact with.
 
-        The model is not needed any more after this: its memory can be given back before the
-        graphs are opened.
+        The model is not needed afterwards: its memory can be freed before the graphs are opened.
 
         Args:
-            directory: the artifact, of which the description of the graphs is read.
+            directory: the artifact, whose description of graphs is read.
         """
 
     @abstractmethod
@@ -153,7 +151,7 @@ class TaskGraphs(ABC):
         """Compare an opened artifact's float32 graphs with the model.
 
         Raises:
-            VerificationError: an answer differs.
+            VerificationError: an output differs.
         """
 
     @abstractmethod
@@ -163,10 +161,10 @@ class TaskGraphs(ABC):
     def check(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs], **options: Any
     ) -> list[Check]:
-        """`verify` for an artifact's float32 graphs; the model and they are not held together.
+        """`expect` and `verify` for an artifact's float32 graphs.
 
         Args:
-            options: to open it with.
+            options: for opening it.
         """
         expected = self.expect(model, directory, batches)
         trim_memory()
@@ -176,11 +174,11 @@ class TaskGraphs(ABC):
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder
     ) -> list[Observed]:
-        """Run the float32 graphs in `directory` on batches, noting the ranges of values.
+        """Run the float32 graphs in `directory` on batches, and record the ranges of values.
 
         Args:
             artifact: its description.
-            finder: the nodes whose first inputs are noted.
+            finder: finds the nodes whose first inputs are recorded.
         """
 
     @abstractmethod
@@ -188,7 +186,7 @@ class TaskGraphs(ABC):
         """Write the graphs in the layout of Hugging Face optimum.
 
         Raises:
-            InputError: the layout cannot hold the model.
+            InputError: the layout does not support the model.
         """
 
     @abstractmethod
@@ -198,17 +196,17 @@ class TaskGraphs(ABC):
         """`verify` for graphs in that layout."""
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        """Write what an engine reads instead of the graphs of an artifact, unchecked.
+        """Write the files that an engine reads instead of an artifact's graphs, without checks.
 
         Returns:
-            False where there is nothing to write, because it reads the graphs.
+            False if it reads the graphs, so nothing was written.
         """
         return False
 
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
     ) -> list[Check]:
-        """Write what an engine needs in an artifact beside its float32 graphs, and check it.
+        """Write the files that an engine needs besides the float32 graphs, and check it.
 
         Args:
             directory: the artifact.
@@ -216,17 +214,17 @@ class TaskGraphs(ABC):
             batches: ragged batches to compare on.
 
         Raises:
-            VerificationError: an answer differs from PyTorch's.
+            VerificationError: an output differs from PyTorch's.
         """
         return self.check(network.model, directory, batches, engine=engine)
 
     def verify_engines(
         self, network: Network, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
-        """Check what an artifact has for engines beside its graphs, in float32.
+        """Check an artifact's files for other engines, in float32.
 
         Raises:
-            VerificationError: an answer differs from PyTorch's.
+            VerificationError: an output differs from PyTorch's.
             EnvironmentProblem: the engine is not installed.
         """
         return []
@@ -237,11 +235,11 @@ class TaskGraphs(ABC):
         """Write a model that CTranslate2 opens, checked in float32 on ragged batches.
 
         Raises:
-            InputError: it runs no models of this task.
-            VerificationError: an answer differs from PyTorch's.
+            InputError: CTranslate2 does not support the task.
+            VerificationError: an output differs from PyTorch's.
         """
         raise InputError(
-            f"CTranslate2 runs encoder-decoders, and {network.checkpoint.name} is a model for "
+            f"CTranslate2 is for encoder-decoders, and {network.checkpoint.name} is a model for "
             f"{network.checkpoint.task}; leave --layout out",
             id="layout-not-for-task",
         )

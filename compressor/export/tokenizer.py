@@ -1,20 +1,20 @@
 """Write a transformers tokenizer as a `tokenizers` file that the runtime can read without torch.
 
-Fast tokenizers only need their truncation and padding switched off. `MarianTokenizer` is Python
-around SentencePiece, and is rebuilt here from its parts. It looks the *surface* of every piece
-that `source.spm` finds up in `vocab.json`, and the two disagree in both directions:
+For fast tokenizers only truncation and padding are switched off. `MarianTokenizer` is Python code
+around SentencePiece, and is rebuilt here. It looks up every piece from `source.spm` in
+`vocab.json`, and the two vocabularies differ:
 
-- a piece of `source.spm` that `vocab.json` lacks becomes the unknown token. It must still take
-  part in the segmentation, so it is appended after the last id, and the runtime maps all ids from
+- a piece of `source.spm` that `vocab.json` lacks becomes the unknown token. It must still be used
+  in the segmentation, so it is appended after the last id, and the runtime maps all ids from
   there on to the unknown token (`compressor.runtime.text.FIRST_WITHOUT_ID`).
-- an entry of `vocab.json` that `source.spm` lacks (most target pieces) must never take part in
-  the segmentation. It is written with a `MARK` in front, which the decoder removes.
+- an entry of `vocab.json` that `source.spm` lacks (most target pieces) must never be used in the
+  segmentation. It is written with the prefix `MARK`, which the decoder removes.
 - an exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
-  `vocab.json`. Entries that consist of such characters alone are written as they are, and all
-  other runs of unknown characters are replaced by a single one before the segmentation.
+  `vocab.json`. Entries with only such characters are written without the prefix, and all other
+  runs of unknown characters are replaced by a single one before the segmentation.
 
-Segmentation adds the scores in float64 where SentencePiece uses float32. The results differ only
-between segmentations of equal score, as of a word that is repeated without a space.
+Segmentation adds the scores in float64, and SentencePiece in float32. The results differ only
+between segmentations of equal score, such as those of a word repeated without a space.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SPACE = "▁"
-# Far below every real score (log-probabilities above -50): chosen only where nothing else fits.
+# Far below every real score (log-probabilities above -50): chosen only if nothing else fits.
 NEVER = -1e6
 # The rules of transformers' `clean_up_tokenization`, in its order.
 CLEAN_UP = (
@@ -69,7 +69,7 @@ def write_tokenizer(
     `batch_decode(ids, skip_special_tokens=True)`.
 
     Args:
-        layouts: names of the layouts that keep the checkpoint's own tokenizer, for messages.
+        layouts: names of layouts with the checkpoint's own tokenizer, for messages.
 
     Raises:
         InputError: a tokenizer that is neither fast nor a `MarianTokenizer` with one vocabulary
@@ -101,7 +101,7 @@ def write_tokenizer(
 
 def _from_fast(tokenizer: Any) -> Tokenizer:
     copy = uncut_copy(tokenizer)
-    # transformers does not clean up what BPE decodes, unless this setting says so.
+    # transformers does not clean up text decoded by BPE, unless this setting is true.
     keeps_spaces = type(copy.model).__name__ == "BPE" and not getattr(
         tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False
     )
@@ -126,19 +126,19 @@ class _Source:
 def _from_marian(tokenizer: Any) -> Tokenizer:
     if tokenizer.separate_vocabs:
         raise InputError(
-            "the MarianTokenizer has separate_vocabs=true, and this tool's runtime reads one "
-            "vocabulary alone; use `compress export --layout ctranslate2`, which writes both, or "
+            "the MarianTokenizer has separate_vocabs=true, and this tool's runtime supports one "
+            "vocabulary; use `compress export --layout ctranslate2`, which supports two, or "
             "--layout optimum",
             id="tokenizer-vocabularies-separate",
         )
     source = _read_source(Path(tokenizer.spm_files[0]))
     added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
-    # Tokens that were added behind the vocabulary have the ids there.
+    # Tokens that were added after the vocabulary have ids there.
     ids = tokenizer.encoder | added
     built = Tokenizer(models.Unigram(_vocabulary(ids, added, source), tokenizer.unk_token_id))
     codes = [piece for piece in tokenizer.encoder if _is_language_code(piece, added)]
     built.normalizer = _normalizer(ids, codes, added, source)
-    # Split into words where no piece spans several: the library caches the pieces of a word.
+    # Split into words if no piece spans several, since the library caches the pieces of words.
     words = not any(SPACE in piece[1:] for piece in source.scores)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=words)
     eos = tokenizer.eos_token
@@ -160,15 +160,15 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
     if trainer.model_type != trainer.BPE or trainer.byte_fallback:
         raise InputError(
-            f"{path} is not a BPE model without byte fallback, the only kind that can be exported "
-            "of M2M100; `compress export --layout ctranslate2` takes any",
+            f"{path} is not a BPE model without byte fallback, the only kind supported for M2M100; "
+            "`compress export --layout ctranslate2` supports any",
             id="sentencepiece-not-bpe",
         )
     missing = scores.keys() - ids.keys()
     if missing:
         raise InputError(
-            f"vocab.json lacks {len(missing):,} of the pieces in {path}, so texts would be cut "
-            "differently; `compress export --layout ctranslate2` needs them not",
+            f"vocab.json lacks {len(missing):,} of the pieces in {path}, so texts would be split "
+            "differently; use `compress export --layout ctranslate2`, which does not need them",
             id="vocabulary-lacks-pieces",
         )
     merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
@@ -186,7 +186,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     built.normalizer = normalizers.Sequence(steps)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
-    # First of the added tokens: the library gives them the next free ids, as M2M100 does.
+    # Added first, so that the library gives them the next free ids, as M2M100 does.
     built.add_special_tokens([AddedToken(x, normalized=False) for x in languages])
     _add_tokens(built, tokenizer.added_tokens_decoder)
     eos = tokenizer.eos_token
@@ -200,15 +200,15 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
 
 
 def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
-    """Add tokens that are matched in the raw text, before everything else, under their ids.
+    """Add tokens with their ids, which are matched in the raw text before everything else.
 
-    Whatever `normalized` says, tokenizers in Python match them so.
+    Tokenizers in Python match them in this way for any value of `normalized`.
     """
     for token_id, token in sorted(added.items()):
         if token.single_word:
             raise InputError(
-                f"added token {token.content!r} is matched in whole words alone (single_word), "
-                "which cannot be exported; remove that from tokenizer_config.json",
+                f"added token {token.content!r} has single_word=true, which cannot be exported; "
+                "remove that from tokenizer_config.json",
                 id="added-token-unsupported",
             )
         raw = AddedToken(
@@ -226,14 +226,14 @@ def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
 
 
 def _read_model(path: Path) -> Any:
-    """A SentencePiece model that treats spaces as usual."""
+    """A SentencePiece model with the default treatment of spaces."""
     model = read_sentencepiece(path)
     trainer, rules = model.trainer_spec, model.normalizer_spec
     default = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
     if trainer.treat_whitespace_as_suffix or not default:
         raise InputError(
-            f"{path} does not treat spaces as SentencePiece does by default (each word starts with "
-            f"{SPACE}, further spaces are dropped), which cannot be exported",
+            f"{path} does not treat spaces as SentencePiece does by default (words start with "
+            f"{SPACE}, repeated spaces are removed), which cannot be exported",
             id="sentencepiece-spaces-unsupported",
         )
     return model
@@ -260,10 +260,10 @@ def _read_source(path: Path) -> _Source:
 def _vocabulary(
     ids: Mapping[str, int], added: Collection[str], source: _Source
 ) -> list[tuple[str, float]]:
-    """(piece, score) at the index that is its id, then the pieces of the source without an id.
+    """(piece, score) in the order of ids, then the pieces of the source without an id.
 
     Args:
-        added: tokens that are matched in the raw text, which are written as they are.
+        added: tokens that are matched in the raw text, which are written without `MARK`.
 
     Raises:
         InputError: the ids are not 0, 1, 2, …
@@ -291,12 +291,12 @@ def _vocabulary(
 
 
 def _is_language_code(piece: str, added: Collection[str]) -> bool:
-    """Whether it is a token at the start of a text alone; added ones are tokens everywhere."""
+    """Whether it is a token only at the start of a text; added tokens are tokens everywhere."""
     return piece.startswith(">>") and piece.endswith("<<") and piece not in added
 
 
 def _spell(code: str) -> str:
-    """A language code with a mark before each character: no two unknown ones are neighbors."""
+    """A language code with a mark before each character, which separates unknown ones."""
     return "".join(MARK + character for character in code)
 
 
@@ -310,7 +310,7 @@ def _normalizer(
         normalizers.Replace(MARK, UNKNOWN_CHARACTER),
         normalizers.Replace(NO_TOKEN, ""),
     ]
-    # `>>de<<` is one token, at the start of a text only, whether or not a space follows.
+    # `>>de<<` is one token, only at the start of a text, with or without a following space.
     for code in codes:
         steps.append(replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
     steps.append(replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
@@ -318,11 +318,11 @@ def _normalizer(
         steps.append(normalizers.Precompiled(source.rules))
     characters = source.characters
     for token in added:
-        # Where normalizing makes one, it is none: its unknown characters must not let it win.
+        # A token that results from normalization is not one: replace its unknown characters.
         if not characters.isdisjoint(token) and not characters.issuperset(token):
-            cut = "".join(c if c in characters else UNKNOWN_CHARACTER for c in token)
-            steps.append(replace(_escape(token), cut))
-    # SentencePiece strips the *marker* at the end, so also one that was in the text.
+            known = "".join(c if c in characters else UNKNOWN_CHARACTER for c in token)
+            steps.append(replace(_escape(token), known))
+    # SentencePiece strips the space *marker* at the end, also one from the text itself.
     steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
     runs = _unknown_runs(ids, source)
     if runs:
@@ -332,10 +332,9 @@ def _normalizer(
 
 
 def _unknown_runs(ids: Mapping[str, int], source: _Source) -> str | None:
-    """A pattern for runs of unknown characters that are no entry as a whole; None if not needed.
+    """A pattern for runs of unknown characters that are not an entry; None if not needed.
 
-    It is not needed if no entry consists of unknown characters alone: then the library joins such
-    runs by itself.
+    It is not needed if no entry has only unknown characters: then the library joins such runs.
     """
     characters = source.characters
     entries = [piece for piece in ids if characters.isdisjoint(piece)]
@@ -348,7 +347,7 @@ def _unknown_runs(ids: Mapping[str, int], source: _Source) -> str | None:
 
 
 def _escape(text: str) -> str:
-    """`text` as a literal in the syntax of Oniguruma, which `tokenizers.Regex` uses."""
+    """Escape a text for Oniguruma, the syntax of `tokenizers.Regex`."""
     return "".join(c if c.isalnum() or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
 
 
@@ -367,5 +366,5 @@ def _decoder(clean_up: bool) -> Any:
 def _cleaning(steps: Iterable[Any]) -> Any:
     """The decoder steps, then transformers' clean-up of spaces before punctuation."""
     rules = [decoders.Replace(old, new) for old, new in CLEAN_UP]
-    # Joined first, since the library applies a rule to one piece at a time.
+    # Joined first, since the library applies rules to single pieces.
     return decoders.Sequence([*steps, decoders.Fuse(), *rules])

@@ -1,7 +1,7 @@
-"""Whether a written tokenizer does what the checkpoint's own does, by texts that would show it.
+"""Comparison of written tokenizers with the checkpoint's own, on difficult texts.
 
-The checkpoint's own is transformers'. Written are the file of the runtime, and the files beside
-weights, which transformers opens again.
+The checkpoint's own is transformers'. Written ones are the runtime's file, and the files in the
+directory of the weights, which transformers opens again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from compressor.model.tokenizer import target_ids
 from compressor.runtime.batching import Item, in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
-# Of rows and of added tokens so many are looked at, evenly spread, and so many texts in pairs and
-# cut: well under a second's work.
+# Largest numbers of rows and of added tokens to use, evenly spread, and of texts in pairs and
+# truncated: well under a second of work.
 MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 1000, 200, 48, 48, 1024
 MOST_CHARACTERS = 200_000  # of all rows
-_CUT = 24  # tokens; the longer ones of the texts below have more
+_CUT = 24  # tokens to truncate to; longer texts below have more
 _SHOWN = 60  # characters of a text in a message
-# What tokenizers disagree about most easily.
+# Texts on which tokenizers are most likely to differ.
 _TEXTS = (
     "",
     " ",
@@ -57,20 +57,20 @@ _TEXTS = (
     "word " * 60,
 )  # fmt: skip
 
-# Of texts, a second text of each, and the most tokens of a row; and of rows of tokens.
+# (texts, second texts, largest number of tokens of a row) -> rows; rows of tokens -> texts
 Encode = Callable[[list[str], list[str] | None, int | None], list[Encoded]]
 Decode = Callable[[list[list[int]]], list[str]]
 
 
 @dataclass(frozen=True)
 class TokenizerProbe:
-    """A checkpoint's tokenizer, and what others are compared with it on.
+    """A checkpoint's tokenizer, and texts to compare others with it.
 
     Args:
-        texts: without the prefix that the checkpoint may have.
-        pairs: a second text of each, of models that read pairs.
+        texts: without the checkpoint's prefix.
+        pairs: second texts, for models that read pairs.
         types: whether the model reads token types.
-        writes: whether tokens become text again.
+        writes: whether the model generates text.
     """
 
     tokenizer: Any
@@ -83,7 +83,7 @@ class TokenizerProbe:
     def of(
         cls, checkpoint: Checkpoint, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> TokenizerProbe:
-        """Of a checkpoint, with some of the rows that it is used on."""
+        """For a checkpoint, with some of its rows."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
         mean = sum(map(len, texts)) / max(1, len(texts))
@@ -94,10 +94,10 @@ class TokenizerProbe:
         return cls(tokenizer, firsts, None if writes else seconds, types, writes)
 
     def check_file(self, path: Path) -> None:
-        """Compare what the runtime makes of the file that it reads.
+        """Compare the runtime's tokenizer in a file.
 
         Raises:
-            VerificationError: ids, token types or a decoded text differ; shows the text.
+            VerificationError: ids, token types or a decoded text differ.
         """
         written = TextTokenizer(path)
         written.prefix = source_prefix(self.tokenizer)
@@ -110,10 +110,10 @@ class TokenizerProbe:
         self._require_same(encode, written.decode, str(path))
 
     def check_saved(self, directory: Path, opened: Any = None) -> None:
-        """Compare what transformers makes of the files in a directory.
+        """Compare the tokenizer that transformers loads from a directory.
 
         Args:
-            opened: the tokenizer, if it was opened from there already.
+            opened: the tokenizer, if it has been loaded.
 
         Raises:
             VerificationError: as `check_file`, or a setting differs.
@@ -127,7 +127,7 @@ class TokenizerProbe:
             want, got = getattr(self.tokenizer, name), getattr(opened, name)
             if want != got:
                 raise VerificationError(
-                    f"the tokenizer in {directory} opens with {name}={got}, and was saved with "
+                    f"the tokenizer in {directory} loads with {name}={got}, and was saved with "
                     f"{want}; please report this with the checkpoint's name",
                     id="saved-tokenizer-differs",
                 )
@@ -137,11 +137,11 @@ class TokenizerProbe:
             return _encode(opened, [prefix + text for text in texts], pairs, most)
 
         self._require_same(encode, lambda rows: _decode(opened, rows), str(directory))
-        if self.writes:  # targets may begin with another language than sources
+        if self.writes:  # targets may begin with another language token than sources
             readable, wanted = _readable(self.tokenizer, self.texts, target=True)
             texts = [self.texts[i] for i in readable]
-            found = _encode(opened, texts, target=True)
-            for text, want, got in zip(texts, wanted, found, strict=True):
+            encoded = _encode(opened, texts, target=True)
+            for text, want, got in zip(texts, wanted, encoded, strict=True):
                 self._require_row(text, want, got, str(directory))
 
     def _require_same(self, encode: Encode, decode: Decode, where: str) -> None:
@@ -151,7 +151,7 @@ class TokenizerProbe:
         forms: list[tuple[Sequence[int], bool, int | None]] = [(every, False, None)]
         if self.pairs is not None:
             forms.append((some, True, None))
-        # Last: the runtime's tokenizer cuts from then on.
+        # Last, since the runtime's tokenizer truncates from then on.
         forms += [(some, paired, _CUT) for _, paired, _ in tuple(forms)]
         ids: list[list[int]] = []
         for chosen, paired, most in forms:
@@ -180,7 +180,7 @@ class TokenizerProbe:
     def _name(self, token: int | None) -> str:
         if token is None:
             return "nothing"
-        # transformers names the tokens of targets alone.
+        # With two vocabularies, transformers names only the tokens of targets.
         two_sides = getattr(self.tokenizer, "separate_vocabs", False)
         return str(token if two_sides else self.tokenizer.convert_ids_to_tokens(token))
 
@@ -209,8 +209,8 @@ _ADVICE = (
 
 
 def difficult_texts(tokenizer: Any) -> list[str]:
-    """Texts with white space and Unicode of all kinds, and around added and other tokens."""
-    # Where both sides have vocabularies of their own, of the target's.
+    """Texts with all kinds of white space and Unicode, and with added and other tokens."""
+    # With two vocabularies, those of the target's.
     size = min(len(tokenizer), len(target_ids(tokenizer)))
     tokens = tokenizer.convert_ids_to_tokens(_some(range(size), 8 * _WORDS))
     words = [str(x).strip("\u2581\u0120#").removesuffix("</w>") for x in tokens]
@@ -230,12 +230,12 @@ def difficult_texts(tokenizer: Any) -> list[str]:
 
 
 def _full_width(text: str) -> str:
-    """As compatible characters, which many tokenizers turn back."""
+    """In full-width characters, which many tokenizers normalize."""
     return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
 
 
 def _some(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many, evenly spread."""
+    """At most so many items, evenly spread."""
     count = min(len(items), most)
     return [items[i * len(items) // count] for i in range(count)]
 
@@ -251,10 +251,10 @@ def _encode(
     second = None if pairs is None else list(pairs)
     columns = {"text_target": list(texts)} if target else {"text": list(texts), "text_pair": second}
     with quiet_transformers():
-        found = tokenizer(**columns, verbose=False, **cut)
-    # Where the tokenizer gives no token types, the model takes 0.
-    types = found.get("token_type_ids") or [None] * len(texts)
-    return [Encoded(*row) for row in zip(found["input_ids"], types, strict=True)]
+        encoded = tokenizer(**columns, verbose=False, **cut)
+    # Without token types from the tokenizer, the model uses 0.
+    types = encoded.get("token_type_ids") or [None] * len(texts)
+    return [Encoded(*row) for row in zip(encoded["input_ids"], types, strict=True)]
 
 
 def _readable(
@@ -264,10 +264,10 @@ def _readable(
     most: int | None = None,
     target: bool = False,
 ) -> tuple[Sequence[int], list[Encoded]]:
-    """Numbers of the texts that the tokenizer can read at all, and what it makes of them."""
+    """Numbers of the texts that the tokenizer can encode, and the encoded rows."""
     try:
         return range(len(texts)), _encode(tokenizer, texts, pairs, most, target)
-    except Exception:  # noqa: BLE001 # of a tokenizer without an unknown token; nothing narrower
+    except Exception:  # noqa: BLE001 # tokenizers without an unknown token raise plain Exception
         numbers, rows = [], []
         for i, text in enumerate(texts):
             try:
@@ -284,7 +284,7 @@ def _decode(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
 
 
 def _rows_of_vocabulary(tokenizer: Any) -> list[list[int]]:
-    """Rows of tokens, the added ones among others."""
+    """Rows of tokens, including added ones."""
     ids = sorted(set(target_ids(tokenizer).values()))
     chosen = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
     chosen += sorted(tokenizer.added_tokens_decoder)[:_DECODED]
@@ -293,5 +293,5 @@ def _rows_of_vocabulary(tokenizer: Any) -> list[list[int]]:
 
 
 def _shown(text: str) -> str:
-    """A text in a message: escaped, and shortened."""
+    """A text for messages: escaped, and shortened."""
     return ascii(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")

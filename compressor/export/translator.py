@@ -1,4 +1,4 @@
-"""Translators: two graphs, greedy translations compared token for token."""
+"""Encoder-decoders: two graphs, and checks that compare greedy outputs token for token."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ if TYPE_CHECKING:
     from compressor.runtime.generation import Generation
 
 OUTPUT_TOKENS = "output_tokens.json"
-# A translation that does not end is followed for this many tokens and two per source token: while
-# ranges are observed, and while it is compared with PyTorch's.
+# Largest number of generated tokens, plus two per source token: while ranges are observed, and in
+# comparisons with PyTorch.
 _OBSERVED, _COMPARED = 8, 32
 
 
 class TranslatorGraphs(TaskGraphs):
     """The graphs `encoder` and `decoder`."""
 
-    # The encoder's graph also makes the keys and values of the cross-attention.
+    # The encoder's graph also computes the keys and values of the cross-attention.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
     layouts = "optimum or ctranslate2"
 
-    # The encoder has none without padding: its keys and values are read with it.
+    # The encoder has no padding-free form: its keys and values are read with padding.
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
         "encoder": CudaForm(fuse),
         "decoder": CudaForm(keep_state, write_helpers),
@@ -88,14 +88,14 @@ class TranslatorGraphs(TaskGraphs):
         directory.mkdir(parents=True, exist_ok=True)
         model, layers, mask = network.model.eval(), network.checkpoint.layers, network.mask
         files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
-        # Made before the attention is replaced, since it reads the cross-attention's projections.
+        # Created before the attention is replaced: it reads the cross-attention's projections.
         encoder = TranslatorEncoder(model, layers, mask)
         with graph_attention(model, layers, mask):
             if "encoder" not in skip:
                 export_encoder(encoder, directory / files["encoder"])
             if "decoder" not in skip:
                 export_decoder(model, layers, mask, network.tokens, directory / files["decoder"])
-        # Its stacked weights are copies of its own, which the exporter keeps alive otherwise.
+        # The exporter would keep its stacked weights, which are copies, in memory.
         release(encoder.cross)
         cross, past = (
             cache_names(name, [x.index for x in with_heads(layers, mask, kind)])
@@ -110,7 +110,7 @@ class TranslatorGraphs(TaskGraphs):
         output = OutputLayer(network.model, network.tokens)
         with embedding_only(network.model, output, network.tokens):
             rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
-            # Copies, since the context frees its rows at the end.
+            # Cloned, since the context frees its rows at the end.
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class TranslatorGraphs(TaskGraphs):
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in decoder_self],
             "cross_heads": [counts[x.name] for x in cross],
-            "head_dim": cross[0].unit_width,  # the same in all attentions
+            "head_dim": cross[0].unit_width,  # equal in all attentions
             "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
@@ -141,7 +141,7 @@ class TranslatorGraphs(TaskGraphs):
         return [_greedy(model, artifact.generation, ids, batch) for batch in batches]
 
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
-        """Compare greedy translations token for token, and logits along PyTorch's translations.
+        """Compare greedy outputs token for token, and logits along PyTorch's outputs.
 
         Raises:
             VerificationError: a logit or a generated token differs. A token may differ where
@@ -159,7 +159,7 @@ class TranslatorGraphs(TaskGraphs):
                 sentences += 1
                 tokens += len(want)
                 if want.tolist() != list(got):
-                    # Logits are of the scored tokens alone, in the order of their indices.
+                    # Logits are of the scored tokens only, in the order of their indices.
                     columns = [runtime.tokens.indices(np.array(t)).tolist() for t in (want, got)]
                     require_tie(columns[0], columns[1], wanted[row])
                     ties += 1
@@ -169,7 +169,7 @@ class TranslatorGraphs(TaskGraphs):
         return [logit_check(differences), translation_check(tokens, sentences, ties, note)]
 
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
-        """Logits and most probable tokens along PyTorch's own greedy translations."""
+        """Compare logits and most probable tokens along PyTorch's greedy outputs."""
         differences: list[float] = []
         same: list[bool] = []
         for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
@@ -240,14 +240,14 @@ class TranslatorGraphs(TaskGraphs):
         ctranslate2.write_translator(network, directory, BASE)
         checks = ctranslate2.verify_translator(network, directory, batches)
         TokenizerProbe.of(network.checkpoint, ()).check_saved(directory)
-        if precision != BASE:  # the same weights, rounded
+        if precision != BASE:  # replaced by the same weights, rounded
             ctranslate2.write_translator(network, directory, precision)
         return checks
 
 
 @torch.no_grad()
 def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -> Expected:
-    """PyTorch's greedy translations of a batch, and its logits along them.
+    """PyTorch's greedy outputs for a batch, and its logits along them.
 
     Args:
         ids: of the tokens that the decoder scores.
@@ -260,7 +260,7 @@ def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -
     with restricted(model, ids.tolist()):
         tokens = generate(model, inputs, num_beams=1, **longest)
     given = {**inputs, "decoder_input_ids": tokens[:, :-1]}
-    # A row at a time: logits of all tokens take as much memory as a small model.
+    # Row by row, since logits of all tokens take as much memory as a small model.
     rows = ({n: value[row : row + 1] for n, value in given.items()} for row in range(len(tokens)))
     logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]  # [steps, ids] each
     arrays = {name: value.numpy() for name, value in inputs.items()}
@@ -268,23 +268,23 @@ def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -
 
 
 def _most_steps(settings: Generation, sources: Any) -> int:
-    """Tokens that a translation is compared for.
+    """Largest number of tokens to compare.
 
     Args:
         sources: [rows, tokens].
     """
-    # A checkpoint may ask for more tokens than its decoder has positions for.
+    # A checkpoint's limit may exceed the decoder's positions.
     return min(settings.limit, _COMPARED + 2 * sources.shape[1])
 
 
 def _along_greedy(
     expected: Sequence[Expected], runtime: Translator
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array]]:
-    """Both runtimes' logits along PyTorch's greedy translations of each batch.
+    """Both runtimes' logits along PyTorch's greedy outputs for each batch.
 
     Yields:
-        The sources; PyTorch's tokens, [rows, steps + 1], with the one it starts with; its logits
-        and the runtime's, [rows, steps, tokens that the runtime scores].
+        The sources; PyTorch's tokens, [rows, steps + 1], including the start token; its logits and
+        the runtime's, [rows, steps, tokens that the runtime scores].
     """
     for batch in expected:
         assert batch.tokens is not None
@@ -293,20 +293,20 @@ def _along_greedy(
 
 
 def _difference(answers: Array, wanted: Array, actual: Array, runtime: Translator) -> float:
-    """Relative difference of both runtimes' logits along a batch's translations.
+    """Relative difference of both runtimes' logits along a batch's outputs.
 
-    Only up to the first padding: a model with random weights may go on behind it, and M2M100 in
-    PyTorch then counts positions otherwise without a cache than with one.
+    Only up to the first padding: a model with random weights may generate tokens after it, for
+    which M2M100 in PyTorch counts positions differently with and without a cache.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
     steps = _reads_tokens(answers[:, :-1], ends).sum(axis=1)
-    cut = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
-    return relative_difference(*cut)
+    parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
+    return relative_difference(*parts)
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
     """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
     ended = np.isin(tokens, list(end_ids))
     ended[:, 0] = False
-    # Neither an end token nor the padding behind it.
+    # False from the first end token on.
     return np.cumsum(ended, axis=1) == 0

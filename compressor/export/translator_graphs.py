@@ -55,13 +55,13 @@ class DecoderStep(nn.Module):
         past: list[Tensor],
     ) -> list[Tensor]:
         state = StepState(position, by_layer(self.cross, cross), by_layer(self.decoder_self, past))
-        # Given a mask of four dimensions, transformers makes none; the one token sees all others.
+        # A mask of four dimensions replaces transformers' own; the one token attends to all others.
         unmasked = torch.zeros(1, 1, 1, 1)
         source_mask = unmasked if attention_mask is None else additive_mask(attention_mask)
         width = self.output.weight.shape[1]
         hidden = state.decode(self.decoder, input_ids, unmasked, source_mask, width)
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
-        # The best token is an output too: greedy search then reads one number per row, and the
+        # The best token is an output too, so that greedy search reads one number per row, and the
         # logits stay on the GPU.
         present = [x for i in self.decoder_self for x in state.present[i]]
         return [logits, best_tokens(logits), *present]
@@ -70,13 +70,13 @@ class DecoderStep(nn.Module):
 def export_encoder(
     graph: TranslatorEncoder, path: Path, hidden: str = "encoder_hidden_state"
 ) -> None:
-    """Write the encoder, which also makes the keys and values of the cross-attention.
+    """Write the encoder, which also computes the keys and values of the cross-attention.
 
     Args:
         hidden: name of the output with its hidden states.
     """
     names = ["input_ids", "attention_mask"]
-    # The tracer takes sizes of 0 and 1 for fixed.
+    # The tracer treats sizes of 0 and 1 as fixed.
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
     outputs = [hidden, *cache_names("cross", [x.index for x in graph.cross.used])]
@@ -86,12 +86,12 @@ def export_encoder(
 def export_decoder(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask, tokens: list[int] | None, path: Path
 ) -> None:
-    """Write one decoding step; `tokens` are those it scores, None: all."""
+    """Write one decoding step, which scores `tokens` (None: all)."""
     used = {kind: with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
     cross, decoder_self = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
     memory, memory_dims = example_caches(used["cross"], mask, 5, SOURCE)
     past, past_dims = example_caches(used["decoder_self"], mask, 3, PAST)
-    # Without cross-attention nothing reads it, so it is no input of the graph.
+    # Without cross-attention nothing reads it, so it is not an input of the graph.
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     # The position is the length of the past above.
     example = (torch.ones(2, 1, dtype=torch.long), torch.tensor([3]), source_mask, memory, past)
@@ -114,7 +114,7 @@ def export_decoder(
 def example_caches(
     sublayers: Sequence[Sublayer], mask: Mask, length: int, dim: Any
 ) -> tuple[list[Tensor], list[dict[int, Any]]]:
-    """Keys and values to trace with, [2, heads, length, head_dim], and what is dynamic of them.
+    """Keys and values to trace with, [2, heads, length, head_dim], and their dynamic dimensions.
 
     Args:
         dim: name of the length.

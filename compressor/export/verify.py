@@ -1,4 +1,4 @@
-"""What the checks of exported graphs share: the runtime must answer as PyTorch does."""
+"""Shared code of the checks that exported graphs give PyTorch's outputs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from compressor.errors import VerificationError
 from compressor.results import Check
 
-# The two libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per
-# layer. A wrong head count or mask causes 1e-2 and more.
+# The libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per layer.
+# A wrong head count or mask causes 1e-2 and more.
 EXPORT_TOLERANCE = 1e-4
 
 
 class Spooled:
-    """An array that is kept in a temporary file."""
+    """An array in a temporary file."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._shape, self._dtype = array.shape, array.dtype
-        self._file = TemporaryFile()  # noqa: SIM115 - gone when nothing refers to it any more
+        self._file = TemporaryFile()  # noqa: SIM115 - deleted with this object
         self._file.write(np.ascontiguousarray(array).data)
 
     def read(self) -> NDArray[Any]:
@@ -33,13 +33,13 @@ class Spooled:
 
 @dataclass(frozen=True)
 class Expected:
-    """What PyTorch answers to one ragged batch.
+    """PyTorch's outputs for one ragged batch.
 
     Args:
-        inputs: of the batch, as the runtime takes them.
-        logits: [rows, ...], kept in a file: a translator's may be as large as the model.
-        tokens: of the answers with the one that they start with, [rows, steps + 1]; None where
-            there are no decoders.
+        inputs: of the batch, for the runtime.
+        logits: [rows, ...], in a file, since a translator's may be as large as the model.
+        tokens: generated tokens including the start token, [rows, steps + 1]; None without a
+            decoder.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -48,42 +48,42 @@ class Expected:
 
 
 def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONNX") -> None:
-    """Raise VerificationError unless two token sequences part at a tie of PyTorch's logits.
+    """Raise VerificationError unless two token sequences first differ at a tie of PyTorch's logits.
 
     Args:
         logits: [steps, vocabulary] of PyTorch along `want`, an array or a tensor.
-        engine: what answered.
+        engine: name of the engine.
     """
     step = next(
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
         min(len(want), len(got)),
     )
-    # Where one is only longer, no two tokens can be compared, and it is no tie.
+    # If one is only longer, there are no two tokens to compare, and it is no tie.
     if step < min(len(want), len(got)):
         row = np.asarray(logits[step])  # [vocabulary]
         gap = float(row[want[step]] - row[got[step]])
         if abs(gap) <= EXPORT_TOLERANCE * float(np.abs(row).max()):
             return
     raise VerificationError(
-        f"the {engine} model differs from PyTorch at token {step + 1} of a calibration row's "
-        "answer; please report this with the checkpoint's name",
+        f"the {engine} model differs from PyTorch at token {step + 1} of the output for a "
+        "calibration row; please report this with the checkpoint's name",
         id=f"{engine.lower()}-translation-differs",
     )
 
 
 def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: int = 12) -> None:
-    """Raise VerificationError unless a decoder that is left alone says what it says step by step.
+    """Raise VerificationError unless generation on the device equals generation step by step.
 
     Args:
         runtime: of an encoder-decoder that `feeds_back` its tokens on the device.
         inputs: of a batch.
-        length: of the answers, whatever their tokens are.
+        length: number of tokens to generate.
     """
     steps = min(length, runtime.artifact.generation.limit)
     if runtime.generate(inputs, forced_length=steps) != runtime.stepwise(inputs, steps):
         raise VerificationError(
-            f"the {runtime.precision} decoder on {runtime.ran_by} chooses other tokens by itself "
-            "than step by step; please report this with the checkpoint's name",
+            f"the {runtime.precision} decoder on {runtime.ran_by} generates other tokens on the "
+            "device than step by step; please report this with the checkpoint's name",
             id="fed-back-tokens-differ",
         )
 
@@ -91,17 +91,17 @@ def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: i
 def translation_check(
     tokens: int, rows: int, ties: int, note: str = "", engine: str = "ONNX"
 ) -> Check:
-    """The check that all answers equal PyTorch's, up to ties that `require_tie` has allowed.
+    """The check that all outputs equal PyTorch's, except for ties that `require_tie` accepts.
 
     Args:
-        tokens, rows: how many were compared.
-        ties: rows that differ from a tie on.
-        note: what else is worth saying.
-        engine: what answers.
+        tokens, rows: numbers of those compared.
+        ties: number of rows that differ after a tie.
+        note: more text.
+        engine: name of the engine.
     """
     detail = f"{tokens} greedy tokens of {rows} rows{note}"
     if ties:
-        detail += f"; {ties} rows differ from a tie of two logits on"
+        detail += f"; {ties} rows differ after a tie of two logits"
     return Check(
         name=f"{engine} generates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
     )
@@ -110,11 +110,11 @@ def translation_check(
 def relative_difference(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays [rows, ...] as a share of the largest expected value.
 
-    Row by row, without copies of the whole, so rows may differ in length; NaN wins.
+    Computed row by row, without copies of the whole; rows may differ in length; NaN if any is NaN.
     """
     pairs = zip(actual, expected, strict=True)
     largest, difference = np.max(
-        [(np.abs(want).max(), np.abs(found - want).max()) for found, want in pairs], axis=0
+        [(np.abs(want).max(), np.abs(got - want).max()) for got, want in pairs], axis=0
     )
     return float(difference / max(largest, 1e-12))
 
@@ -123,13 +123,13 @@ def logit_check(differences: Sequence[float], provider: str = "") -> Check:
     """The check of the logits, from the relative difference of each batch.
 
     Args:
-        provider: that computed them, if that is worth saying.
+        provider: that computed them, for the detail.
 
     Raises:
         VerificationError: one exceeds `EXPORT_TOLERANCE`.
     """
-    worst = float(np.max(differences))  # NaN wins, unlike with Python's max
-    # Written so that NaN is refused, too.
+    worst = float(np.max(differences))  # NaN if any is, unlike Python's max
+    # Written so that NaN raises, too.
     if not worst <= EXPORT_TOLERANCE:
         raise VerificationError(
             f"the ONNX model's logits differ from PyTorch's by {worst:.2e} of the largest logit "

@@ -1,10 +1,10 @@
-"""The tokens that a translation can consist of: the only ones that a decoder has to score.
+"""The tokens that an output can contain, which are the only ones that a decoder must score.
 
-A Marian vocabulary is the union of the pieces of two SentencePiece models, one per language.
-Tokenizing a target text never gives a piece that only the source's model has, so in training no
-such piece had to be predicted. Still the model scores each of them at every step. The exported
-decoder has rows for the other tokens only, in its embedding table and in its output layer. Given
-text in the target language, tokens that never occur there are left out too.
+A Marian vocabulary is the union of the pieces of two SentencePiece models, one per language. Target
+texts never contain pieces of the source's model alone, so the model was never trained to predict
+them, but scores each of them at every step. The exported decoder has rows for the other tokens
+only, in its embedding table and in its output layer. Given text in the target language, tokens that
+do not occur in it are left out too.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-# Leaving out less than this share of the vocabulary is not worth a second numbering of tokens.
+# Least share of the vocabulary to leave out, which justifies a second numbering of tokens.
 MIN_SAVING = 0.05
-# Tokens in a block of `best_tokens` at least: smaller blocks save no time.
+# Least number of tokens in a block of `best_tokens`: smaller blocks save no time.
 MIN_BLOCK_WIDTH = 16
 
 
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
-    """Ids of the tokens that a translation can consist of, ascending; None: all tokens.
+    """Ids of the tokens that an output can contain, ascending; None: all tokens.
 
-    Left out are pieces of `source.spm` that `target.spm` lacks. A piece that consists only of
-    characters unknown to `target.spm` stays, because unknown characters of a target text are looked
-    up in the vocabulary as they are. A few other pieces stay too, so that `best_tokens` can divide
-    the tokens into blocks.
+    Pieces of `source.spm` that `target.spm` lacks are left out. A piece with only characters
+    unknown to `target.spm` is kept, because unknown characters of a target text are looked up in
+    the vocabulary. A few other pieces are kept so that `best_tokens` can divide the tokens into
+    blocks.
 
     Args:
-        seen: ids of the tokens of target texts. Other tokens are left out as well, except special
-            tokens, those that the generation settings name, and tokens of a single character or
-            byte, from which every text can still be composed.
+        seen: ids of the tokens of target texts. Other tokens are left out too, except special
+            tokens, those in the generation settings, and tokens of a single character or byte, so
+            that every text can still be generated.
     """
     tokenizer = checkpoint.tokenizer
     ids: dict[str, int] = tokenizer.get_vocab()
     kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
     if seen is not None:
         kept &= {*seen, *_always_kept(checkpoint), *(ids[x] for x in ids if is_short(x))}
-    # All tokens need no file with their numbers, and no look-up in the search.
+    # With all tokens, no file of ids and no lookup in the search are needed.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `_block_width` can divide
@@ -61,7 +61,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
 
 
 def _source_only(tokenizer: Any) -> set[str]:
-    """Pieces that tokenizing a target text never gives, by the tokenizer's two models."""
+    """Pieces that target texts never contain, from the tokenizer's two models."""
     if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
         return set()
     source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
@@ -76,7 +76,7 @@ def _special(tokenizer: Any) -> set[str]:
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
-    """Special tokens, and those that the search inserts by itself."""
+    """Special tokens, and those that the search inserts."""
     settings = generation_settings(checkpoint.model)
     names = ("decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id")
     inserted: set[Any] = set()
@@ -119,7 +119,7 @@ class OutputLayer(nn.Module):
         if tokens is not None:
             self.weight = nn.Parameter(self.weight.detach()[tokens])
             self.bias = self.bias.detach()[tokens]
-        # Zero in models that were trained in transformers: adding it would write all logits again.
+        # Zero in models that were trained in transformers: then it is not added, to save a pass.
         self.biased = bool(self.bias.any())
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -131,8 +131,8 @@ class OutputLayer(nn.Module):
 def best_tokens(logits: Tensor) -> Tensor:
     """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows].
 
-    First the block that it is in, then the index there. onnxruntime's ArgMax reads numbers one by
-    one; its ReduceMax reads several at once and is about three times as fast.
+    First the block, then the index within it. onnxruntime's ArgMax is not vectorized; its ReduceMax
+    is, and is about three times as fast.
     """
     tokens = logits.shape[-1]
     width = _block_width(tokens)
@@ -147,7 +147,7 @@ def best_tokens(logits: Tensor) -> Tensor:
 def _block_width(tokens: int) -> int | None:
     """The largest divisor up to the square root of `tokens`; None below `MIN_BLOCK_WIDTH`.
 
-    The slow ArgMax then reads few numbers, both over the blocks and in the best one.
+    The slow ArgMax then reads few values, both over the blocks and in the best one.
     """
     root = math.isqrt(tokens)
     width = next(width for width in range(root, 0, -1) if tokens % width == 0)
@@ -158,23 +158,23 @@ class _ScaledEmbedding(nn.Embedding):
     """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
 
     def __init__(self, rows: Tensor, scale: float) -> None:
-        # On "meta" no table is drawn at random that is replaced at once.
+        # On "meta", no table is initialized before it is replaced.
         super().__init__(rows.shape[0], rows.shape[1], device="meta")
         self.weight = rows
         self.scale = float(scale)
 
     def forward(self, input: Tensor) -> Tensor:
         """[batch, tokens] -> [batch, tokens, width]"""
-        found = super().forward(input)
-        return found if self.scale == 1 else found * self.scale
+        rows = super().forward(input)
+        return rows if self.scale == 1 else rows * self.scale
 
 
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
-    """Inside this context the decoder reads indices into `tokens` instead of ids.
+    """Within the context, the decoder's inputs are indices into `tokens` instead of ids.
 
-    Its embedding table is the output layer's where the model ties the two, so that the graph stores
-    it once. Copies of rows are freed at the end.
+    If the model ties its embedding table to the output layer, both share one table, so the graph
+    stores it once. Copies of rows are freed at the end.
     """
     decoder = model.get_decoder()
     original = decoder.embed_tokens
@@ -193,7 +193,7 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
 
 @contextmanager
 def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
-    """Inside this context the PyTorch model gives other tokens than these a probability of 0."""
+    """Within the context, the PyTorch model gives all other tokens a probability of 0."""
     projection = model.get_output_embeddings()
     left_out = torch.ones(projection.out_features, dtype=torch.bool)
     left_out[list(tokens)] = False  # [vocabulary]
@@ -206,7 +206,7 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
 
 
 def bias_of(model: Any) -> Tensor:
-    """What is added to the logits, [tokens]; zeros where there is nothing."""
+    """The bias of the logits, [tokens]; zeros without one."""
     name = architecture_of(model).logits_bias
     weight: Tensor = model.lm_head.weight
     bias: Tensor = weight.new_zeros(1, len(weight)) if name is None else getattr(model, name)

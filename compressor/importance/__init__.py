@@ -29,13 +29,13 @@ TrainedWeights = Literal["none", "encoder", "all"]
 
 
 class UnitMethod(Options):
-    """How the units to keep are found: the options of a method, and what is known of it.
+    """A method that chooses the units to keep: its options, and what it needs.
 
     Args:
-        learns: it learns a mask, instead of scoring units.
-        needs_rows: it looks at calibration rows; otherwise at the weights alone, or at nothing.
-        needs_answers: it looks at right answers, or at the largest logit.
-        takes_penalty: a penalty on open gates may stand in place of the number of units to keep.
+        learns: whether it learns a mask instead of scoring units.
+        needs_rows: whether it reads calibration rows; otherwise at most the weights.
+        needs_answers: whether it uses labels, or the largest logit.
+        takes_penalty: whether a penalty on open gates can replace the number of units to keep.
     """
 
     panel: ClassVar[str] = "Method"
@@ -49,7 +49,7 @@ class UnitMethod(Options):
 
     @property
     def trained_weights(self) -> TrainedWeights:
-        """Which weights are trained along."""
+        """Which weights are trained together with the mask."""
         return "none"
 
     @property
@@ -58,14 +58,14 @@ class UnitMethod(Options):
         return False
 
     def check_units(self, units: Set[Units]) -> None:
-        """Raise `UsageError` if the method is not for such units."""
+        """Raise `UsageError` if the method cannot handle such units."""
 
     def check_task(self, task: Task) -> None:
-        """Raise `UsageError` if the method is not for models of the task."""
+        """Raise `UsageError` if the method cannot handle models of the task."""
         if self.needs_answers and not task.has_answers:
             raise UsageError(
-                f"--method {self.name} goes by right answers or by the largest logit, and models "
-                f"for {task.name} have neither; use another method, such as second-order",
+                f"--method {self.name} needs labels or the largest logit, and models for "
+                f"{task.name} have neither; use another method, such as second-order",
                 id="method-for-other-tasks",
             )
 
@@ -74,15 +74,15 @@ class UnitMethod(Options):
 
         Args:
             keep: units to keep per pool.
-            full: of the model.
+            full: the model's mask with all units.
         """
 
 
 class ScoringMethod(UnitMethod):
-    """Gives every unit a score; without `NormalizedMethod` one that means the same in every layer.
+    """Gives every unit a score that is comparable across layers (but see `NormalizedMethod`).
 
     Args:
-        scores_neurons: and not heads alone.
+        scores_neurons: whether it scores neurons too, not heads alone.
     """
 
     scores_neurons: ClassVar[bool] = True
@@ -95,15 +95,15 @@ class ScoringMethod(UnitMethod):
         """What the scores of a sublayer are divided by.
 
         Args:
-            mixed: heads and neurons are scored together.
+            mixed: whether heads and neurons are scored together.
         """
         return "none"
 
     def check_units(self, units: Set[Units]) -> None:
         if "neurons" in units and not self.scores_neurons:
             raise UsageError(
-                f"--method {self.name} is about attention, which neurons have none of; use another "
-                "method, or prune heads alone (--prune heads, or --keep 0.5)",
+                f"--method {self.name} scores attention heads, not neurons; use another method, or "
+                "prune heads alone (--prune heads, or --keep 0.5)",
                 id="method-for-heads-alone",
             )
 
@@ -118,11 +118,11 @@ class NormalizedMethod(ScoringMethod):
     )
 
     def normalization(self, mixed: bool) -> Normalize:
-        return self.normalize or ("none" if mixed else "layer")  # mixed ones must be comparable
+        return self.normalize or ("none" if mixed else "layer")  # heads must compare with neurons
 
 
 class TokenwiseMethod(NormalizedMethod):
-    """Scores that are averaged over tokens or over examples."""
+    """Scores averaged over tokens or over examples."""
 
     per: Per = option(
         "token", help="Scores per token or per example; which one the papers have: docs/methods.md."
@@ -151,15 +151,15 @@ class ScoringJob:
 
     Args:
         layers: the sublayers whose units are scored.
-        mask: units already removed; they are gated to zero and score zero.
-        batches: calibration batches of `task` (see `compressor.tasks`); of several ranks
-            (`compressor.parallel`) each has those of its rows.
-        tokenizer: the checkpoint's, where tokens are read or written as text.
-        metric: the task's main metric of answers to all rows, in the order of the rows: its value
-            (0-100) and its signature. None where right answers are not known.
-        require_sight: raises `InputError` where the metric would see no loss: takes what asks, as
-            typed, and the answers with all units.
-        progress: called with (steps done, steps in all); a step is a batch, with `ablation` a pass.
+        mask: units already removed are gated to zero and score zero.
+        batches: calibration batches of `task` (see `compressor.tasks`); each rank
+            (`compressor.parallel`) has the batches of its own rows.
+        tokenizer: the checkpoint's, to encode and decode text.
+        metric: the task's main metric of outputs for all rows, in the order of the rows: its value
+            (0-100) and its signature. None without labels.
+        require_sight: raises `InputError` where the metric could show no loss; takes the option
+            that needs the metric, as typed, and the outputs with all units.
+        progress: called with (steps done, total steps); a step is a batch, with `ablation` a pass.
         report: called with lines for the user.
     """
 
@@ -179,7 +179,7 @@ class ScoringJob:
 
 @dataclass(frozen=True)
 class RawScores:
-    """What a method returns: scores per layer, the settings behind them, passes made."""
+    """A method's result: scores per layer, a signature of the settings, number of passes."""
 
     values: dict[str, list[float]]
     signature: str
@@ -188,7 +188,7 @@ class RawScores:
 
 
 def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
-    """Score every unit of some sublayers; the model is left as it was.
+    """Score every unit of some sublayers; the model does not change.
 
     Raises:
         UsageError: the method cannot score neurons.
@@ -197,7 +197,6 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
     from compressor.model.modes import evaluating  # imports torch
 
     method.check_units({units_of(layer.kind) for layer in scoring.layers})
-    method.check_task(scoring.task)
     normalize = method.normalization(len({layer.is_attention for layer in scoring.layers}) > 1)
     began = time.perf_counter()
     with evaluating(scoring.model):

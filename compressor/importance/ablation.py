@@ -1,10 +1,10 @@
 """Ablation, the oracle: how much worse is the model without this one unit?
 
 Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2. By default
-worse in the loss, which is smooth and needs no decoding; with `ablate="metric"` in the paper's own
-terms, BLEU of greedy translations or accuracy. It takes one pass per head and batch, and one more
-with all heads, of which `compressor.importance.ablation_runs` says what they cost. Neurons are
-ablated in blocks; each gets its part of what the block does.
+measured by the loss, which is smooth and needs no decoding; with `ablate="metric"` by the paper's
+BLEU of greedy translations or accuracy. Cost: one pass per head and batch, and one more with all
+heads (see `compressor.importance.ablation_runs`). Neurons are ablated in blocks; each neuron of a
+block gets an equal share of the block's effect.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Ablation(ScoringMethod):
         super().check_task(task)
         if self.measures_metric and not task.one_example_per_row:
             raise UsageError(
-                f"--ablate metric needs an answer to each row from one pass, and rows for "
-                f"{task.name} are read in parts; use --ablate loss",
+                f"--ablate metric needs one output per row from one pass, and rows for {task.name} "
+                "are split into parts; use --ablate loss",
                 id="method-for-other-tasks",
             )
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """How much the loss grows, or the metric falls, when a unit is gated to zero.
 
-        The loss in nats per real target token for translation, per row for classification; the
-        metric in points from 0 to 100. Negative where the model is better off without the unit.
-        "All units" are those that the mask has left. Comparable as they are.
+        The loss is in nats per real target token for translation, per row for classification; the
+        metric in points from 0 to 100. Negative where the model is better without the unit. The
+        baseline has all units that the mask keeps. Scores need no normalization.
 
         Raises:
-            UsageError: the metric is wanted, but the right answers are not known.
-            InputError: the metric of all units' answers is at its floor.
+            UsageError: the metric needs labels, which the rows do not have.
+            InputError: the baseline's metric is at its floor.
         """
         import torch
 
@@ -72,24 +72,24 @@ class Ablation(ScoringMethod):
 
 
 def _by_loss(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
-    """Values of each unit, or of the first one of its block, and their signature."""
+    """Value of each unit (of a block of neurons: of the first), and the signature."""
     import torch
 
     from compressor import parallel
     from compressor.importance.ablation_runs import silenced
 
     increases = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
-    terms, whole = 0, torch.tensor(0.0)
+    terms, baseline = 0, torch.tensor(0.0)
 
     def loss(batch: Batch) -> Tensor:
         return scoring.task.loss(scoring.model, batch)
 
     for batch, unit, value in silenced(scoring, scoring.layers, scoring.layers, loss):
         if unit is None:
-            whole = value
+            baseline = value
             terms += scoring.task.loss_terms(batch)
         else:
-            increases[unit[0]][unit[1]] += (value - whole).cpu()
+            increases[unit[0]][unit[1]] += (value - baseline).cpu()
     parallel.add_up(*increases.values())
     terms = parallel.total(terms)
     values = {name: (increase / terms).tolist() for name, increase in increases.items()}
@@ -98,17 +98,16 @@ def _by_loss(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
 
 def _by_metric(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
     """As `_by_loss`."""
-    from compressor.importance.ablation_runs import answers_without_units
+    from compressor.importance.ablation_runs import outputs_without_units
 
     if scoring.metric is None:
         raise UsageError(
-            "--ablate metric needs rows with their right answers; give --calibration",
-            id="references-missing",
+            "--ablate metric needs rows with labels; give --calibration", id="references-missing"
         )
-    whole, silenced = answers_without_units(scoring, scoring.layers)
-    scoring.require_sight("--ablate metric", whole)
-    dense, signature = scoring.metric(whole)
+    baseline, ablated = outputs_without_units(scoring, scoring.layers)
+    scoring.require_sight("--ablate metric", baseline)
+    dense, signature = scoring.metric(baseline)
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
-    for (name, unit), answers in silenced.items():
-        values[name][unit] = dense - scoring.metric(answers)[0]
+    for (name, unit), outputs in ablated.items():
+        values[name][unit] = dense - scoring.metric(outputs)[0]
     return values, f"decrease:{signature}"

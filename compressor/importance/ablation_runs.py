@@ -1,9 +1,8 @@
 """Runs of a model with units gated to zero one at a time, or all others of their sublayer.
 
-Transformer layers below a head's do not change with it and are not computed again, which saves
-about half of the work (of answers that a decoder searches for, all that the encoder has in common:
-the decoder sees other tokens each time). Neurons are gated `BLOCK` at a time, in the order in which
-they stand.
+Transformer layers below the ablated head do not change and are not computed again, which saves
+about half of the work. In generation this holds for the encoder alone: the decoder sees other
+tokens each time. Neurons are gated `BLOCK` at a time, in their stored order.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
 
 BLOCK = 32  # neurons
-Unit = tuple[str, int]  # layer name, unit (of a block of neurons: the first)
+Unit = tuple[str, int]  # layer name, unit (the first one of a block of neurons)
 Value = TypeVar("Value")
 
 
 @torch.no_grad()
 def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
-    """The mean loss with each head the only one of its layer, in nats as in `Ablation`.
+    """The mean loss with each head as the only one of its layer, in nats as in `Ablation`.
 
     Returns:
-        Layer name -> a loss for every head; infinite where the mask has removed the head.
+        Layer name -> a loss per head; infinite for heads that the mask removes.
     """
     totals, terms = {layer.name: [0.0] * layer.units for layer in scoring.layers}, 0
 
@@ -53,33 +52,32 @@ def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
 
 
 @torch.no_grad()
-def answers_without_units(
+def outputs_without_units(
     scoring: ScoringJob, layers: Sequence[Sublayer], num_beams: int | None = None
 ) -> tuple[list[str], dict[Unit, list[str]]]:
-    """What the model answers with all units, and without each unit of some layers alone.
+    """The model's outputs with all units of the mask, and without each unit of some layers.
 
     Args:
-        scoring: its mask says which units "all" are; only those are looked at.
         layers: the layers whose units are gated to zero, one at a time.
         num_beams: beam width of a translator; None is greedy search.
 
     Returns:
-        Answers in the order of the rows; (layer name, unit) -> answers.
+        Outputs in the order of the rows; (layer name, unit) -> outputs.
     """
-    answers: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> answer
+    outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
     encoder = [layer for layer in scoring.layers if layer.kind.startswith("encoder")]
 
     def predict(batch: Batch) -> list[str]:
         return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)
 
     for batch, unit, texts in silenced(scoring, layers, encoder, predict):
-        answers.setdefault(unit, {}).update(zip(batch.rows, texts, strict=True))
-    for others in parallel.gather(answers):
-        for key, rows in others.items():
-            answers.setdefault(key, {}).update(rows)
-    ordered = {unit: [rows[row] for row in sorted(rows)] for unit, rows in answers.items()}
-    whole = ordered.pop(None)
-    return whole, {unit: texts for unit, texts in ordered.items() if unit is not None}
+        outputs.setdefault(unit, {}).update(zip(batch.rows, texts, strict=True))
+    for of_rank in parallel.gather(outputs):
+        for unit, rows in of_rank.items():
+            outputs.setdefault(unit, {}).update(rows)
+    ordered = {unit: [rows[row] for row in sorted(rows)] for unit, rows in outputs.items()}
+    baseline = ordered.pop(None)
+    return baseline, {unit: texts for unit, texts in ordered.items() if unit is not None}
 
 
 def blocks_of(scoring: ScoringJob, layer: Sublayer) -> list[list[int]]:
@@ -101,12 +99,12 @@ def silenced(
     *,
     alone: bool = False,
 ) -> Iterator[tuple[Batch, Unit | None, Value]]:
-    """What `run` gives for each batch with all units (None), then without each unit of `layers`.
+    """Results of `run` for each batch with all units (None), then without each unit of `layers`.
 
     Args:
-        recorded: attention layers around which the Transformer layers may be skipped when nothing
-            below the unit has changed.
-        alone: silence all other units of the layer instead.
+        recorded: sublayers whose Transformer layers may return their recorded output while they
+            are below the ablated unit.
+        alone: gate all other units of the layer to zero instead.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
     paths = {layer.layer_path for layer in recorded}
@@ -114,10 +112,10 @@ def silenced(
     for batch in scoring.batches:
         batch = batch.to(scoring.device)
         with gated(model, scoring.layers, gates), returned(model, paths) as outputs:
-            whole = run(batch)
-        yield batch, None, whole
+            baseline = run(batch)
+        yield batch, None, baseline
         scoring.progress(done := done + 1, total)
-        order = list(outputs)  # as the model runs them
+        order = list(outputs)  # in order of execution
         for layer in layers:
             path = layer.layer_path
             below = order[: order.index(path)] if path in order else order

@@ -1,8 +1,8 @@
-"""Attention probabilities of every head, computed beside the forward pass.
+"""Attention probabilities of every head.
 
 They are computed from the outputs of the query and key projections, so the model keeps its own
-attention kernel. Where scores are more than products of queries and keys, the model computes its
-attention step by step, and the probabilities are what its own softmax returns.
+attention kernel. Where scores are more than products of queries and keys, the model runs with
+eager attention, and the probabilities are the outputs of its own softmax.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compressor.model.sublayers import Kind, Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
 
-# (layer, probabilities [batch, heads, queries, keys], which keys a query sees [batch or 1, 1,
+# (layer, probabilities [batch, heads, queries, keys], visible keys of each query [batch or 1, 1,
 # queries or 1, keys], batch) -> None
 Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
@@ -34,22 +34,22 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
     """Run all batches forward and call `visit` once per layer and batch.
 
     Returns:
-        The number of batches on all ranks: that many forward passes were made.
+        The number of forward passes, which is that of the batches on all ranks.
     """
     model, total = scoring.model, len(scoring.batches)
-    watch: Callable[[], AbstractContextManager[Any]] = partial(_softmax_outputs, model)
-    take: Callable[..., None] = _take
+    record: Callable[[], AbstractContextManager[Any]] = partial(_softmax_outputs, model)
+    visit_layer: Callable[..., None] = _visit_softmax
     if architecture_of(model).plain_scores:
         paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
-        watch, take = partial(returned, model, paths), _attend
+        record, visit_layer = partial(returned, model, paths), _visit_products
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
         with (
             gated(model, scoring.layers, mask_gates(scoring.mask)),
-            watch() as seen,
+            record() as recorded,
             hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    partial(take, x, seen, batch, visit)
+                    partial(visit_layer, x, recorded, batch, visit)
                 )
                 for x in scoring.layers
             ),
@@ -61,7 +61,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
 
 @contextmanager
 def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
-    """Have the model compute its attention step by step while the context lasts."""
+    """Record softmax outputs of the model, which uses eager attention within the context."""
     kernel = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -72,7 +72,7 @@ def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
 
 
 class _SoftmaxOutputs(TorchFunctionMode):
-    """Keeps the last output of a softmax while the context lasts."""
+    """Keeps the last output of a softmax within the context."""
 
     last: Tensor
 
@@ -85,30 +85,32 @@ class _SoftmaxOutputs(TorchFunctionMode):
         return result
 
 
-def _take(layer: Sublayer, softmax: _SoftmaxOutputs, batch: Batch, visit: Visit, *_: Any) -> None:
-    visit(layer, softmax.last.float(), _seen_keys(batch, layer.kind), batch)
+def _visit_softmax(
+    layer: Sublayer, softmax: _SoftmaxOutputs, batch: Batch, visit: Visit, *_: Any
+) -> None:
+    visit(layer, softmax.last.float(), _visible_keys(batch, layer.kind), batch)
 
 
-def _attend(
+def _visit_products(
     layer: Sublayer, projected: dict[str, Tensor], batch: Batch, visit: Visit, *_: Any
 ) -> None:
     query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
-    seen = _seen_keys(batch, layer.kind)
-    visit(layer, _probabilities(layer, query, key, seen), seen, batch)
+    visible = _visible_keys(batch, layer.kind)
+    visit(layer, _probabilities(layer, query, key, visible), visible, batch)
 
 
-def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(head_dim)) over the seen keys, [batch, heads, queries, keys]."""
+def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(head_dim)) over the visible keys, [batch, heads, queries, keys]."""
     heads = (layer.units, layer.unit_width)
     q, k = (x.float().unflatten(-1, heads).transpose(1, 2) for x in (query, key))
     scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
-    return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
+    return torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
 
 
-def _seen_keys(batch: Batch, kind: Kind) -> Tensor:
-    """Which keys a query may attend to, bool, broadcastable to [batch, heads, queries, keys]."""
+def _visible_keys(batch: Batch, kind: Kind) -> Tensor:
+    """The keys that each query attends to, bool, broadcastable to [batch, heads, queries, keys]."""
     if kind != "decoder_self":
         return batch["attention_mask"].bool()[:, None, None]
     ids = batch["decoder_input_ids"]
     square = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-    return square.tril()[None, None]  # padding is on the right, where no real query looks
+    return square.tril()[None, None]  # padding is on the right of every real query

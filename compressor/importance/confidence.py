@@ -21,7 +21,7 @@ _BOUNDARIES = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 
 
 class Confidence(NormalizedMethod):
-    """Mean of the head's largest attention weight; of heads alone."""
+    """Mean of the head's largest attention weight; heads only."""
 
     scores_neurons: ClassVar[bool] = False
 
@@ -30,9 +30,8 @@ class Confidence(NormalizedMethod):
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean over real query tokens of the largest attention weight, between 0 and 1.
 
-        Excluded are the tokenizer's `boundary_ids`, as queries (they are not averaged over) and as
-        keys (a weight on one of them is not the largest; the other weights stay as they are).
-        Queries that see nothing else do not count either.
+        The tokenizer's `boundary_ids` are excluded as queries and as keys (without renormalizing
+        the other weights). Queries that attend to boundary tokens only are excluded too.
 
         Raises:
             InputError: no token is left to average over.
@@ -47,12 +46,12 @@ class Confidence(NormalizedMethod):
         excluded = sorted(boundary_ids(scoring.tokenizer))
         special = torch.tensor(excluded, dtype=torch.long, device=scoring.device)
 
-        def add(layer: Sublayer, probabilities: Tensor, seen: Tensor, batch: Batch) -> None:
+        def add(layer: Sublayer, probabilities: Tensor, visible: Tensor, batch: Batch) -> None:
             query_ids, key_ids = _token_ids(batch, layer.kind)
-            admitted = seen & ~torch.isin(key_ids, special)[:, None, None]  # as `seen`
+            included = visible & ~torch.isin(key_ids, special)[:, None, None]  # as `visible`
             counted = scoring.task.token_mask(batch, layer.kind) & ~torch.isin(query_ids, special)
-            counted = counted & admitted.any(-1).squeeze(1)  # [batch, queries]
-            largest = (probabilities * admitted).amax(-1)  # [batch, heads, queries]
+            counted = counted & included.any(-1).squeeze(1)  # [batch, queries]
+            largest = (probabilities * included).amax(-1)  # [batch, heads, queries]
             sums[layer.name] += (largest * counted[:, None]).sum((0, 2)).double().cpu()
             counts[layer.name] += int(counted.sum())
 
@@ -62,8 +61,8 @@ class Confidence(NormalizedMethod):
         for name, count in counts.items():
             if count == 0:
                 raise InputError(
-                    f"the calibration rows hold nothing but special tokens for {name}; give "
-                    "--method confidence rows with words",
+                    f"the calibration rows have only special tokens for {name}, and --method "
+                    "confidence needs words; give other rows",
                     id="calibration-without-words",
                 )
         values = {
@@ -76,8 +75,8 @@ class Confidence(NormalizedMethod):
 
 def boundary_ids(tokenizer: Any) -> frozenset[int]:
     """Ids of the tokens that mark where a text begins and ends: [CLS], [SEP], <s>, </s>."""
-    found = (getattr(tokenizer, name, None) for name in _BOUNDARIES)
-    return frozenset(int(token) for token in found if token is not None)
+    ids = (getattr(tokenizer, name, None) for name in _BOUNDARIES)
+    return frozenset(int(token) for token in ids if token is not None)
 
 
 def _token_ids(batch: Batch, kind: Kind) -> tuple[Tensor, Tensor]:

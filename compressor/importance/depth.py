@@ -1,11 +1,10 @@
 """Which whole Transformer layers to drop: those whose skipping changes the predictions least.
 
-A layer that is skipped is gone with its normalizations. What that costs is measured: the divergence
-KL(p_dense || p_skipped) over the calibration rows, the mean over the loss's terms, as in
-distillation. Layers go one at a time; after each, the others are measured anew without it.
+A layer is skipped with its normalizations. The change is the divergence KL(p_dense || p_skipped)
+over the calibration rows, the mean over the loss's terms, as in distillation. Layers are dropped
+one at a time; after each, the remaining ones are measured again.
 
-Cost: a forward pass over the rows for each layer that may go, and one of the dense model, for every
-layer that goes.
+Cost per dropped layer: a forward pass over the rows for each candidate, and one of the dense model.
 """
 
 from __future__ import annotations
@@ -31,32 +30,32 @@ def layers_to_drop(
     numbers: Mapping[str, int],
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda done, total: None,
-    gone: Collection[str] = (),
+    dropped: Collection[str] = (),
 ) -> dict[str, float]:
-    """The layers that go first, in this order, and the divergence in nats when each is gone.
+    """The layers to drop, in this order, and the divergence in nats after each.
 
     Args:
         model: dense.
         batches: of this rank, on the CPU.
-        numbers: stack (`encoder`, `decoder`) -> how many of its layers go.
-        progress: called with (layers found, layers in all).
-        gone: layers that went before.
+        numbers: stack (`encoder`, `decoder`) -> how many of its layers to drop.
+        progress: called with (layers chosen, layers in all).
+        dropped: layers that are dropped already.
     """
-    mask, found = Mask.full(sublayers).without_layers(gone), dict[str, float]()
+    mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
     left = dict(numbers)
-    stay = {"encoder.0"} if architecture_of(model).layers.first_stays(model.config) else set()
+    kept = {"encoder.0"} if architecture_of(model).layers.first_stays(model.config) else set()
     while any(left.values()):
-        out = mask.dropped | stay
-        names = [x for x in mask.layers() if x not in out and left.get(_stack(x), 0)]
+        excluded = mask.dropped | kept
+        names = [x for x in mask.layers() if x not in excluded and left.get(_stack(x), 0)]
         masks = [mask.without_layers([name]) for name in names]
-        sums = _divergences(model.to(device), sublayers, batches, task, masks, device)
-        progress(len(found) + 1, sum(numbers.values()))
-        least = int(sums.argmin())
+        means = _divergences(model.to(device), sublayers, batches, task, masks, device)
+        progress(len(chosen) + 1, sum(numbers.values()))
+        least = int(means.argmin())
         mask, name = masks[least], names[least]
         left[_stack(name)] -= 1
-        found[name] = float(sums[least])
+        chosen[name] = float(means[least])
     model.to("cpu")
-    return found
+    return chosen
 
 
 def _stack(layer: str) -> str:
@@ -76,13 +75,13 @@ def _divergences(
     sums = torch.zeros(len(masks), dtype=torch.float64)
     terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
     with evaluating(model):
-        for held in batches:
-            batch = held.to(device)
-            wanted = _predictions(model, batch, task)
+        for on_host in batches:
+            batch = on_host.to(device)
+            target = _predictions(model, batch, task)
             for number, mask in enumerate(masks):
                 with skipped(model, sublayers, mask):
-                    found = _predictions(model, batch, task)
-                sums[number] += float(task.divergence(found, wanted))
+                    predictions = _predictions(model, batch, task)
+                sums[number] += float(task.divergence(predictions, target))
     parallel.add_up(sums)
     return sums / terms
 
@@ -98,10 +97,10 @@ def divergence(
     """Mean divergence of a model's predictions from the dense one's, in nats per loss term."""
     total = 0.0
     with evaluating(model), evaluating(dense):
-        for held in batches:
-            batch = held.to(device)
-            wanted = _predictions(dense, batch, task)
-            total += float(task.divergence(_predictions(model, batch, task), wanted))
+        for on_host in batches:
+            batch = on_host.to(device)
+            target = _predictions(dense, batch, task)
+            total += float(task.divergence(_predictions(model, batch, task), target))
     terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
     return parallel.total(total) / terms
 

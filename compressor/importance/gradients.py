@@ -1,13 +1,13 @@
-"""One forward and one backward pass that see every unit's output and its gradient.
+"""Every unit's output and its gradient, from one forward and one backward pass.
 
-A unit is a slice a_h of the output projection's input; hooks there give a_h and dL/da_h for all
-units of all sublayers at once. No weight needs a gradient, so nothing is computed for them, and
-nothing is recorded before the first attention output.
+A unit is a slice a_h of the output projection's input; hooks on it give a_h and dL/da_h for all
+units of all sublayers at once. No weight requires a gradient, so autograd records nothing before
+the first attention output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,36 +16,40 @@ from compressor import parallel
 from compressor.importance import ScoringJob
 from compressor.model.modes import evaluating, frozen, hooks
 from compressor.model.sublayers import Sublayer
-from compressor.model.surgery import Hook
+from compressor.model.surgery import Hook, gated, mask_gates
 
 # (layer, output [batch, tokens, heads, head_dim], gradient of the same shape, real tokens
 # [batch, tokens]) -> None
 Visit = Callable[[Sublayer, Tensor, Tensor, Tensor], None]
 
 
-def visit_gradients(scoring: ScoringJob, visit: Visit) -> int:
+def visit_gradients(
+    scoring: ScoringJob, visit: Visit, layers: Sequence[Sublayer] | None = None
+) -> int:
     """Run the passes over all batches and call `visit` once per layer and batch.
 
-    The loss is the sum over the batch's tokens (or rows), so what a row contributes does not
-    depend on the rows it is batched with.
+    The loss is the sum over the batch's tokens (or rows), so a row's contribution does not depend
+    on the other rows of its batch.
+
+    Args:
+        layers: some of `scoring.layers` to visit; None: all.
 
     Returns:
-        The number of batches on all ranks: that many forward and that many backward passes were
-        made.
+        The number of batches on all ranks, which is that of the forward and of the backward passes.
     """
     model, total = scoring.model, len(scoring.batches)
-    kinds = {layer.kind for layer in scoring.layers}
-    with evaluating(model), frozen(model):
+    layers = scoring.layers if layers is None else layers
+    gates = gated(model, scoring.layers, mask_gates(scoring.mask))
+    with evaluating(model), frozen(model), gates:
         for done, batch in enumerate(scoring.batches, 1):
             batch = batch.to(scoring.device)
-            masks = {kind: scoring.task.token_mask(batch, kind) for kind in kinds}
-            watching = hooks(
+            visiting = hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    _hook(x, torch.tensor(scoring.mask.keep[x.name]), visit, masks[x.kind])
+                    _hook(x, visit, scoring.task.token_mask(batch, x.kind))
                 )
-                for x in scoring.layers
+                for x in layers
             )
-            with watching, torch.enable_grad():
+            with visiting, torch.enable_grad():
                 scoring.task.loss(model, batch).backward()
             scoring.progress(done, total)
     return parallel.total(total)
@@ -59,14 +63,11 @@ def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
     }
 
 
-def _hook(layer: Sublayer, keep: Tensor, visit: Visit, real: Tensor) -> Hook:
+def _hook(layer: Sublayer, visit: Visit, real: Tensor) -> Hook:
     def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         output = inputs[0]  # [batch, tokens, heads x head_dim]
         if not output.requires_grad:
             output = output.detach().requires_grad_()
-        if not keep.all():
-            gate = keep.to(output).repeat_interleave(layer.unit_width)
-            output = output * gate
         heads = output.detach().unflatten(-1, (layer.units, layer.unit_width))
 
         def receive(gradient: Tensor) -> None:

@@ -1,6 +1,6 @@
-"""Relevance as a gradient: of a model in which all that is not linear is a constant factor.
+"""Relevance as the gradient of a model whose nonlinear parts are constant factors.
 
-See `compressor.importance.relevance` for what these factors are.
+See `compressor.importance.relevance` for these factors.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from compressor.model.sublayers import parts_of
 from compressor.model.surgery import Hook
 from compressor.tasks import Batch
 
-# Their outputs become factors of what other projections let through: probabilities, and gates.
+# Projections whose outputs become constant factors: attention probabilities, and gates.
 _FACTORS = frozenset({"query", "key", "gate"})
 
 
 def add_batch(
     scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Add the shares of a batch; returns (positions or rows averaged over, backward passes)."""
+    """Add the shares of a batch; returns (positions or rows counted, backward passes)."""
     projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
     with _unit_outputs(scoring) as outputs, received(projection) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
@@ -58,14 +58,14 @@ def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator
         for position in range(positions):
             yield torch.autograd.grad(top[:, position].sum(), units, retain_graph=True)
         return
-    # A logit depends on the last hidden state of its own position alone, so that the way back
-    # through the vocabulary, the longest part of it, is gone once for all positions.
+    # A logit depends on the last hidden state of its own position alone, so one backward pass
+    # through the output projection, the most expensive part, serves all positions.
     (hidden,) = last  # [batch, positions, width]
     (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
     for position in range(positions):
-        own = torch.zeros_like(slope)
-        own[:, position] = slope[:, position]
-        yield torch.autograd.grad(hidden, units, own, retain_graph=position + 1 < positions)
+        at_position = torch.zeros_like(slope)
+        at_position[:, position] = slope[:, position]
+        yield torch.autograd.grad(hidden, units, at_position, retain_graph=position + 1 < positions)
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _unit_outputs(scoring: ScoringJob) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def linearized(model: nn.Module) -> Iterator[None]:
-    """The same outputs within the context, with such gradients."""
+    """Within the context, the model's outputs are the same and its gradients are relevance."""
     from transformers.activations import ACT2CLS
 
     kinds: Any = tuple(x[0] if isinstance(x, tuple) else x for x in ACT2CLS.values())
@@ -102,8 +102,7 @@ def linearized(model: nn.Module) -> Iterator[None]:
             handles.append(module.register_forward_hook(_fixed_norm))
         elif isinstance(module, kinds):
             handles.append(module.register_forward_hook(_activate))
-    # Of all sublayers, also where only some kinds are scored.
-    for layer in find_sublayers(model):
+    for layer in find_sublayers(model):  # all sublayers, also where only some kinds are scored
         for roles, path in layer.inputs.items():
             if not _FACTORS.isdisjoint(parts_of(roles)):
                 detach = partial(_detach_factors, parts_of(roles))
@@ -140,7 +139,7 @@ def _detach_factors(
 
 
 class _LinearTanh(TorchFunctionMode):
-    """RoBERTa's classification head calls tanh as a function, out of the reach of hooks."""
+    """RoBERTa's classification head calls tanh as a function, which hooks do not see."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -18,6 +18,6 @@ class Random(NormalizedMethod):
         import numpy as np
 
         rng = np.random.default_rng(scoring.seed)
-        # By the columns of a unit: where heads compete with neurons, both lose the same share.
+        # Scaled by the columns of a unit, so that heads and neurons lose the same share.
         values = {x.name: (rng.random(x.units) * x.unit_width).tolist() for x in scoring.layers}
         return RawScores(values, f"seed:{scoring.seed}")

@@ -1,18 +1,18 @@
 """Relevance: how much a head contributes to the top-1 logit, by layer-wise relevance propagation.
 
 Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A. Relevance starts
-at the largest logit and flows back in proportion to what every neuron contributes. With the
-basic rule (R_u = sum over v of W_uv u / (sum over u' of W_u'v u' + bias) R_v) that is gradient
-times input of a model in which all that is not linear is a constant factor: a head's relevance is
+at the largest logit and flows back in proportion to every neuron's contribution. With the basic
+rule (R_u = sum over v of W_uv u / (sum over u' of W_u'v u' + bias) R_v) this is gradient times
+input of a model whose nonlinear parts are constant factors: a head's relevance is
 a_h . d logit / d a_h. The constant factors are
 
 - attention probabilities: relevance passes through the values alone;
 - the standard deviation in layer normalization (subtracting the mean is linear);
 - f(x) / x at an activation f: relevance passes through unchanged.
 
-Where this differs from the paper: it also lets relevance flow through queries and keys (its
-released code has a switch for that) and weighs positive and negative contributions separately.
-It looks at what the model generates, this at teacher-forced target positions.
+The paper also lets relevance flow through queries and keys (its released code has a switch for
+that), weighs positive and negative contributions separately, and uses generated translations; here
+target positions are teacher-forced.
 
 Layer-wise relevance propagation is a patented technique. It is free for personal and scientific
 use; commercial use may need a license from the patent's holders.
@@ -40,11 +40,11 @@ class Relevance(TokenwiseMethod):
         absolute value divided by the sum of those of the layer's units, since signed ones can
         cancel to zero.
 
-        `per="token"` does that for the top-1 logit of every target position by itself, as the paper
-        does: one forward pass and as many backward passes as the batch's longest target has tokens.
-        `per="example"` does it for the sum of the example's top-1 logits, in one backward pass;
-        what a unit contributes to some positions and takes from others then cancels. A classifier
-        has one position, so there both are the same.
+        `per="token"` uses the top-1 logit of every target position by itself, as the paper does:
+        one forward pass and as many backward passes as the batch's longest target has tokens.
+        `per="example"` uses the sum of the example's top-1 logits, in one backward pass, where
+        contributions of opposite sign to different positions cancel. A classifier has one position,
+        so both are the same.
         """
         from compressor import parallel
         from compressor.importance.gradients import zeros

@@ -1,27 +1,26 @@
-"""Second order: the error that is left after the other units have made up for a removed one.
+"""Second order: the error that remains when the other units compensate for a removed one.
 
 Optimal Brain Surgeon (Hassibi & Stork 1993) for whole units, as in ZipLM (Kurtic et al. 2023).
-An output projection computes y = W x + b. When units S are cut, the columns of the units K that
-stay, and the bias, are solved for anew by least squares; what no repair can make up for is
+An output projection computes y = W x + b. When units S are removed, the columns of the kept units K
+and the bias are solved for again by least squares. The remaining error and the new weights are
 
     error(S) = tr(G . W_S (C_SS - C_SK C_KK^-1 C_KS) W_S^T),
-    repair:    W_K <- W_K + W_S C_SK C_KK^-1,
+    W_K <- W_K + W_S C_SK C_KK^-1,
 
-where C is the damped covariance of the inputs x and G = sum g g^T, g = dL/dy, measures in nats
-squared per row how much the loss cares. G makes layers and kinds of attention comparable.
+where C is the damped covariance of the inputs x, and G = sum g g^T, g = dL/dy, is the sensitivity
+of the loss in nats squared per row. G makes layers and kinds of attention comparable.
 
 Heads are removed one at a time, the one that adds the least error first, and after each removal
-the errors of the others are computed anew: this is the sublayer's removal order. A unit's score is
+the errors of the others are computed again: this is the sublayer's removal order. A unit's score is
 the error it adds, raised above those of all units before it (running maximum), so that ascending
-scores remove the units of a sublayer in this order. The scores mean the same in every sublayer, so
-they are not normalized.
+scores remove the units of a sublayer in this order. Scores are comparable across sublayers, so they
+are not normalized.
 
-Neurons are removed in blocks of `BLOCK`: those with the least error of their own, which is
-w G w / (C^-1)_jj for the column w of neuron j, together; the block's error counts what its neurons
-have in common, and is shared among them.
+Neurons are removed in blocks of `BLOCK` with the least individual error, which is w G w / (C^-1)_jj
+for the column w of neuron j; the neurons of a block share the block's joint error equally.
 
-Cost: one forward and one backward pass, more of both where memory is too short for the statistics
-of all sublayers (`statistics.groups_within`), plus per attention and head one solve of up to
+Cost: one forward and one backward pass (several of both where the statistics of all sublayers do
+not fit into memory, see `statistics.groups_within`), per attention and head one solve of up to
 (heads x head_dim) unknowns, and per feed-forward part n^2 x (width + n) / 3 multiply-adds for n
 neurons: five seconds for 3,072 on one core.
 """
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
     from compressor.importance.statistics import LayerStatistics
     from compressor.model.sublayers import Sublayer
 
-# Scores that the running maximum raises stay this far apart, so that rounding keeps their order.
+# Ratio of successive scores that the running maximum raises, so that rounding keeps their order.
 _STEP = 1 + 1e-9
 
 
 class SecondOrder(ScoringMethod):
-    """Error that the best repair of the other units would leave."""
+    """Error that remains after reconstruction from the other units."""
 
     name: ClassVar[str] = "second-order"
     statistics_memory: float | None = option(
@@ -73,7 +72,7 @@ class SecondOrder(ScoringMethod):
             for layer in parallel.dealt(group):
                 scores = [0.0] * layer.units
                 highest = 0.0
-                # Statistics are large, and not needed any more after this.
+                # Popped, since statistics are large and not needed after this.
                 for unit, growth in _removal_order(scoring, layer, statistics.pop(layer.name)):
                     highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
                     scores[unit] = highest

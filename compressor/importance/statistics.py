@@ -1,16 +1,15 @@
-"""Second moments of an output projection's inputs and gradients, gathered in bounded memory.
+"""Second moments of an output projection's inputs and gradients, collected in bounded memory.
 
-Products are taken in single precision of rows centered on their batch, sums in double precision (of
-wide inputs in single precision, to save memory), merged as in Chan, Golub & LeVeque 1983,
-"Algorithms for Computing the Sample Variance": a mean that is large against the spread costs no
-digits.
+Rows are centered on their batch and multiplied in single precision; sums are in double precision
+(for wide inputs in single precision, to save memory), and merged as in Chan, Golub & LeVeque 1983,
+"Algorithms for Computing the Sample Variance", so a large mean with a small spread loses no digits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,21 +22,20 @@ from compressor.importance.gradients import visit_gradients
 from compressor.model.memory import free_bytes
 from compressor.model.modes import hooks
 from compressor.model.sublayers import Sublayer
-from compressor.model.surgery import gated, mask_gates
 from compressor.storage.input_files import MIB
 
-# Above so many columns, sums are kept in single precision: a feed-forward part's are the largest
-# thing that scoring keeps.
+# From so many columns on, sums are kept in single precision: those of feed-forward parts take the
+# most memory of all that scoring keeps.
 _WIDE = 1024
 _PANEL = 256  # columns
 
 
 class Moments:
-    """Mean and covariance of rows x, and their covariance with rows y that come along.
+    """Mean and covariance of rows x, and their cross-covariance with rows y.
 
     Args:
         width: columns of x.
-        other: columns of y; 0 if there is no y.
+        other: columns of y; 0 without y.
         precision: of the sums of products of x.
     """
 
@@ -56,30 +54,30 @@ class Moments:
         self._spread = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Take in x [rows, width] and y [rows, other]."""
+        """Add x [rows, width] and y [rows, other]."""
         x = x.float()
         y = x.new_zeros(len(x), 0) if y is None else y.float()
         if len(x) == 0:
             return
         mean, other_mean = x.mean(0), y.mean(0)
         x, y = x - mean, y - other_mean
-        weight, shift, other_shift = self._take(len(x), mean.double(), other_mean.double())
+        weight, shift, other_shift = self._add_means(len(x), mean.double(), other_mean.double())
         self._add_products(x)
         self._add_shift(weight, shift)
         self._cross += (x.T @ y).double() + weight * shift.outer(other_shift)
         self._spread += y.double().pow(2).sum() + weight * other_shift.pow(2).sum()
 
     def merge(self, more: Moments) -> None:
-        """Take in what `more` has seen."""
+        """Add the rows of `more`."""
         if more.rows:
-            weight, shift, other_shift = self._take(more.rows, more.mean, more.other_mean)
+            weight, shift, other_shift = self._add_means(more.rows, more.mean, more.other_mean)
             self._scatter += more._scatter
             self._add_shift(weight, shift)
             self._cross += more._cross + weight * shift.outer(other_shift)
             self._spread += more._spread + weight * other_shift.pow(2).sum()
 
     def add_up_ranks(self) -> None:
-        """Take in what all ranks have seen; sums are added up in double precision."""
+        """Add the rows of all other ranks; sums are added up in double precision."""
         if parallel.size() == 1:
             return
         rows = parallel.total(self.rows)
@@ -95,8 +93,10 @@ class Moments:
         self._scatter.copy_(scatter)
         (self.mean, self.other_mean), self.rows = means, rows
 
-    def _take(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Move the means; returns the weight of the shifts' products, and both shifts."""
+    def _add_means(
+        self, rows: int, mean: Tensor, other_mean: Tensor
+    ) -> tuple[float, Tensor, Tensor]:
+        """Update the means; returns the weight of the shifts' products, and both shifts."""
         shift, other_shift = mean - self.mean, other_mean - self.other_mean
         total = self.rows + rows
         weight = self.rows * rows / total
@@ -106,10 +106,9 @@ class Moments:
         return weight, shift, other_shift
 
     def _add_products(self, x: Tensor) -> None:
-        """Add x^T x, of pairs of blocks of columns only those on and above the diagonal.
+        """Add the upper triangle of x^T x, block by block, without a copy of the sum.
 
-        A feed-forward part's products cost as much as the layer itself, and no copy of their sum
-        is made.
+        The products of a feed-forward part cost as much as the layer itself.
         """
         for start in range(0, x.shape[1], _PANEL):
             above = self._scatter[start : start + _PANEL, start:]
@@ -129,18 +128,18 @@ class Moments:
         Returns:
             [width, width], in the precision of the sums.
         """
-        found = self._scatter / self.rows
-        for start in range(_PANEL, len(found), _PANEL):
-            found[start:, start - _PANEL : start] = found[start - _PANEL : start, start:].T
+        moments = self._scatter / self.rows
+        for start in range(_PANEL, len(moments), _PANEL):
+            moments[start:, start - _PANEL : start] = moments[start - _PANEL : start, start:].T
         if not centered:
-            mean = self.mean.to(found)
-            found.addr_(mean, mean)
-        return found
+            mean = self.mean.to(moments)
+            moments.addr_(mean, mean)
+        return moments
 
     def cross_covariance(self, *, centered: bool = True) -> Tensor:
         """E[(x - mean)(y - mean)^T], or E[x y^T] if not `centered`; [width, other] float64."""
-        found = self._cross / self.rows
-        return found if centered else found + self.mean.outer(self.other_mean)
+        moments = self._cross / self.rows
+        return moments if centered else moments + self.mean.outer(self.other_mean)
 
     def other_square(self) -> float:
         """E[|y|^2]."""
@@ -149,50 +148,48 @@ class Moments:
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """What one sublayer showed on the calibration rows, on the device of the model.
+    """Statistics of one sublayer on the calibration rows, on the device of the model.
 
     Args:
         covariance: of the output projection's inputs over real tokens, [D, D]; centered if the
-            projection has a bias, which then takes up whatever is constant. Float64, but float32
-            where D is above 1,024: those of many sublayers are held at the same time.
+            projection has a bias, which absorbs any constant. Float64, but float32 where D is above
+            1,024, since many sublayers are in memory at the same time.
         sensitivity: G = sum over real tokens of g g^T, per row of the data, [width, width], with
             g the gradient of the summed loss at the projection's output; float64.
-        tokens: how many real tokens there were.
     """
 
     covariance: Tensor
     sensitivity: Tensor
-    tokens: int
 
 
 def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[Sublayer]]:
-    """Sublayers whose statistics are gathered in the same pass over the rows.
+    """Group the sublayers whose statistics are collected in the same pass over the rows.
 
-    A pass for each group gives the same statistics to the bit as one pass for all.
+    One pass per group gives the same statistics to the bit as one pass for all.
 
     Args:
-        most: bytes for the statistics of a pass; None: half of the memory that is free. A sublayer
-            that needs more has a pass of its own.
+        most: bytes for the statistics of a pass; None: half of the free memory. A sublayer that
+            needs more gets a pass of its own.
     """
     if most is None:
         free = free_bytes(scoring.device)
         most = math.inf if free is None else free / 2
     most = min(parallel.gather(most))  # all ranks make the same passes
     groups: list[list[Sublayer]] = []
-    taken = whole = 0.0
+    used = total = 0.0
     for layer in scoring.layers:
         weight: Any = scoring.model.get_submodule(layer.output).weight  # [width, D]
         size = _statistics_bytes(*weight.shape)
-        whole += size
-        if not groups or taken + size > most:
+        total += size
+        if not groups or used + size > most:
             groups.append([])
-            taken = 0.0
+            used = 0.0
         groups[-1].append(layer)
-        taken += size
+        used += size
     if len(groups) > 1:
         scoring.report(
-            f"  statistics of {len(scoring.layers)} sublayers take {whole / MIB:,.0f} MiB, and "
-            f"{most / MIB:,.0f} MiB are there for them: {len(groups)} passes over the rows"
+            f"  statistics of {len(scoring.layers)} sublayers need {total / MIB:,.0f} MiB, and "
+            f"{most / MIB:,.0f} MiB are available: {len(groups)} passes over the rows"
         )
     return groups
 
@@ -207,10 +204,10 @@ def collect_statistics(
     """One forward and one backward pass over all batches.
 
     Args:
-        layers: of `scoring.layers`, whose statistics are gathered; None: all.
+        layers: some of `scoring.layers` to collect for; None: all.
 
-    G is per row and not per token, so that layers which see more tokens (a longer source) weigh
-    accordingly: a layer's error is what all its tokens together do to the loss of a row.
+    G is per row and not per token, so layers with more tokens (a longer source) weigh more: a
+    layer's error is the joint effect of all its tokens on the loss of a row.
 
     Returns:
         The statistics per layer name, and the number of batches.
@@ -218,31 +215,28 @@ def collect_statistics(
     Raises:
         InputError: a layer's inputs or gradients are not finite.
     """
-    others = [] if layers is None else [x for x in scoring.layers if x not in layers]
-    gates = mask_gates(scoring.mask)
-    scoring = scoring if layers is None else replace(scoring, layers=layers)
+    layers = scoring.layers if layers is None else layers
     rows = parallel.total(sum(len(next(iter(batch.values()))) for batch in scoring.batches))
     inputs: dict[str, Moments] = {}
     outputs: dict[str, Tensor] = {}
-    arrived: dict[str, Tensor] = {}  # gradients at the outputs, a moment before those at the inputs
+    output_gradients: dict[str, Tensor] = {}  # computed just before the gradient at the input
 
     def add(layer: Sublayer, heads: Tensor, gradient: Tensor, real: Tensor) -> None:
-        arriving = arrived.pop(layer.name)[real].float()  # [tokens, width]
+        slopes = output_gradients.pop(layer.name)[real].float()  # [tokens, width]
         chosen = heads.flatten(-2)[real]  # [tokens, D]
         if layer.name not in inputs:
-            width, device = arriving.shape[-1], chosen.device
+            width, device = slopes.shape[-1], chosen.device
             columns = chosen.shape[-1]
             precision = torch.float32 if columns > _WIDE else torch.float64
             inputs[layer.name] = Moments(columns, device=device, precision=precision)
             outputs[layer.name] = torch.zeros(width, width, dtype=torch.float64, device=device)
         inputs[layer.name].add(chosen)
-        outputs[layer.name] += (arriving.T @ arriving).double()
+        outputs[layer.name] += (slopes.T @ slopes).double()
 
-    watching = hooks(_watch_output(scoring.model, layer, arrived) for layer in scoring.layers)
-    with gated(scoring.model, others, gates), watching:
-        passes = visit_gradients(scoring, add)
-    found = {}
-    for layer in scoring.layers:
+    with hooks(_watch_output(scoring.model, layer, output_gradients) for layer in layers):
+        passes = visit_gradients(scoring, add, layers)
+    statistics = {}
+    for layer in layers:
         biased = scoring.model.get_submodule(layer.output).bias is not None
         moments = inputs.pop(layer.name)
         moments.add_up_ranks()
@@ -250,21 +244,21 @@ def collect_statistics(
         covariance = moments.covariance(centered=biased)
         sensitivity = outputs[layer.name] / rows
         require_finite(layer.name, covariance, sensitivity)
-        found[layer.name] = LayerStatistics(covariance, sensitivity, moments.rows)
-    return found, passes
+        statistics[layer.name] = LayerStatistics(covariance, sensitivity)
+    return statistics, passes
 
 
 def _watch_output(
-    model: nn.Module, layer: Sublayer, arrived: dict[str, Tensor]
+    model: nn.Module, layer: Sublayer, gradients: dict[str, Tensor]
 ) -> torch.utils.hooks.RemovableHandle:
     def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        output.register_hook(lambda gradient: arrived.update({layer.name: gradient}))
+        output.register_hook(lambda gradient: gradients.update({layer.name: gradient}))
 
     return model.get_submodule(layer.output).register_forward_hook(watch)
 
 
 def require_finite(name: str, *moments: Tensor) -> None:
-    """Raise `InputError` if the statistics of a layer of that name hold NaN or infinity."""
+    """Raise `InputError` if the statistics of the named layer have NaN or infinity."""
     if not all(bool(m.isfinite().all()) for m in moments):
         raise InputError(
             f"layer {name} produces NaN or infinite values on the calibration "
@@ -273,16 +267,11 @@ def require_finite(name: str, *moments: Tensor) -> None:
         )
 
 
-def damped(covariance: Tensor, damping: float) -> Tensor:
-    """The covariance with a fraction of its mean diagonal added to its diagonal.
-
-    Where no input ever varies, a diagonal of next to nothing keeps the matrix invertible.
-    """
-    return add_damping(covariance.clone(), damping)
-
-
 def add_damping(covariance: Tensor, damping: float) -> Tensor:
-    """`damped` in place; the same tensor."""
+    """Add a fraction of the mean diagonal to the diagonal, in place; returns the same tensor.
+
+    If no input varies, a tiny diagonal keeps the matrix invertible.
+    """
     amount = damping * float(covariance.diagonal().mean()) if len(covariance) else 0.0
     covariance.diagonal().add_(amount or 1e-12)
     return covariance

@@ -1,8 +1,8 @@
-"""Taylor sensitivity: how much the loss would change, to first order, if a unit fell silent.
+"""Taylor sensitivity: how much the loss would change, to first order, without a unit.
 
 Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2. Their formula
-takes the absolute value of a_h . dL/da_h per example, their released code per token; both are
-here, the released code's is the default.
+takes the absolute value of a_h . dL/da_h per example, their released code per token, which is the
+default here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Taylor(TokenwiseMethod):
-    """First-order change of the loss if the unit were silent."""
+    """First-order change of the loss without the unit."""
 
     name: ClassVar[str] = "taylor"
 

@@ -1,4 +1,4 @@
-"""What every method of learning masks provides: relaxed gates that become a hard mask."""
+"""The interface of learned masks: relaxed gates that become a hard mask."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from compressor.model.sublayers import Mask
 
 
 class Gates(ABC):
-    """Gates of the units of a layout, with parameters that are learned.
+    """Gates of the units of a layout, with learned parameters.
 
-    `progress` is the share of the training steps that are done.
+    `progress` is the completed share of the training steps.
     """
 
     def __init__(self, layout: GateLayout) -> None:
@@ -26,7 +26,7 @@ class Gates(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes."""
+        """All tensors that training changes, by name."""
 
     @abstractmethod
     def draw(self, progress: float) -> Tensor:
@@ -34,14 +34,14 @@ class Gates(ABC):
 
     @abstractmethod
     def without_noise(self, progress: float) -> Tensor:
-        """The gates without their noise, [n]: what the model was trained with, on average."""
+        """The gates without their noise, [n]: the average gates of the training."""
 
     def penalty(self, progress: float) -> Tensor | None:
-        """What is added to the loss; None for nothing."""
+        """A term added to the loss; None for none."""
         return None
 
     def mask_penalty(self, mask: Mask) -> float:
-        """What is added to the held-out loss of a mask when masks are compared."""
+        """A term added to the held-out loss of a mask when masks are compared."""
         return 0.0
 
     def take_step(self) -> None:
@@ -54,23 +54,23 @@ class Gates(ABC):
 
     @abstractmethod
     def mask(self) -> Mask:
-        """The hard mask as of now."""
+        """The current hard mask."""
 
     @abstractmethod
     def converged(self, progress: float) -> bool:
-        """Whether the gates are near enough to a mask of the wanted size to be judged by it."""
+        """Whether the gates are near enough to a mask of the wanted size to evaluate it."""
 
     @abstractmethod
     def status(self, progress: float) -> str:
-        """The gates' state in a few words, for the line after every epoch."""
+        """A short description of the gates, for the line after every epoch."""
 
     @abstractmethod
     def signature(self) -> str:
-        """The settings of the method that change what is learned."""
+        """The settings that change the result."""
 
 
 def distance_from_hard(gates: Tensor) -> tuple[float, float]:
-    """Largest and mean distance of gates from the nearer of 0 and 1; 0 and 0 of none."""
+    """Largest and mean distance of gates from the nearer of 0 and 1; (0, 0) without gates."""
     if not len(gates):
         return 0.0, 0.0
     distance = (gates - gates.round().clamp(0, 1)).detach().abs()

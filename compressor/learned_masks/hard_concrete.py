@@ -1,4 +1,4 @@
-"""Hard concrete gates, whose number falls to the wanted one or as far as a penalty brings it."""
+"""Hard concrete gates, pruned to a wanted number of units or by a penalty on open gates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class HardConcrete(LearnedMask):
-    """Gates with an expected-L0 penalty, which a Lagrangian brings to the wanted count."""
+    """Gates with an expected-L0 penalty; a Lagrangian leads them to the wanted count."""
 
     takes_penalty: ClassVar[bool] = True
 

@@ -1,12 +1,12 @@
 """Hard concrete gates with an expected-L0 penalty (Louizos et al. 2018; Voita et al. 2019).
 
-One gate per head, or neuron as in CoFi, and one draw of the noise per batch, as in Voita et al. The
-loss gets
+One gate per head, or per neuron as in CoFi, and one draw of the noise per batch, as in Voita et al.
+The term added to the loss is
 
-    lambda * sum of P(g != 0)        with a penalty: the head count is what comes out, or
+    lambda * sum of P(g != 0)        with a penalty, which determines the head count, or
     CoFi's Lagrangian                with a count, see `compressor.learned_masks.lagrangian`.
 
-Closing gates of a sublayer beyond its floor earns nothing: it then counts with its floor.
+A sublayer counts with at least its floor, so closing more of its gates lowers no penalty.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from compressor.model.sublayers import UNITS_OF, Mask, units_of
 
 START = 2.0  # log alpha: gates are 0 in 6 % of the draws, so that the model starts as it was
 LEARNING_RATE = 0.1
-# With a penalty nothing says when the head count is final; masks are judged from here on.
-JUDGED_FROM = 0.5
+# With a penalty the head count is never final; masks are evaluated from this progress on.
+EVALUATED_FROM = 0.5
 UNITS = frozenset(UNITS_OF.values())
 
 
@@ -37,8 +37,8 @@ class HardConcreteGates(Gates):
     """Gates with a parameter log alpha each, [n].
 
     Args:
-        penalty: Voita et al.'s lambda, in units of the loss (nats) per open head; the head count
-            is then what comes out. Without it the layout says how many heads are wanted.
+        penalty: Voita et al.'s lambda, in units of the loss (nats) per open head. None: the
+            layout's counts are the targets.
         gate_learning_rate: None is `LEARNING_RATE`.
     """
 
@@ -109,7 +109,7 @@ class HardConcreteGates(Gates):
 
     def converged(self, progress: float) -> bool:
         if self.lagrangian is None:
-            return progress >= JUDGED_FROM
+            return progress >= EVALUATED_FROM
         return self.lagrangian.reached(self.expected().detach(), progress)
 
     def status(self, progress: float) -> str:

@@ -1,7 +1,6 @@
-"""Where each unit's gate stands in one flat vector, and from such a vector to a mask.
+"""The position of each unit's gate in one flat vector, and masks from such a vector.
 
-There may be thousands of units: whatever a training step needs goes through tensors and whole
-sublayers, never unit by unit.
+A training step never loops over units, of which there may be thousands.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class GateLayout:
     """The units that have gates, and the pools in which they are counted.
 
     Args:
-        layers: the sublayers that a mask is made for.
-        keep: units to keep per pool (`heads`, `neurons` or a kind of sublayer); None: no count is
-            wanted, and all heads are one pool.
+        layers: the sublayers of the mask.
+        keep: units to keep per pool (`heads`, `neurons` or a kind of sublayer); None: no target
+            count, and all heads are one pool.
         floors: least number of units in each sublayer of a kind.
-        multiples: of how many units a mask keeps a multiple in each sublayer.
+        multiples: the number of kept units in each sublayer is a multiple of these.
     """
 
     layers: Sequence[Sublayer]
@@ -42,12 +41,12 @@ class GateLayout:
 
     @cached_property
     def gated(self) -> list[Sublayer]:
-        """The sublayers whose units have gates: those of the pools that are counted."""
+        """The sublayers whose units have gates: those that belong to a pool."""
         return [x for x in self.layers if any(belongs(x.name, pool) for pool in self._pool_names)]
 
     @cached_property
     def _positions(self) -> dict[str, tuple[int, ...]]:
-        """Sublayer name -> where its gates are."""
+        """Sublayer name -> positions of its gates."""
         parts = self.split(torch.arange(self.total))
         return {name: tuple(part.tolist()) for name, part in parts.items()}
 
@@ -66,7 +65,7 @@ class GateLayout:
 
     @cached_property
     def pool_of_layer(self) -> Tensor:
-        """Number of the pool of each sublayer that has gates, [sublayers]."""
+        """Number of the pool of each sublayer with gates, [sublayers]."""
         pools = list(enumerate(self._pool_names))
         numbers = [next(n for n, pool in pools if belongs(x.name, pool)) for x in self.gated]
         return torch.tensor(numbers, dtype=torch.long)
@@ -78,18 +77,18 @@ class GateLayout:
         return self.pool_of_layer.repeat_interleave(units)
 
     def count(self, values: Tensor) -> Tensor:
-        """Sums of values [n] over each pool, [pools]; no sublayer counts below its floor."""
+        """Sums of values [n] over each pool, [pools]; a sublayer counts at least its floor."""
         floors = values.new_tensor([group.count for group in self.layer_groups])
         sums = [part.sum() for part in self.split(values).values()]
-        found = values.new_zeros(len(self._pool_names))
+        counts = values.new_zeros(len(self._pool_names))
         if not sums:
-            return found
-        counts = torch.maximum(torch.stack(sums), floors)
-        return found.index_add(0, self.pool_of_layer.to(values.device), counts)
+            return counts
+        of_layers = torch.maximum(torch.stack(sums), floors)
+        return counts.index_add(0, self.pool_of_layer.to(values.device), of_layers)
 
     @cached_property
     def pools(self) -> dict[str, UnitGroup]:
-        """Each pool's positions, and the units it keeps (all, if no count is wanted)."""
+        """Each pool's positions, and the number of units it keeps (all without a target)."""
         keep = {HEADS: self.total} if self.keep is None else self.keep
 
         def positions(pool: str) -> tuple[int, ...]:
@@ -98,7 +97,7 @@ class GateLayout:
         return {pool: UnitGroup(positions(pool), count) for pool, count in keep.items()}
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
-        """[n] to sublayer name -> [units], as `compressor.model.surgery.gated` takes it."""
+        """[n] -> {sublayer name: [units]}, as for `compressor.model.surgery.gated`."""
         parts = values.split([layer.units for layer in self.gated])
         return {layer.name: part for layer, part in zip(self.gated, parts, strict=True)}
 
@@ -108,22 +107,22 @@ class GateLayout:
         return torch.cat(flags) if flags else torch.zeros(0)
 
     def score_values(self, values: Tensor) -> dict[str, tuple[float, ...]]:
-        """A score for every unit of every sublayer; those without a gate get the largest."""
+        """A score for every unit of every sublayer; units without a gate get the largest."""
         scores = {name: tuple(part.tolist()) for name, part in self.split(values.detach()).items()}
         highest = max((score for row in scores.values() for score in row), default=0.0)
         return {x.name: scores.get(x.name, (highest,) * x.units) for x in self.layers}
 
     def exact_mask(self, values: Tensor) -> Mask:
-        """The mask that keeps the largest values: as many as are wanted, floors respected.
+        """The mask that keeps the wanted number of largest values, with respect to the floors.
 
-        Where units go in groups, the fewest that are no less.
+        Of units in groups, it keeps the smallest number of groups that is enough.
         """
         assert self.keep is not None
         scores = Scores(self.score_values(values), "gates", "", {})
         return select(scores, Mask.full(self.layers), self.keep, self.floors, self.multiples)
 
     def mask_of(self, values: Tensor, opened: Tensor) -> Mask:
-        """The mask that keeps all that is `opened`, and in each sublayer at least its floor."""
+        """The mask that keeps all `opened` units, and in each sublayer at least its floor."""
         keep = dict(Mask.full(self.layers).keep)
         of_layer, open_in = self.split(values), self.split(opened)
         for layer, group in zip(self.gated, self.layer_groups, strict=True):

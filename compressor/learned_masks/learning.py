@@ -1,4 +1,4 @@
-"""From rows to a mask: train the gates, decide, and let trained weights fit the decision."""
+"""Train gates, decide on the mask, and fine-tune trained weights with it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.state import Trained
 
-# Share of the epochs in which trained weights fit the mask that has been decided.
+# Share of the epochs for fine-tuning trained weights with the final mask.
 FITTING = 0.25
-# Relative change of the loss by making the gates hard, above which the report mentions it.
+# Relative change of the loss by making the gates hard above which the report mentions it.
 _NOTABLE = 0.05
 
 
@@ -74,7 +74,7 @@ def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
 
 @contextmanager
 def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
-    """The model to train, on the device; job.model is as it was when the context ends."""
+    """The model to train, on the device; `job.model` is restored when the context ends."""
     model = job.model
     if method.train_weights != "none":
         model = sharding.sharded(model, layer_paths(model), job.device)
@@ -94,7 +94,7 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
 
 
 def _epochs(method: LearnedMask) -> tuple[int, int]:
-    """Epochs for the gates, and for the weights on the final mask."""
+    """Epochs for the gates, and for the weights with the final mask."""
     if method.train_weights == "none":
         return method.epochs, 0
     fitting = max(1, round(FITTING * method.epochs))
@@ -104,7 +104,7 @@ def _epochs(method: LearnedMask) -> tuple[int, int]:
 def _harden(
     gated: GatedModel, gates: Gates, trained: Trained, epochs: int
 ) -> tuple[float, list[str]]:
-    """The held-out loss with the hard mask, and what turning relaxed gates into it changed."""
+    """The held-out loss with the hard mask, and sentences on its difference from relaxed gates."""
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)

@@ -1,4 +1,4 @@
-"""What a method of learning masks starts from, and what it gives; nothing here imports torch."""
+"""Options, input and result of learned masks; nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class LearnedMask(UnitMethod):
-    """Trains a gate for every unit; a mask is what the gates come to.
+    """Trains a gate for every unit; open gates become the mask.
 
-    `train_weights` are the weights that are trained along: none; those of the encoder alone (a
-    classifier's are all but its classification head); or all.
+    `train_weights` are trained together with the gates: none; those of the encoder alone (all of a
+    classifier's but its classification head); or all.
 
     Args:
-        most_units: with gates; None for any number.
+        most_units: largest number of gates; None for any number.
     """
 
     learns: ClassVar[bool] = True
@@ -60,19 +60,19 @@ class LearnedMask(UnitMethod):
 
     @abstractmethod
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
-        """Gates of the units of a layout, which nothing has trained yet."""
+        """Untrained gates of the units of a layout."""
 
     @property
     def trained_weights(self) -> TrainedWeights:
         return self.train_weights
 
     def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
-        gates = sum(full.total(pool) for pool in keep)  # only units of these pools have any
+        gates = sum(full.total(pool) for pool in keep)  # only units of these pools have gates
         if self.most_units is not None and gates > self.most_units:
             raise UsageError(
-                f"--method {self.name} takes one softmax over all gates for each unit that it "
-                f"keeps, which is made for at most {self.most_units:,} units, and here are "
-                f"{gates:,}; use --method hard-concrete, or keep all neurons",
+                f"--method {self.name} computes a softmax over all gates for each kept unit and "
+                f"supports at most {self.most_units:,} units, not {gates:,}; use --method "
+                "hard-concrete, or keep all neurons",
                 id="method-for-few-units",
             )
 
@@ -82,12 +82,12 @@ class LearningJob(TrainingJob):
     """The model and the data that a mask is learned from.
 
     Args:
-        model: dense; never changed, a copy is trained where weights are.
-        keep: units to keep per pool: `heads`, `neurons` or a kind of sublayer; those of other
-            sublayers stay and get no gate. None with a penalty, which is for heads.
+        model: dense; not changed (trained weights are those of a copy).
+        keep: units to keep per pool: `heads`, `neurons` or a kind of sublayer; other sublayers
+            keep all units and get no gates. None with a penalty, which is for heads.
         floors: least number of units in each sublayer of a kind.
-        multiples: of how many units the mask keeps a multiple in each sublayer.
-        penalty: in place of `keep`, for methods that take one: nats per open head.
+        multiples: the number of kept units in each sublayer is a multiple of these.
+        penalty: instead of `keep`, for methods that take one: nats per open head.
     """
 
     model: nn.Module
@@ -100,13 +100,13 @@ class LearningJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Learned:
-    """A mask that was learned.
+    """A learned mask.
 
     Args:
-        scores: what the gates learned per unit, higher is kept; units without a gate have the
-            largest score.
-        model: the weights that belong to the mask: `LearningJob.model` itself if none were trained.
-        text: what was done and how far the gates were from open or closed, for the report.
+        scores: learned parameter of each unit's gate, higher is kept; units without a gate have
+            the largest score.
+        model: the model with trained weights; `LearningJob.model` itself if none were trained.
+        text: a description of the training, for the report.
     """
 
     mask: Mask

@@ -19,10 +19,10 @@ from compressor.training.loop import Problem
 
 
 def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
-    """The weights that are trained, by name.
+    """The weights to train, by name.
 
-    `encoder` is a translator's encoder without what the decoder shares with it (embeddings), so
-    that the decoder stays as it is; of a classifier it is all but the classification head.
+    `encoder` is a translator's encoder without the embeddings that the decoder shares, so that the
+    decoder does not change; for a classifier, all but the classification head.
     """
     if which == "none":
         return {}
@@ -38,12 +38,12 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 
 
 class GatedModel(Problem):
-    """The model that is trained, and the loss it has with some gates.
+    """The model to train, and its loss with some gates.
 
-    As a problem it is the weights alone, with the mask as it is decided.
+    As a `Problem`, it trains the weights with the final mask.
     """
 
-    gates: Tensor  # of the decided mask
+    gates: Tensor  # of the final mask
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GatedModel(Problem):
 
     @torch.no_grad()
     def restore(self, before: Mapping[str, Tensor]) -> None:
-        """Set the weights back to what `tensors` were."""
+        """Restore the weights from a copy of `tensors`."""
         for name, tensor in self.tensors().items():
             tensor.copy_(before[name])
 
@@ -109,7 +109,7 @@ class GatedModel(Problem):
 
 
 class LearnGates(Problem):
-    """Gates, and weights along with them. Judged by the hard mask that the gates stand for."""
+    """Trains gates, and weights together with them; evaluated with the gates' hard mask."""
 
     def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
         self.gated_model, self.gates = gated_model, gates

@@ -1,4 +1,4 @@
-"""Differentiable subset pruning: exactly the wanted number of gates is open at every step."""
+"""Differentiable subset pruning: exactly the wanted number of gates is open in every step."""
 
 from __future__ import annotations
 

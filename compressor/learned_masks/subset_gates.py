@@ -1,11 +1,10 @@
 """Differentiable subset pruning: exactly K heads at every step (Li, Cotterell & Sachan 2021).
 
 Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax
-(`compressor.learned_masks.relaxation`), so that K heads' worth of gates is open from the first step
-to the last. The temperature falls geometrically and the gates harden; at the end the K largest w
-stay.
-With `straight-through` the forward pass uses the hard K largest from the start, and only the
-gradient is the relaxed one. Floors hold in training as well: each layer's best heads go first.
+(`compressor.learned_masks.relaxation`), so the gates sum to K in every step. The temperature falls
+geometrically and the gates harden; at the end the K largest w are kept. With `straight-through` the
+forward pass uses the hard K largest from the start, with the gradient of the relaxed gates. Floors
+hold in training as well: each layer's best heads are selected first.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from compressor.learned_masks.relaxation import (
 from compressor.model.sublayers import Mask
 
 LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
-# Temperature at the start, and once it has fallen. Neighbors among some hundred weights are about
-# 0.01 apart, and only well below that are gates open or closed.
+# First and last temperature. Neighbors among some hundred weights are about 0.01 apart, and gates
+# are open or closed only well below that.
 HOT, COLD = 10.0, 1e-3
-COOLED = 0.8  # share of the training after which it has; from then on masks are judged
+COOLED = 0.8  # progress with the last temperature; masks are evaluated from here on
 
 
 class SubsetGates(Gates):
@@ -59,8 +58,8 @@ class SubsetGates(Gates):
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
     def groups(self) -> list[dict[str, Any]]:
-        # As the temperature falls, gradients become rare and large, and steps of Adam more of a
-        # random walk: the rate falls along.
+        # As the temperature falls, gradients become rare and large, and steps of Adam more random,
+        # so the learning rate decays.
         rate = {"lr": self.rate, "decay": True, "weight_decay": 0.0, "clip": float("inf")}
         return [{"params": [self.weight], **rate}]
 

@@ -1,9 +1,9 @@
 """Several processes that share the rows of one run, with the result of one process.
 
-Every process (rank) goes through the same steps. Where a model runs over rows, each rank takes its
-`shard` and sums are added up over ranks (`add_up`); what is written, measured or decided happens on
-rank 0 (`on_main`), which tells the others. With one process every function here does what its name
-says at once, so nobody asks how many there are. `compressor.parallel.launch` starts and ends it.
+Every process (rank) runs the same steps. Where a model runs over rows, each rank takes its `shard`
+and sums are added up over ranks (`add_up`); rank 0 alone writes, measures and decides (`on_main`),
+and broadcasts the result. All functions here also work with one process, so callers need not
+distinguish the cases. `compressor.parallel.launch` starts and ends the ranks.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Ranks:
     """The processes of a run.
 
     Args:
-        control: for objects and tensors on the CPU; an operation that takes longer than the limit
-            (`launch.seconds`) fails.
-        patient: as `control`, without a limit, to wait for what rank 0 does alone.
-        shards: models in training are spread over ranks (`compressor.parallel.sharding`).
+        control: group for objects and tensors on the CPU; operations time out after
+            `launch.seconds`.
+        patient: as `control`, without a time limit, to wait for work of rank 0 alone.
+        shards: whether models in training are sharded (`compressor.parallel.sharding`).
     """
 
     rank: int = 0
@@ -59,7 +59,7 @@ _ranks = Ranks()
 
 
 def use(ranks: Ranks) -> None:
-    """Share the work of this process with others from now on."""
+    """Set the ranks of this process."""
     global _ranks
     _ranks = ranks
 
@@ -70,30 +70,31 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many processes there are."""
+    """Number of processes."""
     return _ranks.size
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes and decides."""
+    """Whether this is rank 0, which writes and decides."""
     return _ranks.rank == 0
 
 
 def shards() -> bool:
-    """Whether models in training are spread over ranks, each holding a part of every weight."""
+    """Whether models in training are sharded: each rank holds a part of every weight."""
     return _ranks.shards
 
 
 def threads() -> int | None:
-    """Threads of this rank's share of the cores, as the launcher says; None with one process."""
+    """Threads of this rank, from the launcher's OMP_NUM_THREADS; None with one process."""
     given = os.environ.get("OMP_NUM_THREADS", "1")
     return None if _ranks.size == 1 else int(given) if given.isdecimal() and int(given) else 1
 
 
 def shard(examples: Sequence[Row]) -> Sequence[Row]:
-    """The rows of this rank, about as many tokens as any other's.
+    """The rows of this rank, with about the same number of tokens on every rank.
 
-    Rows are dealt by length, longest first and back and forth, and keep their order within a rank.
+    Rows are assigned by length, longest first, in alternating order of the ranks, and keep their
+    order within a rank.
     """
     if _ranks.size == 1:
         return examples
@@ -106,7 +107,7 @@ def shard(examples: Sequence[Row]) -> Sequence[Row]:
 
 
 def dealt(items: Sequence[Value]) -> Sequence[Value]:
-    """The items that this rank works on, one after the other to each rank."""
+    """The items of this rank, assigned in turn."""
     return items[_ranks.rank :: _ranks.size]
 
 
@@ -128,16 +129,16 @@ def total(number: Number) -> Number:
         return number
     import torch
 
-    found = torch.tensor(number, dtype=torch.float64)
-    add_up(found)
-    return type(number)(found.item())
+    tensor = torch.tensor(number, dtype=torch.float64)
+    add_up(tensor)
+    return type(number)(tensor.item())
 
 
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up gradients over all ranks; a parameter without one on any rank stays without.
+    """Add up gradients over all ranks; a parameter without a gradient on all ranks keeps none.
 
-    A rank that had no row in a step takes part with zeros. The gradients of sharded parameters were
-    added up in the backward pass (`compressor.parallel.sharding`).
+    A rank without rows in a step contributes zeros. The gradients of sharded parameters are added
+    up in the backward pass (`compressor.parallel.sharding`).
     """
     if _ranks.size == 1:
         return
@@ -152,12 +153,12 @@ def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
     flat = torch.cat([*present, *parts])
     add_up(flat)
     flags, *sums = flat.split([len(chosen), *(p.numel() for p in chosen)])
-    for parameter, flag, found in zip(chosen, flags.tolist(), sums, strict=True):
-        parameter.grad = found.view_as(parameter).to(parameter) if flag else None
+    for parameter, flag, gradient in zip(chosen, flags.tolist(), sums, strict=True):
+        parameter.grad = gradient.view_as(parameter).to(parameter) if flag else None
 
 
 def equalize(tensors: Iterable[Tensor]) -> None:
-    """Give all ranks the values of rank 0, in place; of shards each rank has its own."""
+    """Give all ranks the values of rank 0, in place; shards stay as they are."""
     if _ranks.size == 1:
         return
     from torch.distributed import broadcast
@@ -166,15 +167,15 @@ def equalize(tensors: Iterable[Tensor]) -> None:
         if is_shard(tensor):
             continue
         data = tensor.detach()
-        held = data.contiguous()
+        contiguous = data.contiguous()
         with _communicating():
-            broadcast(held, 0, group=_ranks.control if data.device.type == "cpu" else None)
-        if held is not data:
-            data.copy_(held)
+            broadcast(contiguous, 0, group=_ranks.control if data.device.type == "cpu" else None)
+        if contiguous is not data:
+            data.copy_(contiguous)
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether this rank holds a part of the tensor alone."""
+    """Whether this rank holds only a part of the tensor."""
     if not _ranks.shards:
         return False
     from torch.distributed.tensor import DTensor
@@ -188,28 +189,28 @@ def gather(value: Value) -> list[Value]:
         return [value]
     from torch.distributed import all_gather_object
 
-    found: list[Any] = [None] * _ranks.size
+    values: list[Any] = [None] * _ranks.size
     with _communicating():
-        all_gather_object(found, value, group=_ranks.control)
-    return found
+        all_gather_object(values, value, group=_ranks.control)
+    return values
 
 
 def agree(value: Value) -> Value:
-    """What rank 0 has."""
+    """The value of rank 0."""
     return on_main(lambda: value)
 
 
 def on_main(compute: Callable[[], Value]) -> Value:
-    """What rank 0 computes, while the others wait; an error is raised on all ranks.
+    """The result of rank 0, while the others wait; an error is raised on all ranks.
 
-    Within `compute` there is one process, so that it may call what is shared elsewhere.
+    Within `compute`, `size()` is 1, so it may call functions that otherwise involve all ranks.
     """
     if _ranks.size == 1:
         return compute()
     from torch.distributed import barrier, broadcast_object_list
 
     with _communicating():
-        barrier(group=_ranks.control)  # a rank that does not come is noticed before rank 0 begins
+        barrier(group=_ranks.control)  # a missing rank is noticed before rank 0 begins
     value: Value | None = None
     error: Exception | None = None
     if is_main():
@@ -230,10 +231,10 @@ def on_main(compute: Callable[[], Value]) -> Value:
 
 @contextmanager
 def _communicating() -> Iterator[None]:
-    """Errors of a connection as what they mean.
+    """Translate errors of a connection.
 
     Raises:
-        EnvironmentProblem: another process is gone or does not answer.
+        EnvironmentProblem: another process has ended or does not respond.
     """
     try:
         yield
@@ -244,15 +245,15 @@ def _communicating() -> Iterator[None]:
 def rank_lost() -> EnvironmentProblem:
     """The error of a connection to another process."""
     return EnvironmentProblem(
-        "another process of the run ended or does not answer; see its output, and give the "
-        "same command to go on from what is saved",
+        "another process of the run ended or does not respond; see its output, and run the same "
+        "command again to resume",
         id="rank-lost",
     )
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One process while the context lasts."""
+    """Act as a single process within the context."""
     ranks = _ranks
     use(Ranks())
     try:
@@ -264,6 +265,6 @@ def _alone() -> Iterator[None]:
 def _sendable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever an exception of another library does
+    except Exception:  # noqa: BLE001 - another library's exception may fail in any way
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

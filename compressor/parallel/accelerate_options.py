@@ -1,4 +1,4 @@
-"""What accelerate's configuration says of a run: `accelerate launch` hands it on as variables."""
+"""Accelerate's configuration, which `accelerate launch` passes as environment variables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal
 from compressor.errors import EnvironmentProblem
 
 _USE_FSDP = "ACCELERATE_USE_FSDP"
-# What accelerate can be configured to share out that a run does not: variable -> its name.
-_NOT_SHARED = {
+# Parallelism of accelerate that a run does not support: variable -> its name.
+_UNSUPPORTED = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, context or replicated parallelism",
 }
 
 
-# Option of accelerate's configuration -> its variable, the one value that a run has (None: it has
-# to be left out), and the value that no entry stands for.
+# Option of accelerate's configuration -> its variable, the one supported value (None: the option
+# must be left out), and accelerate's default.
 _FSDP: dict[str, tuple[str, str | None, str | None]] = {
     "fsdp_version": ("FSDP_VERSION", "2", "1"),
     "fsdp_offload_params": ("FSDP_OFFLOAD_PARAMS", "false", "false"),
@@ -32,52 +32,51 @@ _FSDP: dict[str, tuple[str, str | None, str | None]] = {
 
 
 def training_precision() -> Literal["fp32", "bf16"] | None:
-    """What the configuration says of mixed precision; None if it says nothing.
+    """The configured mixed precision; None if it is not configured.
 
     Raises:
-        EnvironmentProblem: it asks for what a run cannot do.
+        EnvironmentProblem: it is not supported.
     """
     wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if wanted not in ("no", "bf16"):
         raise EnvironmentProblem(
-            f"accelerate's configuration asks for mixed precision in {wanted}, and `compress run` "
-            "trains in float32 or bf16; set mixed_precision to 'no' or 'bf16'",
+            f"accelerate's mixed_precision is {wanted!r}, and `compress run` trains in float32 or "
+            "bf16; set it to 'no' or 'bf16'",
             id="accelerate-option-unsupported",
         )
     return "bf16" if wanted == "bf16" else None
 
 
 def wants_cpu() -> bool:
-    """Whether the configuration says to leave GPUs alone."""
+    """Whether the configuration disables GPUs."""
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
 
 
 def wants_shards() -> bool:
-    """Whether the configuration asks for FSDP.
+    """Whether the configuration enables FSDP.
 
-    transformers looks for this, too: it then leaves all ranks but the first with models without
-    weights. So the variable is gone afterwards.
+    The variable is deleted, since transformers reads it too, and would then load models without
+    weights on all ranks but the first.
 
     Raises:
-        EnvironmentProblem: it asks for something else than rows or FSDP to be shared out, or for an
-            FSDP that a run does not have.
+        EnvironmentProblem: another kind of parallelism, or an unsupported option of FSDP.
     """
-    for variable, name in _NOT_SHARED.items():
+    for variable, name in _UNSUPPORTED.items():
         if _is_true(variable):
             raise EnvironmentProblem(
-                f"accelerate's configuration asks for {name}, and `compress run` has rows and FSDP "
-                "alone to share out; configure several CPUs or GPUs, or FSDP",
+                f"accelerate is configured for {name}, and `compress run` supports data "
+                "parallelism and FSDP only; configure several CPUs or GPUs, or FSDP",
                 id="accelerate-option-unsupported",
             )
     if not _is_true(_USE_FSDP):
         return False
-    for option, (variable, wanted, usual) in _FSDP.items():
-        found = os.environ.get(variable, usual)
-        if (found or "").lower() != (wanted or "").lower():
-            advice = "leave it out" if wanted is None else f"set it to {wanted}"
+    for option, (variable, supported, default) in _FSDP.items():
+        value = os.environ.get(variable, default)
+        if (value or "").lower() != (supported or "").lower():
+            advice = "leave it out" if supported is None else f"set it to {supported}"
             raise EnvironmentProblem(
-                f"accelerate's configuration has {option} {found}, which `compress run` does not "
-                f"do; {advice}",
+                f"accelerate's {option} is {value}, which `compress run` does not support; "
+                f"{advice}",
                 id="accelerate-option-unsupported",
             )
     del os.environ[_USE_FSDP]

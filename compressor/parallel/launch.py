@@ -1,9 +1,9 @@
-"""The processes of a run that `accelerate launch` or `torchrun` started: their beginning and end.
+"""Start and end of the processes of a run that `accelerate launch` or `torchrun` started.
 
-A launcher gives each process its number in environment variables. Who meets an error first tells it
-(`speaks_first`); the others end without a word. A thread in each process writes a sign of life into
-the launcher's key-value store once in a while and reads those of the others, since a process that
-was stopped, or whose machine is gone, ends no connection.
+A launcher passes each process its rank in environment variables. The first process with an error
+reports it (`is_first_to_report`); the others end silently. A thread in each process writes a
+heartbeat to the launcher's key-value store and reads those of the others, since a process that is
+suspended, or whose machine has failed, closes no connection.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ _STARTED_BY = "start it with `accelerate launch` or `torchrun`"
 
 
 def processes() -> int:
-    """How many processes a launcher started, by what it says in the environment; 1 without one."""
+    """Number of processes that a launcher started, from the environment; 1 without a launcher."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if "RANK" in os.environ and size.isdecimal() and int(size) > 1 else 1
 
 
 def rank() -> int:
-    """Number of this process, by what the launcher says; 0 without one."""
+    """Rank of this process, from the environment; 0 without a launcher."""
     number = os.environ.get("RANK", "0")
     return int(number) if processes() > 1 and number.isdecimal() else 0
 
 
 def seconds() -> float:
-    """How long a process may not be heard of."""
+    """Seconds without a heartbeat after which a process counts as lost."""
     try:
         return max(1.0, float(os.environ.get(LIMIT, _SECONDS)))
     except ValueError as error:
         raise EnvironmentProblem(
-            f"{LIMIT}={os.environ[LIMIT]} is no number of seconds; give one, such as 600",
+            f"{LIMIT}={os.environ[LIMIT]} is not a number of seconds; set it to one, such as 600",
             id="rank-seconds-invalid",
         ) from error
 
 
 def start(device: str, shards: bool = False) -> None:
-    """Meet the other processes, if there are any.
+    """Connect with the other processes, if there are any.
 
     Args:
-        device: `auto`, `cpu` or `cuda`; of several processes on a machine each takes its own GPU.
-        shards: models in training are spread over ranks.
+        device: `auto`, `cpu` or `cuda`; each process of a machine takes its own GPU.
+        shards: whether models in training are sharded.
 
     Raises:
-        EnvironmentProblem: accelerate is not installed, the numbers of the processes make no
-            sense, some did not come, or two share a GPU.
+        EnvironmentProblem: accelerate is not installed, the ranks are invalid, a process is
+            missing, or two share a GPU.
     """
     if processes() == 1:
         return
@@ -93,8 +93,8 @@ def start(device: str, shards: bool = False) -> None:
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise EnvironmentProblem(
-            f"not all {processes()} processes of the run came within {seconds():g} s ({reason}); "
-            f"{_STARTED_BY} on every machine, with the same numbers",
+            f"not all {processes()} processes of the run connected within {seconds():g} s "
+            f"({reason}); {_STARTED_BY} on every machine, with the same numbers",
             id="ranks-missing",
         ) from error
     parallel.use(Ranks(rank(), processes(), control, patient, shards))
@@ -104,14 +104,14 @@ def start(device: str, shards: bool = False) -> None:
 
 
 def finish() -> None:
-    """Part from the other processes; all of them come here when the work is done."""
+    """Disconnect from the other processes; all of them call this when the work is done."""
     if parallel.size() == 1:
         return
     from torch import distributed
 
     parallel.gather(None)
     _watch.stop()
-    parallel.gather(None)  # nobody looks for signs of life any more
+    parallel.gather(None)  # now no process reads heartbeats
     parallel.use(Ranks())
     distributed.destroy_process_group()
 
@@ -119,9 +119,10 @@ def finish() -> None:
 def require_same(
     facts: Mapping[str, object], advice: str, kind: type[CompressError], id: str
 ) -> None:
-    """Check that all processes have the same facts.
+    """Check that all processes have the same values.
 
     Args:
+        facts: name -> value.
         advice: what to do about a difference.
 
     Raises:
@@ -137,13 +138,13 @@ def require_same(
 
 
 def require_same_versions(own: str) -> None:
-    """Check that all processes run the same programs.
+    """Check that all processes run the same versions of packages.
 
     Args:
         own: version of this package.
 
     Raises:
-        EnvironmentProblem: they do not.
+        EnvironmentProblem: versions differ.
     """
     if parallel.size() == 1:
         return
@@ -162,56 +163,56 @@ def require_same_versions(own: str) -> None:
     )
 
 
-def speaks_first() -> bool:
-    """Whether this process is the first of the run to tell why it ends; always, if it is alone.
+def is_first_to_report() -> bool:
+    """Whether this process is the first of the run to report an error; always True if it is alone.
 
-    The launcher ends the others then. They do not speak, whatever they meet.
+    The launcher then ends the others, which report nothing.
     """
     if processes() == 1:
         return True
     with suppress(ValueError, OSError):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would come while this one speaks
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it could interrupt the report
     store = _watch.store
     try:
         if store is None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             store = _open_store(10.0)
         if store is None:
             return rank() == 0
-        first: bool = store.add(_key("told"), 1) == 1
+        first: bool = store.add(_key("reported"), 1) == 1
         return first
-    except (RuntimeError, ValueError, LookupError):  # who kept the store is gone
+    except (RuntimeError, ValueError, LookupError):  # the process with the store has ended
         return True
 
 
 def wait_for_others() -> None:
-    """Leave the others some seconds to see that this process has spoken, where it has the store.
+    """Give the others some seconds to see that this process has reported, if it hosts the store.
 
-    torchrun's and accelerate's launchers keep it themselves.
+    With torchrun and accelerate, the launcher hosts the store.
     """
     store = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _watch.store
     if store is None or rank() > 0:
         return
     with suppress(RuntimeError):
         for _ in range(20):
-            if store.add(_key("told"), 0) == processes():
+            if store.add(_key("reported"), 0) == processes():
                 return
             time.sleep(0.1)
 
 
 def _require_numbers() -> None:
-    """Check what the launcher says, as far as `init_process_group` would wait or fail oddly."""
+    """Check environment variables for which `init_process_group` would hang or fail obscurely."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in names if not os.environ.get(name)]
     number = os.environ["RANK"]
     if missing or not number.isdecimal() or int(number) >= processes():
-        said = f"{', '.join(missing)} is not set" if missing else f"RANK={number}"
+        problem = f"{', '.join(missing)} is not set" if missing else f"RANK={number}"
         raise EnvironmentProblem(
-            f"WORLD_SIZE={processes()}, but {said}; {_STARTED_BY}", id="ranks-invalid"
+            f"WORLD_SIZE={processes()}, but {problem}; {_STARTED_BY}", id="ranks-invalid"
         )
 
 
 def _take_own_gpu() -> None:
-    """Leave one GPU visible, so that `cuda` means the same one to torch and onnxruntime."""
+    """Make one GPU visible, so that `cuda` is the same device for torch and onnxruntime."""
     number = int(os.environ.get("LOCAL_RANK", "0"))
     visible = [x for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x.strip()]
     if len(visible) > number:
@@ -221,7 +222,7 @@ def _take_own_gpu() -> None:
 
 
 def _require_one_device(on_gpu: bool) -> None:
-    """Check that all processes compute on CPUs, or each on a GPU of its own."""
+    """Check that all processes compute on CPUs, or each on its own GPU."""
     import torch
 
     require_same(
@@ -242,7 +243,7 @@ def _require_one_device(on_gpu: bool) -> None:
 
 
 def _open_store(limit: float) -> TCPStore:
-    """A connection of its own to the launcher's store, which no other thread blocks."""
+    """A separate connection to the launcher's store, which no other thread can block."""
     from torch.distributed import TCPStore
 
     return TCPStore(
@@ -252,7 +253,7 @@ def _open_store(limit: float) -> TCPStore:
 
 
 def _key(name: str) -> str:
-    """A key of this attempt: torchrun may start the processes again."""
+    """A key of this attempt: torchrun may restart the processes."""
     return f"compress/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
 
 
@@ -263,11 +264,11 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 class EndedByLauncher(KeyboardInterrupt):
-    """The launcher ends this process, as it does with all when one of them ends."""
+    """The launcher ends this process, because another one has ended."""
 
 
 class Watch:
-    """A thread that shows that this process lives, and looks whether the others do."""
+    """A thread that writes this process's heartbeat and checks those of the others."""
 
     def __init__(self) -> None:
         self.store: TCPStore | None = None
@@ -282,7 +283,7 @@ class Watch:
         self.store = store
         self._ended.clear()
         self._show(0)
-        parallel.gather(None)  # all signs are there
+        parallel.gather(None)  # all heartbeats are written
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
@@ -299,36 +300,36 @@ class Watch:
     def _run(self) -> None:
         limit, beat = seconds(), 0
         others = [number for number in range(processes()) if number != rank()]
-        heard = dict.fromkeys(others, ("", time.monotonic()))
+        last = dict.fromkeys(others, ("", time.monotonic()))
         while not self._ended.wait(min(2.0, limit / 5)):
             beat += 1
             try:
                 self._show(beat)
                 for other in others:
-                    sign = self._read(other)
-                    if sign != heard[other][0]:
-                        heard[other] = sign, time.monotonic()
+                    heartbeat = self._read(other)
+                    if heartbeat != last[other][0]:
+                        last[other] = heartbeat, time.monotonic()
             except RuntimeError:
-                self._end("the process that the others met at", limit)
-            for other, (_, last) in heard.items():
-                if time.monotonic() - last > limit:
+                self._end("the process that hosts the store", limit)
+            for other, (_, since) in last.items():
+                if time.monotonic() - since > limit:
                     self._end(f"rank {other}", limit)
 
     def _read(self, other: int) -> str:
         assert self.store is not None
-        sign = str(self.store.get(_key(f"beat-{other}")).decode())
-        number, done, total = map(int, sign.split()[1:])
+        heartbeat = str(self.store.get(_key(f"beat-{other}")).decode())
+        number, done, total = map(int, heartbeat.split()[1:])
         self.counts[other] = number, done, total
-        return sign
+        return heartbeat
 
-    def _end(self, who: str, limit: float) -> None:
-        """End this process: what the main thread waits for will not come."""
+    def _end(self, name: str, limit: float) -> None:
+        """End this process, whose main thread would wait forever."""
         if self._ended.is_set():
             return
         self.report(
             EnvironmentProblem(
-                f"{who} was not heard of for {limit:g} s; see its output, and give the same "
-                "command to go on from what is saved",
+                f"{name} did not respond for {limit:g} s; see its output, and run the same command "
+                "again to resume",
                 id="rank-lost",
             )
         )
@@ -344,25 +345,25 @@ def is_ended() -> bool:
 
 
 def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Progress of a pass over rows that counts all ranks, as far as they were heard of lately.
+    """Progress of a pass over rows, summed over ranks by their last heartbeats.
 
     Args:
-        progress: called with (steps done, steps in all) of all ranks.
+        progress: called with (steps done, total steps) of all ranks.
     """
     if parallel.size() == 1:
         return progress
-    _watch.passes += 1  # the same number on all ranks, which go through the same passes
+    _watch.passes += 1  # the same number on all ranks, which make the same passes
     number = _watch.passes
 
     def count(done: int, total: int) -> None:
         _watch.counts[rank()] = number, done, total
-        heard = [(d, t) for own, d, t in list(_watch.counts.values()) if own == number]
-        silent = processes() - len(heard)
-        progress(sum(d for d, _ in heard), sum(t for _, t in heard) + silent * total)
+        known = [(d, t) for passed, d, t in list(_watch.counts.values()) if passed == number]
+        unknown = processes() - len(known)
+        progress(sum(d for d, _ in known), sum(t for _, t in known) + unknown * total)
 
     return count
 
 
 def on_lost(report: Callable[[EnvironmentProblem], None]) -> None:
-    """Say who tells that a process is not heard of any more; this process ends after that."""
+    """Set the function that reports a lost process; this process ends afterwards."""
     _watch.report = report

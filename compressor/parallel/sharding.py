@@ -1,13 +1,12 @@
 """Models in training whose weights, gradients and moments are sharded over ranks (FSDP).
 
-Each rank holds a part of every weight; the weights of a Transformer layer are gathered where it is
-computed, and given up again (Zhao et al. 2023, "PyTorch FSDP"; `torch.distributed.fsdp`). All else,
-embeddings and heads, is gathered for the whole of a pass.
+Each rank holds a part of every weight; the weights of a Transformer layer are gathered for
+computing it, and freed afterwards (Zhao et al. 2023, "PyTorch FSDP"; `torch.distributed.fsdp`). All
+other weights, embeddings and heads, are gathered for a whole pass.
 
-To gather a layer all ranks have to compute it. So where a rank has fewer batches than others it
-computes a spare one, which does not count (`Batch.spare`), and what depends on a rank's own rows is
-decided together (`everywhere`). Where models are not sharded, every function here does what its
-name says at once.
+All ranks must compute a layer together. So a rank with fewer batches than others computes spare
+ones, which do not count (`Batch.spare`), and decisions that depend on a rank's own rows are made
+together (`everywhere`). All functions here also work with models that are not sharded.
 """
 
 from __future__ import annotations
@@ -31,21 +30,20 @@ _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
 def home(device: str) -> str:
-    """Where whole models are while they are trained: in the host's memory, if they are sharded."""
+    """Device of whole models during training: the CPU if they are sharded."""
     return "cpu" if parallel.shards() else device
 
 
-def everywhere(so: bool) -> bool:
-    """Whether it is so on all ranks that compute a model together."""
-    return parallel.total(int(so)) == parallel.size() if parallel.shards() else so
+def everywhere(condition: bool) -> bool:
+    """Whether a condition holds on all ranks that compute a model together."""
+    return parallel.total(int(condition)) == parallel.size() if parallel.shards() else condition
 
 
 def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
-    """A copy of a model on the device, of which this rank holds its part; its gradients are sums
-    over ranks.
+    """This rank's part of a copy of a model, on the device; gradients are sums over ranks.
 
     Args:
-        model: not changed; in the host's memory (`home`).
+        model: not changed; on the CPU (`home`).
         layers: paths of its Transformer layers.
         device: where to compute.
     """
@@ -54,29 +52,29 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
     from torch.distributed import DeviceMesh, ProcessGroup, group
     from torch.distributed.fsdp import FSDPModule
 
-    # `init_device_mesh` would choose GPUs by LOCAL_RANK, and each rank sees one alone.
+    # `init_device_mesh` would choose GPUs by LOCAL_RANK, but only one is visible to each rank.
     kind = device.partition(":")[0]
     if kind == "cpu":
-        _give_freed_memory_back()
+        _return_freed_memory()
     mesh = DeviceMesh.from_group(cast("ProcessGroup", group.WORLD), kind)
-    made = copy.deepcopy(model, {id(p): p for p in model.parameters()})  # the memo: not copied
+    shards = copy.deepcopy(model, {id(p): p for p in model.parameters()})  # parameters: not copied
     for path in layers:
-        _shard(made.get_submodule(path), mesh)
-    _shard(made, mesh)
-    for module in made.modules():
+        _shard(shards.get_submodule(path), mesh)
+    _shard(shards, mesh)
+    for module in shards.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # all that gloo has
-    # T5's layers hand on a bias by distances that is a view; nobody changes it in place.
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+    # T5's layers return a position bias that is a view, and is never changed in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
-    return made
+    return shards
 
 
-def _give_freed_memory_back() -> None:
-    """Have glibc return blocks of 256 KiB and more to the system when they are freed.
+def _return_freed_memory() -> None:
+    """Make glibc return freed blocks of 256 KiB and more to the system.
 
-    It comes to keep blocks of up to 32 MiB otherwise, and with them most of the weights that were
-    given up: a process with half of the weights then needs more memory than one with whole models.
+    By default its threshold grows up to 32 MiB, and it keeps most of the freed weights: a process
+    with half of the weights then needs more memory than one with whole models.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -87,31 +85,31 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
     from torch.distributed.fsdp import fully_shard
 
     kept = [(p, p.data) for p in module.parameters() if not parallel.is_shard(p)]
-    # After a pass without gradients nothing else would give up what was gathered, and later passes
-    # would compute with it, whatever the weights are by then.
+    # Without resharding, a pass without gradients would keep the gathered weights, and later passes
+    # would compute with outdated ones.
     fully_shard(module, mesh=mesh, reshard_after_forward=True)
     for parameter, data in kept:
-        parameter.data = data  # which was brought to the device
+        parameter.data = data  # `fully_shard` has moved it to the device
 
 
 @contextmanager
 def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[nn.Module]:
-    """A model to compute with: itself, or a sharded copy while its own weights are given up.
+    """A model to compute with: itself, or a sharded copy, during which its own weights are freed.
 
-    After an error they stay away: ranks that part cannot gather them, and their run ends.
+    They are not restored after an error, which ends the run: gathering needs all ranks.
     """
     if not parallel.shards():
         yield model
         return
-    made = sharded(model, layers, device)
+    shards = sharded(model, layers, device)
     for parameter in model.parameters():
         parameter.data = parameter.new_empty(0)
-    yield made
-    _take(model, made)
+    yield shards
+    _load(model, shards)
 
 
 def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
-    """A whole model with the weights of a sharded one; that itself, if it is not.
+    """A whole model with the weights of a sharded one; the model itself if it is not sharded.
 
     Args:
         like: a whole model of the same structure; not changed.
@@ -122,21 +120,21 @@ def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
     if not isinstance(model, FSDPModule):
         return model
     empty = {id(p): nn.Parameter(p.new_empty(0), p.requires_grad) for p in like.parameters()}
-    made = copy.deepcopy(like, empty)  # the memo: what stands for each
-    _take(made, model)
-    return made
+    gathered_copy = copy.deepcopy(like, empty)  # with `empty` for its parameters
+    _load(gathered_copy, model)
+    return gathered_copy
 
 
-def _take(model: nn.Module, shards: nn.Module) -> None:
-    """Give a whole model the weights of its sharded copy, one at a time."""
-    found = dict(shards.named_parameters())
+def _load(model: nn.Module, shards: nn.Module) -> None:
+    """Load the weights of a sharded copy into a whole model, one at a time."""
+    parameters = dict(shards.named_parameters())
     for name, parameter in model.named_parameters():
-        parameter.data = whole(found[name].detach()).to(parameter.device)
+        parameter.data = whole(parameters[name].detach()).to(parameter.device)
 
 
 @contextmanager
 def outer_weights(model: nn.Module) -> Iterator[None]:
-    """All weights outside of the Transformer layers at hand, to compute with a module of them."""
+    """Gather all weights outside of the Transformer layers within the context."""
     from torch.distributed.fsdp import FSDPModule
 
     if not isinstance(model, FSDPModule):
@@ -151,10 +149,10 @@ def outer_weights(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def noticing_lost_ranks() -> Iterator[None]:
-    """What sharded models meet where another rank is gone, as what it means.
+    """Translate the errors of sharded models when another rank is lost.
 
     Raises:
-        EnvironmentProblem: another process is gone or does not answer.
+        EnvironmentProblem: another process has ended or does not respond.
     """
     if not parallel.shards():
         yield
@@ -164,31 +162,31 @@ def noticing_lost_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # NCCL's errors have a class; gloo's have its path in their text.
+        # NCCL's errors have a class; gloo's have the path of its source in their text.
         if isinstance(error, DistError) or "gloo/transport" in str(error):
             raise parallel.rank_lost() from error
         raise
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, on all ranks, which call this together if it is a shard."""
+    """The whole tensor; all ranks call this together if it is a shard."""
     return cast("DTensor", tensor).full_tensor() if parallel.is_shard(tensor) else tensor
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """What this rank holds of a whole tensor, if `like`, of its shape, is a shard."""
+    """This rank's part of a whole tensor if `like`, of the same shape, is a shard."""
     if not parallel.is_shard(like):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
     shard = cast("DTensor", like)
     moved = tensor.to(shard.device)
-    # Of a copy of its own, which does not keep the whole alive.
+    # Cloned, so that it does not keep the whole tensor alive.
     return distribute_tensor(moved, shard.device_mesh, shard.placements, src_data_rank=None).clone()
 
 
-def bytes_held(model: nn.Module) -> int:
-    """Memory of the weights that this rank holds of a model."""
+def local_bytes(model: nn.Module) -> int:
+    """Memory of this rank's weights of a model."""
     weights = model.parameters()
-    held = (cast("DTensor", p).to_local() if parallel.is_shard(p) else p for p in weights)
-    return sum(x.numel() * x.element_size() for x in held)
+    local = (cast("DTensor", p).to_local() if parallel.is_shard(p) else p for p in weights)
+    return sum(x.numel() * x.element_size() for x in local)

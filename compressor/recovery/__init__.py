@@ -1,4 +1,4 @@
-"""Repair after pruning: better weights for the units that are left.
+"""Recovery after pruning: better weights for the remaining units.
 
 One file per method, with its options and its function in one class, and one line each in
 `RECOVERIES`; `recover` runs them. Importing a method imports no torch: its options are part of the
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExtraText:
-    """A file of sentences to train on beside the calibration rows.
+    """A file of sentences to train on in addition to the calibration rows.
 
     Args:
         beams: beam width of the dense model's translations of it.
@@ -40,11 +40,11 @@ class ExtraText:
 
 
 class RecoveryMethod(Options):
-    """One step of the repair: the options of a method, and what is known of it.
+    """One recovery step: the options of a method, and its properties.
 
     Args:
-        trains: it holds some of the rows out, to judge itself on them.
-        undoes_training: it brings trained weights back towards the dense model's.
+        trains: whether it holds out some of the rows for validation.
+        undoes_training: whether it pulls trained weights back towards the dense model's.
     """
 
     panel: ClassVar[str] = "Recovery"
@@ -56,16 +56,16 @@ class RecoveryMethod(Options):
 
     @property
     def extra_text(self) -> ExtraText | None:
-        """More text to train on, if any is wanted."""
+        """More text to train on, if any."""
         return None
 
     @property
     def earlier(self) -> Path | None:
-        """An artifact whose weights it goes on from, if any."""
+        """An artifact whose weights it starts from, if any."""
         return None
 
     def with_precision(self, precision: Precision | None) -> Self:
-        """The same with a precision to train in, where it trains and none was given."""
+        """A copy that trains in a precision, unless it has one or does not train."""
         return self
 
     def on_device(self, device: str) -> Self:
@@ -78,10 +78,9 @@ class RecoveryMethod(Options):
 
     @abstractmethod
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Repair `job.pruned`; both models are in evaluation mode, on the device.
+        """Recover `job.pruned`; both models are in evaluation mode, on the device.
 
-        Of several ranks that spread models in training, a method that `trains` finds them in the
-        host's memory.
+        With sharded training, a method that `trains` gets them on the CPU.
         """
 
 
@@ -97,12 +96,12 @@ RECOVERIES: Table[type[RecoveryMethod]] = Table(
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryJob(TrainingJob):
-    """The models and the data that a recovery method works with.
+    """The models and the data of a recovery method.
 
     Args:
         dense: the model before pruning; not changed.
-        pruned: the model to repair; not changed.
-        mask: the units of the dense model that it has.
+        pruned: the model to recover; not changed.
+        mask: the units of the dense model that `pruned` keeps.
         text: more rows to train on, without labels, for methods that train.
     """
 
@@ -114,9 +113,9 @@ class RecoveryJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Recovered:
-    """A repaired model, and what was done in a few words for the report.
+    """A recovered model, and a description for the report.
 
-    Parameters that no method changed are those of the pruned model, not copies of them.
+    Parameters that no method changed are shared with the pruned model.
     """
 
     model: nn.Module
@@ -124,23 +123,23 @@ class Recovered:
 
 
 def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
-    """The text that some methods train on beside the rows, if any is wanted."""
+    """The text that one of the methods trains on, if any."""
     return next((method.extra_text for method in methods if method.extra_text), None)
 
 
 def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
-    """The artifact whose weights some method goes on from, if any."""
+    """The artifact whose weights one of the methods starts from, if any."""
     return next((method.earlier for method in methods if method.earlier), None)
 
 
 def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
-    """Repair a pruned model with some methods, one after the other.
+    """Recover a pruned model with some methods, one after the other.
 
     Args:
-        methods: in the order in which they are applied; of none the model is `job.pruned`.
+        methods: in order of application; without methods the result is `job.pruned`.
 
     Raises:
-        UsageError: there are no calibration rows.
+        UsageError: without calibration rows.
         InputError: too few rows to train on, or values that are not finite.
     """
     if not methods:
@@ -166,12 +165,12 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
                     model.to(device)
                 examples = job.examples
                 if any(later.trains for later in methods[number + 1 :]):
-                    # Fitted to the rows on which a later training judges itself, a model would
-                    # look as if there were nothing left to learn.
+                    # A model fitted to the validation rows of a later training would seem to have
+                    # nothing left to learn.
                     examples, _ = hold_out(examples, job.seed)
                 state = job.state and job.state.with_stem(f"{job.state.stem}-{method.name}")
-                now = replace(job, pruned=done.model, examples=examples, state=state)
-                done = method.recover(now)
+                step = replace(job, pruned=done.model, examples=examples, state=state)
+                done = method.recover(step)
                 models.append(done.model)
                 texts.append(done.text)
         finally:

@@ -1,4 +1,4 @@
-"""Distillation: the dense model as teacher, see `compressor.recovery.distillation`."""
+"""Options of distillation, see `compressor.recovery.distillation`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from compressor.tasks import Task
     from compressor.training.precision import Precision
 
-# Of a step of AdamW, and of one of Muon, which has a fixed cost beside that of its rows.
+# Rows of a step with AdamW, and with Muon, which has a fixed cost per step.
 BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
-# Starting its thousands of kernels takes a step on a GPU as long, however few rows it has.
+# On a GPU, launching the thousands of kernels of a step takes as long as computing so many rows.
 GPU_BATCH_ROWS = 512
 
 
@@ -111,7 +111,6 @@ class Distill(RecoveryMethod):
         from compressor.recovery.earlier_weights import with_earlier_weights
         from compressor.training.loop import Schedule
 
-        seconds = None if self.minutes is None else 60 * self.minutes
         usual_rows = MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
         rows = self.batch or (usual_rows if job.device == "cpu" else GPU_BATCH_ROWS)
         schedule = Schedule(
@@ -119,13 +118,13 @@ class Distill(RecoveryMethod):
             batch_size=rows,
             patience=self.patience,
             steps=self.steps,
-            seconds=seconds,
+            seconds=None if self.minutes is None else 60 * self.minutes,
         )
         usual = job.task.learning_rate
         if job.text is not None:
             usual = job.task.text_learning_rate or usual
-        # Steps of Adam and of Muon follow the sign of a mean of gradients, whose noise falls with
-        # the root of the rows (Malladi et al. 2022, "On the SDEs and scaling rules for Adam").
+        # Gradient noise falls with the square root of the rows; for the scaling rule see Malladi et
+        # al. 2022, "On the SDEs and scaling rules for Adam".
         rate = self.learning_rate or usual * math.sqrt(rows / usual_rows)
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         if self.earlier is not None:

@@ -1,29 +1,29 @@
-"""Fine-tuning of the cut model with the dense one as its teacher (Hinton, Vinyals & Dean 2015).
+"""Fine-tuning of the pruned model with the dense one as its teacher (Hinton, Vinyals & Dean 2015).
 
 The loss is the divergence of the student's predictions from the teacher's,
 
     KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
 
-or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (a translator
-reads its targets, as inputs of the decoder). To it can be added
-`hidden` times the difference of the residual streams after every Transformer layer,
+or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (except as
+decoder inputs of translators). Optionally, `hidden` times the difference of the residual streams
+after every Transformer layer is added,
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
 
 over real tokens (`compressor.recovery.hidden_states`). A tenth of the rows is held out; the weights
-with the lowest divergence there are kept, and training stops when it gets no lower. The student is
-trained without dropout: what it has to match is computed without, too.
+with the lowest divergence on them are kept, and training stops when it falls no further. The
+student is trained without dropout, as the teacher's outputs are computed without.
 
-Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 cut to 30 % of the multiply-adds, on
+Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 with 30 % of the multiply-adds, on
 1,000 rows, has a divergence of 0.0995, 0.0953 and 0.0935 nats on 1,500 other rows with weights of
-0, 1 and 10 (0.1205 before); 93.5, 93.5 and 93.6 % of them are right (93.3 before, 95.3 dense); 31,
-35 and 32 s of CPU time. The bundled translator with 58 of 144 heads, on 6,000 pairs: 0.1009 nats
-and 38.24 BLEU with 0, 0.0992 and 38.33 with 1 (dense 40.27), a difference within chance for which
-hidden states are kept or computed again. So classifiers match hidden states unless told otherwise,
-and translators do not (`Task.hidden_weight`).
+0, 1 and 10 (0.1205 before); accuracy is 93.5, 93.5 and 93.6 % (93.3 before, 95.3 dense); 31, 35 and
+32 s of CPU time. The bundled translator with 58 of 144 heads, on 6,000 pairs: 0.1009 nats and 38.24
+BLEU with 0, 0.0992 and 38.33 with 1 (dense 40.27), a difference within chance that costs memory or
+time for hidden states. So classifiers match hidden states by default, and translators do not
+(`Task.hidden_weight`).
 
 Cost: a forward pass of the dense model over the calibration rows and the text, whose results are
-kept as far as there is room (`compressor.recovery.teacher`), and in each epoch a forward and
+cached as far as memory allows (`compressor.recovery.teacher`), and in each epoch a forward and
 backward pass of the pruned one. Hidden states of all layers take more memory than predictions; rows
 that do not fit cost a forward pass of the dense model in every epoch.
 """
@@ -44,7 +44,7 @@ from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.hidden_states import (
     difference,
     find_blocks,
-    observed,
+    record_outputs,
     states_of,
     variances,
 )
@@ -62,12 +62,12 @@ from compressor.training.state import Trained
 def distill(
     job: RecoveryJob, schedule: Schedule, rate: float, hidden: float, precision: Precision = "fp32"
 ) -> Recovered:
-    """Train a copy to predict what the dense model does; never worse on the held-out rows.
+    """Train a copy to match the dense model's predictions; never worse on the held-out rows.
 
     Args:
         rate: learning rate.
-        hidden: weight of the difference in hidden states; 0 leaves it out.
-        precision: of products, while it trains; it is judged in float32.
+        hidden: weight of the difference in hidden states; 0 for none.
+        precision: of products in training; validation is in float32.
     """
     learn, held = hold_out(job.examples, job.seed)
     pruned = job.pruned
@@ -77,11 +77,11 @@ def distill(
         batches = batches_of_rank(job.task, held, dense, job.device)
         problem = Distillation(job, student, batches, rate, hidden, precision)
         if parallel.shards():
-            own = sum(map(sharding.bytes_held, (student, dense))) / 1e6
-            job.report(f"  both models are sharded, {own:.1f} MB on rank 0 of {parallel.size()}")
+            size = sum(map(sharding.local_bytes, (student, dense))) / 1e6
+            job.report(f"  both models are sharded, {size:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
         if job.text is not None and schedule.epochs > 1:
-            problem.teacher.remember_text(job.text, job.progress)
+            problem.teacher.cache_text(job.text, job.progress)
         with sparse_gradients(embedding_tables(student)):
             trained = train(
                 problem,
@@ -93,7 +93,7 @@ def distill(
                 progress=job.progress,
             )
     if trained.best is None or not trained.best < before:
-        text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
+        text = f"distill: nothing gained on {len(held)} held-out rows, weights not changed"
         return Recovered(pruned, text)
     student.zero_grad()
     how = "" if precision == "fp32" else f" with products in {precision}"
@@ -102,17 +102,16 @@ def distill(
 
 
 def by_muon(job: RecoveryJob) -> bool:
-    """Whether Muon trains the matrices; on calibration rows, which are few, AdamW ends lower."""
+    """Whether Muon trains the matrices; on few rows, such as calibration rows, AdamW is better."""
     return job.text is not None and job.task.muon_on_text
 
 
 class Distillation(Problem):
-    """All floating-point weights of the student, judged by its divergence from the teacher.
+    """All floating-point weights of the student, validated by its divergence from the teacher.
 
     Args:
         student: in evaluation mode; its weights change.
-        held: batches of this rank to validate on; the variance of hidden states is taken from
-            them, too.
+        held: batches of this rank to validate on, and to compute variances of hidden states.
         hidden: weight of the difference in hidden states.
         precision: of products in training.
     """
@@ -130,7 +129,7 @@ class Distillation(Problem):
         self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
         self.blocks = find_blocks(job.layers) if hidden else []
         self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
-        self.variances = variances(self._held_streams())
+        self.variances = variances(self._held_states())
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
@@ -150,16 +149,16 @@ class Distillation(Problem):
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         task, whole, device = self.job.task, (whole or batch).host, self.job.device
         with products_in(self.precision, device), masks_unread(device):
-            wanted, streams = self.teacher.answers(batch)
-            with observed(self.student, self.blocks) as found:
+            target, target_states = self.teacher.outputs(batch)
+            with record_outputs(self.student, self.blocks) as recorded:
                 logits = task.logits(self.student, batch)
         predictions = task.predictions(chosen(logits, task.term_mask(batch.host)))
-        loss = task.divergence(predictions, wanted) / task.loss_terms(whole)
+        loss = task.divergence(predictions, target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
-        states = states_of(found, self.blocks, task, batch)
+        states = states_of(recorded, self.blocks, task, batch)
         tokens = [int(task.token_mask(whole, block.kind).sum()) for block in self.blocks]
-        return loss + self.hidden * difference(states, streams, self.variances, tokens)
+        return loss + self.hidden * difference(states, target_states, self.variances, tokens)
 
     @torch.no_grad()
     def validate(self, progress: float) -> float:
@@ -167,22 +166,22 @@ class Distillation(Problem):
         for batch in self.held:
             moved = batch.to(self.job.device)
             logits = task.logits(self.student, moved)
-            found = task.predictions(chosen(logits, task.term_mask(batch)))
-            part = float(task.divergence(found, self.teacher.answers(moved)[0]))
+            predictions = task.predictions(chosen(logits, task.term_mask(batch)))
+            part = float(task.divergence(predictions, self.teacher.outputs(moved)[0]))
             divergence += 0.0 if batch.spare else part
         counted = [batch for batch in self.held if not batch.spare]
         terms = parallel.total(sum(map(task.loss_terms, counted)))
         return parallel.total(divergence) / terms
 
-    def _held_streams(self) -> Iterator[tuple[Tensor, ...]]:
-        """The dense model's hidden states of the held-out rows, where they are matched."""
+    def _held_states(self) -> Iterator[tuple[Tensor, ...]]:
+        """The dense model's hidden states of the held-out rows, if they are matched."""
         for batch in self.held if self.blocks else ():
-            _, streams = self.teacher.answers(batch.to(self.job.device))
+            _, states = self.teacher.outputs(batch.to(self.job.device))
             if not batch.spare:
-                yield streams
+                yield states
 
     def _teacher_batches(self) -> Iterator[Batch]:
-        """The calibration rows for the teacher to read, with progress."""
+        """Batches of the calibration rows for the teacher, with progress."""
         job = self.job
         batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
         for done, batch in enumerate(batches):

@@ -1,11 +1,10 @@
-"""The residual stream after every Transformer layer, of real tokens, to compare two models by.
+"""The residual stream of real tokens after every Transformer layer, to compare two models.
 
-It keeps its width when heads or neurons go, so a pruned model's can be compared with the dense
-model's without the projections that narrower students need (TinyBERT, Jiao et al. 2020, eq. 8;
-CoFi, Xia et al. 2022, section 2.3).
+Pruning does not change its width, so the pruned and the dense model compare without the projections
+that narrower students need (TinyBERT, Jiao et al. 2020, eq. 8; CoFi, Xia et al. 2022, section 2.3).
 
-What a layer returns is taken as it is: where layers end with a normalization (BERT, Marian), after
-it; where they begin with one (mBART), before the normalization that follows the stack.
+States are the layers' outputs: after the normalization in post-norm models (BERT, Marian), before
+the final normalization of the stack in pre-norm models (mBART).
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ from compressor.tasks.batching import chosen
 
 
 def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
-    """One sublayer of each Transformer layer, in the order of execution: it stands for the layer,
-    and its kind tells which tokens that works on."""
+    """The first sublayer of each Transformer layer, in order of execution, to stand for the layer:
+    its kind determines which tokens the layer processes."""
     return [sublayers[0] for sublayers in by_layer(layers).values()]
 
 
-def observed(
+def record_outputs(
     model: nn.Module, blocks: Sequence[Sublayer]
 ) -> AbstractContextManager[dict[str, Any]]:
-    """What blocks return in the forward pass within the context, see `states_of`.
+    """Record the outputs of blocks in forward passes within the context, for `states_of`.
 
-    A dictionary that is filled while the model runs. Gradients flow through its tensors.
+    The dictionary is filled while the model runs. Gradients flow through its tensors.
     """
     return returned(model, [block.layer_path for block in blocks])
 
 
 def states_of(
-    found: Mapping[str, Any], blocks: Sequence[Sublayer], task: Objective, batch: Batch
+    recorded: Mapping[str, Any], blocks: Sequence[Sublayer], task: Objective, batch: Batch
 ) -> list[Tensor]:
-    """What was observed, without padding: [real tokens, width] for each block, row by row."""
-    outputs = [found[block.layer_path] for block in blocks]
+    """Recorded states without padding: [real tokens, width] for each block, row by row."""
+    outputs = [recorded[block.layer_path] for block in blocks]
     streams = [output[0] if isinstance(output, tuple) else output for output in outputs]
     masks = [task.token_mask(batch.host, block.kind) for block in blocks]
     return [chosen(stream, mask) for stream, mask in zip(streams, masks, strict=True)]
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
-    """How far the dense model's hidden states lie from their mean, block by block.
+    """Variances of the dense model's hidden states, block by block.
 
-    The mean over the width of the variance over tokens; the unit in which differences between two
-    models are measured, so that a weight of them means the same for every layer of every model. A
-    constant stream counts as 1.
+    The mean over the width of the variance over tokens. It is the unit of differences between two
+    models, so that their weight has the same meaning for all layers and models. 1 for a constant
+    stream.
 
     Args:
         batches: the hidden states of each batch of this rank: [tokens, width] for each block.
@@ -70,31 +69,31 @@ def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
     ranks = [x for x in parallel.gather([x.cpu() for x in sums]) if x]  # some may have no rows
     spread = []
     for block in zip(*ranks, strict=True):
-        found = torch.stack(block).sum(0)
-        means = found[:-1] / found[-1]
+        total = torch.stack(block).sum(0)
+        means = total[:-1] / total[-1]
         spread.append(float(means[-1] - means[:-1].square().mean()))
     return [variance if variance > 0 else 1.0 for variance in spread]
 
 
 def difference(
     states: Sequence[Tensor],
-    wanted: Sequence[Tensor],
+    targets: Sequence[Tensor],
     variances: Sequence[float],
     tokens: Sequence[int] | None = None,
 ) -> Tensor:
     """Mean squared difference of hidden states in units of their variance, mean over blocks.
 
-    0 where both are the same; 1 is about what a model has that knows each layer's mean alone.
+    0 for equal states; about 1 for a model that outputs each layer's mean.
 
     Args:
         states: of the pruned model, [tokens, width] for each block.
-        wanted: the dense model's, of the same shapes.
-        variances: see the function.
-        tokens: of each block, that the mean is over, where these are only some of them.
+        targets: the dense model's, of the same shapes.
+        variances: from the function of that name.
+        tokens: number of tokens to average over for each block, if `states` has some of them.
     """
-    tokens = tokens or [len(found) for found in states]
+    tokens = tokens or [len(own) for own in states]
     parts = [
-        (found.float() - target.float()).square().mean(-1).sum() / (count * variance)
-        for found, target, variance, count in zip(states, wanted, variances, tokens, strict=True)
+        (own.float() - target.float()).square().mean(-1).sum() / (count * variance)
+        for own, target, variance, count in zip(states, targets, variances, tokens, strict=True)
     ]
     return sum(parts[1:], start=parts[0]) / len(parts)

@@ -1,10 +1,9 @@
-"""A forward pass over all batches in pieces, going on where the last piece stopped.
+"""A forward pass over all batches in pieces, each resuming where the last one stopped.
 
-Reconstruction changes a model layer by layer from the bottom up and each time needs to see what
-the next attention layer now gets. Here every finished block of the encoder or decoder stack is
-skipped by returning its kept output again: one hidden state per token and stack. The rest,
-embeddings, masks and the arguments of each block, is the model's own code, so nothing about an
-architecture has to be known but where its blocks are.
+Reconstruction changes a model layer by layer from the bottom up and each time needs the inputs of
+the next sublayer. Every finished block of the encoder or decoder stack is skipped by returning its
+cached output: one hidden state per token and stack. Embeddings, masks and the arguments of each
+block come from the model's own code, so only the paths of its blocks need to be known.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from compressor.tasks import Batch, Objective
 
 
 class _Reached(Exception):
-    """The observation is made; the rest of the forward pass is not needed."""
+    """Ends a forward pass after the observed module."""
 
 
 class LayerwiseForward:
@@ -37,7 +36,7 @@ class LayerwiseForward:
         self.model = model
         self.batches = batches
         self.task = task
-        self._returned: dict[str, list[Any]] = {}  # stack -> what its last finished block returned
+        self._returned: dict[str, list[Any]] = {}  # stack -> outputs of its last finished block
         self._finished: list[str] = []
 
     def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
@@ -45,17 +44,17 @@ class LayerwiseForward:
 
         Returns:
             Its input [batch, tokens, its input width], and the residual stream with its output
-            added [batch, tokens, width]. The latter is what the next layer normalization gets,
-            wherever an architecture has it.
+            added [batch, tokens, width], which is the input of the next layer normalization in
+            every architecture.
         """
-        seen: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
 
         def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen["input"] = inputs[0]
+            values["input"] = inputs[0]
 
         def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if seen:
-                seen["stream"] = inputs[0]
+            if values:
+                values["stream"] = inputs[0]
                 raise _Reached
 
         projection = self.model.get_submodule(sublayer.output)
@@ -65,10 +64,10 @@ class LayerwiseForward:
             projection.register_forward_pre_hook(before_projection),
             *(norm.register_forward_pre_hook(before_norm) for norm in norms),
         )
-        return seen["input"], seen["stream"]
+        return values["input"], values["stream"]
 
     def finish(self, block: str) -> None:
-        """Run all batches through a block of a stack; from now on it is skipped."""
+        """Run all batches through a block of a stack, and skip it from then on."""
         returned: list[Any] = []
 
         def after(module: nn.Module, inputs: Any, output: Any) -> None:

@@ -1,26 +1,23 @@
-"""Least squares on the projections into the residual stream, from a model's bottom to its top.
+"""Reconstruction: least squares on the projections into the residual stream, bottom-up.
 
-For the output projection of each attention layer, and for the projection that ends each
-feed-forward part, in execution order: with x the inputs it gets in the pruned model as repaired so
-far, and e the difference that is left between the dense and the pruned model's residual stream just
-after it, on the same tokens, solve
+For the output projection of each attention layer and of each feed-forward part, in execution order:
+with x its inputs in the pruned model as reconstructed so far, and e the remaining difference
+between the dense and the pruned model's residual stream just after it, on the same tokens, solve
 
     min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
 
-(METHODS: structured Optimal Brain Surgeon's repair; solved bottom-up as in K-prune, Park et al.
-2024.) The damping pulls towards the present weights, not towards zero. Because e is taken
-in the residual stream, a projection also makes up for what those before it could not, as far as
-it can; a layer without heads still has its bias. Layers that lost no heads take part as well.
-No labels are used.
+(The weight update of structured Optimal Brain Surgeon; solved bottom-up as in K-prune, Park et al.
+2024.) The damping pulls towards the current weights, not towards zero. Because e is measured in the
+residual stream, a projection also compensates for errors of earlier ones; a layer without heads
+still has its bias. Layers that lost no heads are solved too. No labels are used.
 
-Every solution is tried on rows it was not fitted to before it is used (`_repair`).
+Every solution is tested on rows it was not fitted to before it is used (`_reconstruct_projection`).
 
-Cost: each stack is run about three times through both models, whatever the number of layers, plus
-two solves per projection, more where rows are few; memory for one hidden state per token, stack
-and model.
+Cost: each stack is run about three times through both models, for any number of layers, plus two
+solves per projection, more with few rows; memory for one hidden state per token, stack and model.
 
-What did not help: weighting tokens by a power (1/4 to 1) of the loss's squared gradient at the
-projection changed the bundled translator's loss on other rows by less than 0.005 nats per token,
+Weighting tokens by a power (1/4 to 1) of the loss's squared gradient at the projection did not
+help: it changed the bundled translator's loss on other rows by less than 0.005 nats per token,
 either way.
 """
 
@@ -43,18 +40,18 @@ from compressor.tasks import Batch
 
 # Share of the inputs' mean variance: see `compressor.importance.removal_order`.
 DAMPING = 1e-3
-# Feed-forward parts have several times as many inputs, and 1,000 rows say less about each. With
+# Feed-forward parts have several times as many inputs, so 1,000 rows determine each less well. With
 # 80 % of the bundled translator's heads removed, 0.1 %, 1 % and 5 % gave a loss of 2.059, 2.046 and
-# 2.036 nats per token on other rows, and 23.4, 23.9 and 23.0 BLEU (2.166 and 19.9 without repairing
-# feed-forward parts at all); lighter cuts and a classifier showed hardly a difference.
+# 2.036 nats per token on other rows, and 23.4, 23.9 and 23.0 BLEU (2.166 and 19.9 without solving
+# feed-forward parts); with fewer heads removed, and for a classifier, there was little difference.
 FEED_FORWARD_DAMPING = 1e-2
-HELD_OUT = 5  # one row in five is held out, to see whether the others' repair helps it too
+HELD_OUT = 5  # one row in five is held out, to test solutions on
 DAMPINGS = 4  # to try, each ten times the one before
 
 
 @dataclass(frozen=True)
 class _Residual:
-    """Mean squared difference to the dense model after a projection, before and after repair."""
+    """Mean squared difference to the dense model after a projection, before and after solving."""
 
     before: float
     after: float
@@ -62,30 +59,30 @@ class _Residual:
 
 @torch.no_grad()
 def reconstruct(job: RecoveryJob) -> Recovered:
-    """Re-solve the projections of a copy; a repair that does not help is dropped."""
-    made: list[Batch] = job.task.batches(job.examples, job.dense)
-    held = held_out_rows(made)
+    """Re-solve the projections of a copy; solutions that do not help are dropped."""
+    on_host: list[Batch] = job.task.batches(job.examples, job.dense)
+    held = held_out_rows(on_host)
     if parallel.size() > 1:
-        made = job.task.batches(parallel.shard(job.examples), job.dense)
-    batches = [batch.to(job.device) for batch in made]
+        on_host = job.task.batches(parallel.shard(job.examples), job.dense)
+    batches = [batch.to(job.device) for batch in on_host]
     paths = [sublayer.output for sublayer in job.layers]
     modules = [job.pruned.get_submodule(path) for path in paths]
     model = shared_copy(job.pruned, own=[p for module in modules for p in module.parameters()])
     dense = LayerwiseForward(job.dense, batches, job.task)
     pruned = LayerwiseForward(model, batches, job.task)
-    repairs: list[_Residual] = []
+    residuals: list[_Residual] = []
     for block, sublayers in by_layer(job.layers).items():
         for sublayer in sublayers:
             damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
             moments = _gather(dense, pruned, sublayer, held)
             module = model.get_submodule(sublayer.output)
-            solve = partial(_repair, sublayer, module, *moments, damping)
-            repairs.append(parallel.on_main(solve))
+            solve = partial(_reconstruct_projection, sublayer, module, *moments, damping)
+            residuals.append(parallel.on_main(solve))
             parallel.equalize(module.parameters())
-            job.progress(len(repairs), len(paths))
+            job.progress(len(residuals), len(paths))
         dense.finish(block)
         pruned.finish(block)
-    return Recovered(model, _describe(repairs, len(job.examples)))
+    return Recovered(model, _describe(residuals, len(job.examples)))
 
 
 def held_out_rows(batches: Iterable[Batch]) -> set[int]:
@@ -97,39 +94,38 @@ def held_out_rows(batches: Iterable[Batch]) -> set[int]:
 def _gather(
     dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer, held: Set[int]
 ) -> tuple[Moments, Moments]:
-    """Moments of an output projection's inputs and of what is missing after it, over real tokens.
+    """Moments of an output projection's inputs and of the residual after it, over real tokens.
 
     Returns:
-        Of the rows to fit on, and of those held out, to see whether that helps.
+        Of the rows to fit on, and of the held-out rows.
     """
-    seen: list[Moments] = []
+    both: list[Moments] = []
     module = pruned.model.get_submodule(sublayer.output)
     for number, batch in enumerate(pruned.batches):
-        _, wanted = dense.observe(sublayer, number)
-        inputs, found = pruned.observe(sublayer, number)
+        _, target = dense.observe(sublayer, number)
+        inputs, stream = pruned.observe(sublayer, number)
         real = pruned.task.token_mask(batch, sublayer.kind)
-        # A sublayer without units has nothing but its bias, whatever its stand-in is handed.
+        # A sublayer without units has only its bias, although its stand-in has an input.
         width = module.in_features if isinstance(module, nn.Linear) else 0
         out = torch.tensor([row in held for row in batch.rows], device=real.device)
-        if not seen:
-            seen = [Moments(width, wanted.shape[-1], device=real.device) for _ in range(2)]
-        for moments, chosen in zip(seen, (real & ~out[:, None], real & out[:, None]), strict=True):
-            moments.add(inputs[chosen][:, :width], wanted[chosen] - found[chosen])
-    for moments in seen:
+        if not both:
+            both = [Moments(width, target.shape[-1], device=real.device) for _ in range(2)]
+        for moments, chosen in zip(both, (real & ~out[:, None], real & out[:, None]), strict=True):
+            moments.add(inputs[chosen][:, :width], target[chosen] - stream[chosen])
+    for moments in both:
         moments.add_up_ranks()
-    return seen[0], seen[1]
+    return both[0], both[1]
 
 
-def _repair(
+def _reconstruct_projection(
     sublayer: Sublayer, module: nn.Module, fit: Moments, held: Moments, damping: float
 ) -> _Residual:
     """Solve for one projection on all rows, and change its weight and bias.
 
-    The moments are used up: `fit` ends with those of all rows, since a third copy of the largest
-    thing that the repair keeps is not needed.
+    `fit` ends with the moments of all rows, which saves the memory of a third copy.
 
-    Where the same damping makes things worse on rows that were not fitted, because there are few
-    of them against the inputs, it becomes stronger, and in the end nothing is changed.
+    The damping grows while the solution of `fit` is worse on the held-out rows, as with few rows
+    and many inputs; if none is better, nothing changes.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
@@ -154,7 +150,7 @@ def _repair(
 def _solve(
     sublayer: Sublayer, module: nn.Module, moments: Moments, damping: float
 ) -> tuple[Tensor, Tensor]:
-    """What to add to the weight, [width, inputs], and to the bias, [width], in their precision."""
+    """Changes of the weight, [width, inputs], and of the bias, [width], in their precision."""
     weight: Tensor | None = getattr(module, "weight", None)
     bias: Tensor | None = module.bias  # type: ignore[assignment]
     centered = bias is not None
@@ -167,7 +163,7 @@ def _solve(
 
 
 def _representable(parameter: Tensor | None, step: Tensor) -> Tensor:
-    """The part of a step that the parameter's precision can hold; all of none."""
+    """The change that the parameter's precision can represent; zeros without a parameter."""
     if parameter is None:
         return torch.zeros_like(step)
     return (parameter.double() + step).to(parameter.dtype).double() - parameter.double()
@@ -182,10 +178,10 @@ def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
     return float(spread + mean.pow(2).sum() - rest.pow(2).sum())
 
 
-def _describe(repairs: list[_Residual], rows: int) -> str:
-    changed = [repair for repair in repairs if repair.after < repair.before]
+def _describe(residuals: list[_Residual], rows: int) -> str:
+    changed = [residual for residual in residuals if residual.after < residual.before]
     if not changed:
-        return f"reconstruct: nothing to repair in {len(repairs)} projections"
+        return f"reconstruct: nothing to improve in {len(residuals)} projections"
     ratio = sum(r.after / r.before for r in changed) / len(changed)
     return (
         f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "

@@ -1,4 +1,4 @@
-"""Reconstruction: least squares, see `compressor.recovery.least_squares`."""
+"""The method `reconstruct`, see `compressor.recovery.least_squares`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The dense model's translations of a text, made once and kept in a file, a line for each line.
+"""The dense model's translations of a text, made once and stored in a file, line by line.
 
-Translating a large text takes hours, so it can be stopped and goes on: translations are appended in
-chunks, and what a stop left of an unfinished chunk is dropped. Every chunk is translated by itself,
-so a file that was made in several goes, or by several ranks, which take chunks in turn, equals one
-that was made in one.
+Translating a large text takes hours, so it can be interrupted and resumed: translations are
+appended in chunks, and an unfinished chunk is dropped. Every chunk is translated by itself, so the
+file is the same after interruptions, and with several ranks, which translate chunks in turn.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from compressor import parallel
 from compressor.training.text import TextLines
 
-CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by a stop
-GPU_CHUNK_ROWS = 8192  # a GPU needs seconds for them, in batches of hundreds of rows
+CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by an interruption
+GPU_CHUNK_ROWS = 8192  # takes a GPU seconds, in batches of hundreds of rows
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -32,15 +31,15 @@ def translate_lines(
     chunk_rows: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write a translation for each line; go on with what an earlier call left unfinished.
+    """Write a translation for each line; resume an earlier call that was interrupted.
 
     Args:
-        output: the file; it appears when all lines are translated. Until then finished chunks are
-            in a file beside it, whose name ends with `.partial`.
-        key: what the translations depend on (hashes of the text and of the model, beam width);
-            chunks are taken up only where it is the same.
+        output: the file; it is created when all lines are translated. Until then finished chunks
+            are in a file next to it, whose name ends with `.partial`.
+        key: everything the translations depend on (hashes of the text and of the model, beam
+            width); chunks are reused only with the same key.
         chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
-        progress: called with (lines done, lines in all).
+        progress: called with (lines done, total lines).
     """
     size = CHUNK_ROWS if chunk_rows is None else chunk_rows
     key = key if size == CHUNK_ROWS else f"{key} {size}"
@@ -70,7 +69,7 @@ def _one_line(text: str) -> str:
 
 
 def _drop_unfinished(partial: Path, size: int) -> int:
-    """Cut the file after its last whole chunk, or make it; how many lines are left."""
+    """Truncate the file after its last complete chunk, or create it; returns its lines."""
     partial.parent.mkdir(parents=True, exist_ok=True)
     partial.touch()
     rows = offset = whole = kept = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compressor.importance.ablation_runs import answers_without_units
+from compressor.importance.ablation_runs import outputs_without_units
 from compressor.pipeline.inputs import DataRows
 from compressor.report.facts import MetricStyle, kind_label
 from compressor.report.plots import INK
@@ -35,7 +35,7 @@ def study(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
     heads = [(layer.name, head) for layer in model.layers for head in range(layer.units)]
     progress.message(f"removing each of {len(heads)} heads alone …")
     with model.scoring(quality.batches) as scoring:
-        _, answers = answers_without_units(scoring, model.layers, options.evaluation.num_beams)
+        _, answers = outputs_without_units(scoring, model.layers, options.evaluation.num_beams)
     effects = []
     for done, (name, head) in enumerate(heads, 1):
         effects.append({"head": head, **quality.effect(answers[name, head])})

@@ -13,7 +13,7 @@ from scipy.stats import false_discovery_control
 from torch import nn
 
 from compressor.evaluation import METRICS, compare_rows, main_metric, metrics_of
-from compressor.importance.ablation_runs import answers_without_units
+from compressor.importance.ablation_runs import outputs_without_units
 from compressor.model.sublayers import Mask
 from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
@@ -63,7 +63,7 @@ class MeasuredQuality:
         """What a model answers to all rows, in their order; arguments as of `scoring`."""
         # A head with a gate of 0 equals a removed one, and the model stays whole.
         with self.model.scoring(self.batches, mask=mask, network=network) as scoring:
-            return answers_without_units(scoring, [], self.settings.num_beams)[0]
+            return outputs_without_units(scoring, [], self.settings.num_beams)[0]
 
     def effect(self, answers: Sequence[str]) -> Effect:
         """The metric's change from the dense model's answers."""

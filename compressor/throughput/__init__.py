@@ -1,8 +1,8 @@
-"""How fast artifacts are, compared side by side, and how much they multiply.
+"""Throughput of artifacts, compared side by side, and their multiply-adds.
 
-- `benchmark`: times several artifacts, with memory
+- `benchmark`: times several artifacts, and measures memory
 - `measure`, `summarize`: interleaved timing of any callables, and its statistics
-- `ratio_of_multiply_adds`, `shape_of`: how much less a pruned model multiplies
+- `ratio_of_multiply_adds`, `shape_of`: multiply-adds of the dense model over the pruned one's
 - `measure_memory`: the memory of running an artifact, in a fresh process
 """
 

@@ -1,4 +1,4 @@
-"""What `compress doctor` checks: versions, hardware, providers, and packages that clash."""
+"""Checks of `compress doctor`: versions, hardware, providers, and conflicting packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from compressor.errors import CompressError
 from compressor.throughput.hardware import describe, versions
 
-# Extras that are no engines, and what they are for.
+# Extras that are not engines, and their purpose.
 _EXTRAS = {
     "distributed": "several processes",
     "summarization": "ROUGE",
@@ -20,12 +20,12 @@ _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The environment; each of `problems` is a sentence that says what to do.
+    """The environment; each of `problems` is a sentence with the remedy.
 
     Args:
-        engines: name -> version and what it can do here, or why it is absent.
-        providers: device -> whether onnxruntime computes on it.
-        optional: package that only some uses need -> its version, or how to install it.
+        engines: name -> version and supported models, or why it is absent.
+        providers: device -> whether onnxruntime can use it.
+        optional: package that only some features need -> its version, or how to install it.
     """
 
     versions: dict[str, str]
@@ -40,7 +40,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at the installed packages and try the execution providers."""
+    """Check the installed packages and try the execution providers."""
     providers, unusable = _providers()
     hardware = describe()
     engines = _engines() | {"pytorch": _pytorch("gpu" in hardware)}
@@ -49,7 +49,7 @@ def diagnose() -> Diagnosis:
 
 
 def _engines() -> dict[str, str]:
-    """Each engine's version and the models that it runs, or why it cannot be used."""
+    """Each engine's version and supported models, or why it cannot be used."""
     from compressor.runtime.engines import ENGINES, engine_class
 
     states = {}
@@ -101,8 +101,8 @@ def _optional() -> dict[str, str]:
             alone = wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})
             if alone and wanted.marker and wanted.marker.evaluate({"extra": extra}):
                 install = f"absent: `pip install '{wanted.name}{wanted.specifier}'`"
-                found = version(wanted.name) if _installed(wanted.name) else install
-                states[wanted.name] = f"{found} ({_EXTRAS[extra]})"
+                state = version(wanted.name) if _installed(wanted.name) else install
+                states[wanted.name] = f"{state} ({_EXTRAS[extra]})"
     return states
 
 
@@ -140,7 +140,7 @@ def _too_old() -> list[str]:
 
 
 def _providers() -> tuple[dict[str, str], list[str]]:
-    """Whether a model runs on each device. One is opened, since a listed provider may not work."""
+    """Whether a model runs on each device, which is tried, since a listed provider may not work."""
     from compressor.runtime.session import try_device
 
     states, problems = {}, []

@@ -1,4 +1,4 @@
-"""What the numbers were measured on: processor, memory, system, GPU, package versions."""
+"""The machine of a measurement: processor, memory, system, GPU, package versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
-# Instruction sets that decide how fast matrices multiply; as /proc/cpuinfo and sysctl spell them.
+# Instruction sets that matter for matrix products, as spelled in /proc/cpuinfo and by sysctl.
 _NOTABLE = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8",
     "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve",
@@ -27,7 +27,7 @@ _PACKAGES = (
 
 
 def describe() -> dict[str, str]:
-    """Facts about this machine, by name; those that cannot be found are left out.
+    """Facts about this machine, by name, without those that are unknown.
 
     Keys: `cpu`, `instructions`, `cores` (those this process may use), `memory`, `os`, and for
     the first NVIDIA GPU `gpu` and `gpu driver`.
@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
         try:
             installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # either onnxruntime package will do, and a runtime-only install has no torch
+            continue  # one onnxruntime package suffices, and a runtime-only install has no torch
     return installed
 
 
@@ -91,7 +91,7 @@ def _instructions() -> list[str]:
 
 
 def _cpuinfo(key: str) -> str:
-    """The first processor's value in /proc/cpuinfo; empty where there is none."""
+    """The first processor's value in /proc/cpuinfo; empty if missing."""
     for line in _read(PROC / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == key:

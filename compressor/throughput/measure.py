@@ -1,8 +1,8 @@
 """Interleaved timing of several models on the same work, in one process.
 
-A machine's speed drifts (clock, temperature, other processes) by more than pruning gains, so models
-are not timed one after the other: each round runs every model once on the same batch, in an order
-that rotates, and models are compared within rounds.
+A machine's speed drifts (clock, temperature, other processes) by more than the gain of pruning, so
+models are not timed one after the other: each round runs every model once on the same batch, in
+rotating order, and models are compared within rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 
-from compressor.errors import UsageError
 from compressor.throughput.workloads import Batch, Workload
 
 Run = Callable[[Batch], object]
@@ -53,22 +52,7 @@ def measure(
     Returns:
         (subject, batch size) -> seconds of every call. Entry i of every subject of a workload
         belongs to round i, which ran batch i modulo the number of batches.
-
-    Raises:
-        UsageError: no subjects, two workloads of one batch size, or fewer than one run.
     """
-    sizes = [workload.batch_size for workload in workloads]
-    if not subjects or len(set(sizes)) < len(sizes):
-        raise UsageError(
-            f"timing needs at least one model and distinct batch sizes, "
-            f"not {len(subjects)} models and batch sizes {sizes}",
-            id="nothing-to-time" if not subjects else "batch-sizes-not-distinct",
-        )
-    if min(min_runs, min_passes) < 1:
-        raise UsageError(
-            f"{min_runs} runs in {min_passes} passes measure nothing; ask for at least 1",
-            id="too-few-runs",
-        )
     samples: Samples = {}
     for workload in workloads:
         _warm_up(subjects, workload, warmup)
@@ -106,7 +90,7 @@ def _rounds(
     ):
         for number, batch in enumerate(workload.batches):
             # The order rotates by one per round and once more per pass. Without the latter, each
-            # batch would always meet the same order where batches are a multiple of models.
+            # batch would always have the same order if batches are a multiple of models.
             first = (passes * (len(workload.batches) + 1) + number) % len(names)
             for name in names[first:] + names[:first]:
                 start = clock()

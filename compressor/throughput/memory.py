@@ -1,6 +1,6 @@
 """Peak memory of running an artifact, in a fresh process that does nothing else.
 
-This module starts the process, `compressor.throughput.memory_process`, and reads its answer.
+This module starts the process, `compressor.throughput.memory_process`, and reads its result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class MemoryUse:
     """Memory of one process that loaded an artifact and ran its batches.
 
     `host_mib` is its peak resident memory, None on systems that do not report it. `device_mib` is
-    its GPU memory after the last batch, which is the peak, since onnxruntime frees nothing before
-    the end; None on the CPU, and where the driver does not list processes.
+    its GPU memory after the last batch, which is the peak, since onnxruntime frees nothing earlier;
+    None on the CPU, and if the driver does not list processes.
     """
 
     host_mib: float | None
@@ -35,7 +35,7 @@ class MemoryUse:
     load_seconds: float
 
     def peak_mib(self, device: str) -> float | None:
-        """On the GPU of a GPU run, of the process otherwise."""
+        """GPU memory on a GPU, and the process's memory on a CPU."""
         return self.host_mib if device == "cpu" else self.device_mib
 
 
@@ -51,11 +51,11 @@ def measure_memory(
     cuda_graphs: bool = True,
     engine: str = "onnxruntime",
 ) -> MemoryUse:
-    """Load an artifact in a fresh process, run each batch once, and report what that took.
+    """Load an artifact in a fresh process, run each batch once, and report memory and load time.
 
     Args:
         directory: the artifact.
-        runtime: what runs it, as `Task.runtime`.
+        runtime: import string of its runtime class, as `Task.runtime`.
         batches: padded batches as the runtime takes them.
         options: of `Runtime.compute`.
         device, precision, threads, cuda_graphs, engine: as for the runtime.
@@ -98,8 +98,8 @@ def measure_memory(
 def environment() -> dict[str, str]:
     """This process's environment, with this package importable also from a checkout."""
     root = str(Path(__file__).resolve().parents[2])
-    places = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": places}
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def _failure(directory: Path, status: int, errors: str) -> str:

@@ -1,7 +1,7 @@
 """The process whose memory is measured: `python -m compressor.throughput.memory_process REQUEST`.
 
-REQUEST is the JSON file that `compressor.throughput.memory` writes; the answer is one line of
-JSON on stdout.
+REQUEST is the JSON file that `compressor.throughput.memory` writes; the result is one line of JSON
+on stdout.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _STATUS = Path("/proc/self/status")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer the request whose path is the only argument."""
+    """Run the request whose path is the only argument."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         start = time.perf_counter()
-        # By name, without `compressor.tasks`, whose import would count as the artifact's memory.
+        # By import string: importing `compressor.tasks` would count as the artifact's memory.
         module, _, name = request["runtime"].partition(":")
         kind = getattr(import_module(module), name)
         runtime = kind(request["directory"], verify=False, **request["open"])
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     device = device_mib() if request["open"]["device"] == "cuda" else None
-    answer = {"host_mib": host_peak_mib(), "device_mib": device, "load_seconds": load_seconds}
-    print(json.dumps(answer))
+    result = {"host_mib": host_peak_mib(), "device_mib": device, "load_seconds": load_seconds}
+    print(json.dumps(result))
     return 0
 
 
@@ -61,7 +61,7 @@ def host_peak_mib() -> float | None:
 
 
 def device_mib() -> float | None:
-    """GPU memory of this process; None where the driver does not list processes."""
+    """GPU memory of this process; None if the driver does not list processes."""
     listed = run_tool(
         "nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"
     )

@@ -1,12 +1,12 @@
 """The multiply-adds of a model, counted operation by operation, and the ratio of two models'.
 
 Products with stored weights and of attention are counted as the graphs compute them (see
-`compressor/export/attention.py`); everything else multiplies nothing. A translator runs the encoder
+`compressor/export/attention.py`); no other operations are counted. A translator runs the encoder
 graph once (it also computes the keys and values of the cross-attention), and the decoder graph once
 per generated token, with a cache that grows by one token each time.
 
-The ratio stands beside a measured speed-up and predicts none: what an operation takes depends on
-its size, on the memory it reads and on what it waits for.
+The ratio accompanies a measured speed-up and does not predict it: the time of an operation also
+depends on its size, its memory traffic and its dependencies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compressor.errors import InputError
 from compressor.throughput.shapes import ModelShape
 
 
@@ -35,39 +34,26 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
 
     Args:
         shape: the model.
-        size: the batch; `target` counts decoding steps and must be at least 1 with a decoder.
-
-    Raises:
-        InputError: a translator's batch without generated tokens, or sizes below 1.
+        size: the batch; `target` is the number of decoding steps.
     """
-    if min(size.batch, size.source) < 1:
-        raise InputError(
-            f"the work of {size} cannot be counted; all its sizes must be at least 1",
-            id="work-size-too-small",
-        )
     work = _encoder(shape, size.batch, size.source)
     if not shape.decodes:
         rows = size.batch * size.source if shape.head_on_tokens else size.batch
         for number, (inputs, outputs) in enumerate(shape.head):
             work[f"classifier.{number}"] = rows * inputs * outputs
         return work
-    if size.target < 1:
-        raise InputError(
-            f"the work of {size} cannot be counted; give the number of generated tokens",
-            id="target-length-missing",
-        )
     return work | _decoder(shape, size)
 
 
 def _attention(
     name: str, rows: int, width: int, inner: int, keys: int, products: int
 ) -> dict[str, int]:
-    """One attention: `products` projections of its input, the product with keys, and so on.
+    """One attention: `products` projections of its input, scores, values, output projection.
 
     Args:
-        rows: queries of all rows and steps.
-        inner: heads x their size.
-        keys: that the queries attend to, summed over all queries.
+        rows: number of queries of all rows and steps.
+        inner: heads x head_dim.
+        keys: number of keys per query, summed over all queries.
     """
     return {
         f"{name}.inputs": rows * width * products * inner,
@@ -78,7 +64,7 @@ def _attention(
 
 
 def _feed_forward(name: str, rows: int, width: int, inner: int, *, gated: bool) -> dict[str, int]:
-    """The projection up to `inner` values, of which a gated one has two, and the one back."""
+    """The projection up to `inner` values (two if gated), and the projection down."""
     return {
         f"{name}.up": rows * width * inner * (1 + gated),
         f"{name}.down": rows * inner * width,
@@ -93,7 +79,7 @@ def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
     for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
         name, inner = f"encoder_self.{number}", heads * shape.head_dim
         work |= _attention(name, rows, width, inner, rows * source, 3)
-        # With every distance of two tokens.
+        # Products with the positions of all distances.
         work[f"{name}.positions"] = shape.position_products * rows * 2 * source * inner
         work |= _feed_forward(f"encoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
     crossing = 2 * shape.head_dim * sum(shape.cross_heads)
@@ -102,7 +88,7 @@ def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
 
 
 def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
-    """All steps; step t (from 0) finds t tokens in the cache and leaves t + 1."""
+    """All steps; step t (from 0) attends to t + 1 tokens."""
     width, rows = shape.width, size.batch * size.target
     own_keys = size.batch * size.target * (size.target + 1) // 2
     work: dict[str, int] = {}
@@ -124,15 +110,7 @@ def total_multiply_adds(shape: ModelShape, size: WorkSize) -> int:
 def ratio_of_multiply_adds(
     dense: ModelShape, pruned: ModelShape, sizes: Sequence[WorkSize]
 ) -> float:
-    """Dense over pruned, over these batches together; infinite if the pruned model has none left.
-
-    Raises:
-        InputError: no batches.
-    """
-    if not sizes:
-        raise InputError(
-            "a ratio over no batches is undefined; give at least one batch size", id="no-batches"
-        )
+    """Dense over pruned, summed over batches; infinite if the pruned model does no work."""
     before, after = (sum(_run(shape, size) for size in sizes) for shape in (dense, pruned))
     if not after:
         return math.inf if before else 1.0
@@ -140,7 +118,7 @@ def ratio_of_multiply_adds(
 
 
 def _run(shape: ModelShape, size: WorkSize) -> int:
-    """What the runtime multiplies: no encoder if no cross-attention head reads it."""
+    """Multiply-adds of the runtime, which skips the encoder if no cross-attention head reads it."""
     if not shape.decodes or any(shape.cross_heads):
         return total_multiply_adds(shape, size)
     return sum(_decoder(shape, size).values())

@@ -1,4 +1,4 @@
-"""What a measurement runs, settled before anything is timed: models and workloads."""
+"""Models and workloads of a measurement, determined before anything is timed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Subject:
     """One artifact to time.
 
     Args:
-        counts: sublayer name -> units it has; its multiply-adds follow from them.
-        precision: of its graphs; None means that of the whole measurement.
-        engine: that computes.
+        counts: sublayer name -> number of its units, to compute multiply-adds.
+        precision: of its graphs; None for that of the whole measurement.
+        engine: name of the engine.
         dense: whether it is the dense model, in any engine and precision.
     """
 
@@ -58,12 +58,12 @@ def plan_workloads(
     target_length: int | None,
     seed: int,
 ) -> tuple[list[Workload], Timed]:
-    """The workloads in the reference's tokens, and how all models run them."""
+    """The workloads in the reference's tokens, and the options of all models' runs."""
     artifact = reference.artifact
     if lengths != "data" and lengths > artifact.max_source_tokens:
         raise UsageError(
-            f"rows of {lengths} tokens are longer than the {artifact.max_source_tokens} that the "
-            "model can read; ask for fewer",
+            f"rows of {lengths} tokens exceed the model's limit of {artifact.max_source_tokens}; "
+            "choose fewer",
             id="length-too-large",
         )
     workloads = in_tokens_of(reference, rows, batch_sizes, lengths, seed)
@@ -75,7 +75,7 @@ def plan_workloads(
 def in_tokens_of(
     runtime: Runtime, rows: Rows, batch_sizes: Sequence[int], lengths: Lengths, seed: int
 ) -> list[Workload]:
-    """The workloads as a model's own tokenizer makes them: the same rows for every model."""
+    """The workloads in the tokens of a model's own tokenizer, with the same rows for all models."""
     from compressor.runtime import collate
 
     artifact = runtime.artifact
@@ -94,22 +94,22 @@ def own_batches(
     workloads: Sequence[Workload],
     make: Callable[[Runtime], list[Workload]],
 ) -> dict[str, dict[int, Batch]]:
-    """Of models with another tokenizer than the first one's: `id` of a batch -> it in their tokens.
+    """For models with another tokenizer than the first: `id` of a batch -> it in their own tokens.
 
     Args:
         workloads: in the first model's tokens.
         make: makes the workloads in a model's own tokens.
     """
     texts = {x.name: _tokenizer(x, runtimes[x.name]) for x in subjects}
-    found = {}
+    batches_of = {}
     for name in (x.name for x in subjects if texts[x.name] != texts[subjects[0].name]):
         pairs = zip(workloads, make(runtimes[name]), strict=True)
-        found[name] = {
+        batches_of[name] = {
             id(batch): own
             for load, other in pairs
             for batch, own in zip(load.batches, other.batches, strict=True)
         }
-    return found
+    return batches_of
 
 
 def _tokenizer(subject: Subject, runtime: Runtime) -> bytes:
@@ -121,7 +121,7 @@ def precisions_of(runtimes: Mapping[str, Runtime], unnamed: Sequence[Subject]) -
 
     Raises:
         EnvironmentProblem: in one engine the providers differ, or the default precisions of
-            `unnamed`, the models for which no precision was asked.
+            `unnamed`, the models without a requested precision.
     """
     precisions = {name: runtime.precision for name, runtime in runtimes.items()}
     for engine in {runtime.engine for runtime in runtimes.values()}:

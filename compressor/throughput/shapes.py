@@ -1,4 +1,4 @@
-"""The sizes of a model, from which its work is counted."""
+"""The sizes of a model, to count its multiply-adds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compressor.errors import InputError
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
 from compressor.tasks.deployment import Deployment
@@ -39,7 +38,7 @@ class ModelShape:
 
     @property
     def decodes(self) -> bool:
-        """Whether there is a decoder, whose last projection is to a vocabulary."""
+        """Whether it has a decoder, with an output projection to the vocabulary."""
         return self.vocabulary > 0
 
 
@@ -60,19 +59,18 @@ def shape_of(
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
 
     Raises:
-        InputError: unsupported architecture, or a size or head count is missing.
+        InputError: unsupported architecture.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
     encoder, decoder = entry.encoder, entry.decoder
-    width = _size(config, entry.sizes.width)
+    width = int(config[entry.sizes.width])
     encoder_heads = _heads(counts, "encoder_self")
-    neurons = _size(config, encoder.neurons)
-    encoder_ffn = _neurons(counts, "encoder_ffn", len(encoder_heads), neurons)
+    encoder_ffn = _neurons(counts, "encoder_ffn", len(encoder_heads), config[encoder.neurons])
     if entry.sizes.head_width is None:  # a configuration has the dense model's heads
-        head_dim = width // _size(config, encoder.heads)
+        head_dim = width // int(config[encoder.heads])
     else:
-        head_dim = _size(config, entry.sizes.head_width)
+        head_dim = int(config[entry.sizes.head_width])
     if decoder is None:
         return ModelShape(
             width=width,
@@ -85,7 +83,7 @@ def shape_of(
             gated=entry.is_gated,
             position_products=entry.position_products(config),
         )
-    decoder_heads, neurons = _heads(counts, "decoder_self"), _size(config, decoder.neurons)
+    decoder_heads = _heads(counts, "decoder_self")
     return ModelShape(
         width=width,
         head_dim=head_dim,
@@ -94,34 +92,15 @@ def shape_of(
         encoder_ffn=encoder_ffn,
         decoder_heads=decoder_heads,
         cross_heads=_heads(counts, "cross"),
-        decoder_ffn=_neurons(counts, "decoder_ffn", len(decoder_heads), neurons),
-        vocabulary=output_tokens
-        or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
+        decoder_ffn=_neurons(counts, "decoder_ffn", len(decoder_heads), config[decoder.neurons]),
+        vocabulary=output_tokens or int(config.get("decoder_vocab_size") or config["vocab_size"]),
         gated=entry.is_gated,
     )
 
 
-def _size(config: Mapping[str, Any], name: str) -> int:
-    if not isinstance(config.get(name), int):
-        raise InputError(
-            f"{name!r} is missing from the {config.get('model_type')} model's configuration; "
-            "give the config.json of a complete checkpoint",
-            id="size-missing",
-        )
-    return int(config[name])
-
-
 def _heads(counts: Mapping[str, int], kind: str) -> tuple[int, ...]:
     layers = sum(kind_of(name) == kind for name in counts)
-    names = [f"{kind}.{index}" for index in range(max(layers, 1))]
-    missing = [name for name in names if name not in counts]
-    if missing:
-        raise InputError(
-            f"there is no head count for {', '.join(missing)}; give one for every attention layer "
-            f"of kind {kind}, numbered from 0",
-            id="head-count-missing",
-        )
-    return tuple(counts[name] for name in names)
+    return tuple(counts[f"{kind}.{index}"] for index in range(layers))
 
 
 def _neurons(counts: Mapping[str, int], kind: str, layers: int, dense: int) -> tuple[int, ...]:

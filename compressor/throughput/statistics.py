@@ -1,20 +1,21 @@
 """From raw times to sentences per second, latency percentiles and speed-ups with intervals.
 
 A workload is run in passes over its batches; in each round all models run the same batch in turn
-(`measure`). Batches differ in length and rounds in disturbances, so each batch is estimated apart:
+(`measure`). Batches differ in length and rounds in disturbances, so each batch is estimated by
+itself:
 
 - time of the reference model on a batch: median over the passes;
 - a model's speed-up on a batch: median over the passes of reference time / its time, both of the
-  same round. Drift slower than a round cancels, and a single disturbed run does not move a median;
+  same round. Drift slower than a round cancels, and a median ignores single disturbed runs;
 - a model's time on that batch: the reference's time over its speed-up.
 
 Sentences per second are the sentences of a pass over the sum of these times. The speed-up is the
 ratio of two such sums, and so exactly the ratio of the sentences per second.
 
 The 95 % interval is the percentile interval over bootstrap draws of rounds, drawn within each
-batch (batches differ in how much they count) and jointly for both models (times of one round
-belong together). Estimates based on means were rejected: one stall of the machine moves them by
-more than pruning gains.
+batch (batches have different weights) and jointly for both models (times of one round are paired).
+Estimates based on means were rejected: one stall of the machine changes them by more than the gain
+of pruning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
 from compressor.results import Timing
 from compressor.throughput.measure import Samples
 from compressor.throughput.workloads import Workload
@@ -48,16 +48,13 @@ def summarize(
     """One row per model and batch size, models in the order of `samples`, batch sizes ascending.
 
     Args:
-        samples: what `measure` returned for `workloads`.
+        samples: result of `measure` for `workloads`.
         workloads: those that were measured.
         macs_ratios: (model, batch size) -> multiply-adds of the reference over the model's.
-        peak_memory_mib: (model, batch size) -> peak memory, None where it is unknown.
+        peak_memory_mib: (model, batch size) -> peak memory, None if unknown.
         reference: the model that speed-ups are relative to. It has none itself; without it, no
             model has one.
         seed: of the bootstrap.
-
-    Raises:
-        UsageError: the samples are not those of the workloads.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
     names = list(dict.fromkeys(name for name, _ in samples))
@@ -86,12 +83,12 @@ def against_dense(
     dense: Sequence[str],
     seed: int = 0,
 ) -> list[Timing]:
-    """The timings of several engines, with what each model gains over dense ones.
+    """The timings of several engines, with each model's speed-up over dense ones.
 
     Args:
-        timings: what `summarize` made of the samples.
+        timings: result of `summarize` for the samples.
         engines: model -> engine.
-        dense: builds of the dense model; of each engine the one to compare with comes first.
+        dense: builds of the dense model; for each engine the first one is compared with.
         seed: of the bootstrap.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
@@ -104,7 +101,7 @@ def against_dense(
         ratio, interval = speedup_of(base, own, seed=seed)
         return {f"{what}_speedup": ratio, f"{what}_speedup_interval": interval}
 
-    found = []
+    compared = []
     for row in timings:
         fastest = max(dense, key=lambda name: rate[name, row.batch_size], default=None)
         more: dict[str, Any] = {}
@@ -112,8 +109,8 @@ def against_dense(
             more = {"fastest": fastest} | gain(row, fastest, "fastest")
             same = [name for name in dense if engines[name] == engines[row.variant]]
             more |= gain(row, same[0], "engine") if same else {}
-        found.append(row.model_copy(update=more))
-    return found
+        compared.append(row.model_copy(update=more))
+    return compared
 
 
 def _timing(
@@ -123,8 +120,8 @@ def _timing(
 
     Args:
         seconds: [passes, batches].
-        pass_seconds: of one pass over all batches, as estimated from the medians.
-        more: the fields that do not follow from the model's own times.
+        pass_seconds: of one pass over all batches, estimated from medians.
+        more: the fields that depend on other models.
     """
     sentences = workload.batch_size * len(workload.batches) / pass_seconds
     return Timing(
@@ -176,15 +173,7 @@ def _speedup(reference: Array, seconds: Array) -> Array:
 
 def _passes(samples: Samples, key: tuple[str, int], workload: Workload) -> Array:
     """One model's times as [passes, batches]."""
-    seconds = np.array(samples.get(key, []), dtype=np.float64)
-    batches = len(workload.batches)
-    if not seconds.size or seconds.size % batches:
-        raise UsageError(
-            f"there are {seconds.size} times of {key[0]!r} at batch size {key[1]}, which is not a "
-            f"whole number of passes over its {batches} batches; pass what `measure` returned",
-            id="samples-of-other-workloads",
-        )
-    return seconds.reshape(-1, batches)
+    return np.array(samples[key], dtype=np.float64).reshape(-1, len(workload.batches))
 
 
 def _percentile_ms(seconds: Array, percent: float) -> float:

@@ -1,4 +1,4 @@
-"""The batches that are timed: rows of the data as they are, or forced to one length."""
+"""The batches to time: rows of the data, unchanged or with one common length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
 from compressor.runtime.text import Encoded
 
 Batch = dict[str, NDArray[np.int64]]
@@ -26,7 +25,7 @@ _MOST_BATCHES = 16
 class Workload:
     """Batches of one size; token counts are means per row.
 
-    `target_tokens` is the number each row generates, 0 where none are.
+    `target_tokens` is the number each row generates, 0 if the model does not generate.
     """
 
     batch_size: int
@@ -58,32 +57,19 @@ def make_workloads(
 ) -> list[Workload]:
     """One workload per batch size, each of 4 to 16 batches (about 32 rows, if that suffices).
 
-    Rows keep the data's order. If there are more than needed, a random sample is taken; if there
-    are fewer, they are repeated from the start.
+    Rows keep the data's order. Of more rows than needed a random sample is taken; fewer rows are
+    repeated from the start.
 
     Args:
         rows: encoded rows with their special tokens.
         batch_sizes: rows per batch; distinct.
-        collate: pads rows into a batch that holds an `attention_mask`.
-        lengths: `data`, or the number of tokens every row is cut or filled to.
+        collate: pads rows into a batch that has an `attention_mask`.
+        lengths: `data`, or the number of tokens every row is truncated or extended to.
         seed: of the sample.
-
-    Raises:
-        InputError: there are no rows.
-        UsageError: a batch size or length below 1, or the same batch size twice.
     """
-    if not rows:
-        raise InputError(
-            "there are no rows to time; give a data file with at least one row", id="no-rows"
-        )
-    sizes = list(batch_sizes)
-    if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise UsageError(
-            f"batch sizes {sizes} must be distinct numbers from 1 up", id="batch-sizes-not-distinct"
-        )
     if lengths != "data":
         rows = [_with_length(row, lengths) for row in rows]
-    return [_workload(rows, size, collate, seed) for size in sizes]
+    return [_workload(rows, size, collate, seed) for size in batch_sizes]
 
 
 def _workload(
@@ -106,16 +92,8 @@ def _choose(available: int, wanted: int, seed: int) -> list[int]:
 
 
 def _with_length(row: Encoded, tokens: int) -> Encoded:
-    """The row cut or filled to `tokens`; its last token (a special one) stays the last."""
-    if tokens < 1:
-        raise UsageError(
-            f"rows cannot be forced to {tokens} tokens; ask for at least 1", id="length-too-small"
-        )
+    """The row truncated or extended to `tokens`; its last token (a special one) stays the last."""
     length = len(row)
-    if length < 1:
-        raise InputError(
-            "an encoded row has no tokens; remove empty rows from the data", id="row-without-tokens"
-        )
     inner = max(1, length - 1)
     positions = [index % inner for index in range(tokens - 1)] + [length - 1]
     return Encoded([row[i] for i in positions], [row.type_ids[i] for i in positions])

@@ -1,1 +1,1 @@
-"""The training loop that learned masks and distillation share."""
+"""The training loop of learned masks and distillation."""

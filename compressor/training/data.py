@@ -1,4 +1,4 @@
-"""The rows of a training, and the batches of its epochs."""
+"""Training rows, and the batches of each epoch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from compressor.tasks import Batch, Example, Objective
 from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least
-# Rows that are read together, shuffled, and grouped by length: some megabytes of token ids. That
-# many for steps of up to 64 rows; for larger steps more, so that the share of steps that are short,
-# at a window's end, stays the same.
+# Rows that are read together, shuffled, and grouped by length: some megabytes of token ids. For
+# steps of up to 64 rows; windows grow with larger steps, so that the share of incomplete steps at
+# the end of a window stays the same.
 WINDOW_ROWS = 4096
 
 
@@ -25,8 +25,8 @@ class TrainingRows:
     """The rows to train on, and how they become batches.
 
     Args:
-        model: tells the padding, see `Task.batches`; it is not run.
-        stored: more rows, which are read in every epoch anew; all of them need not fit into memory.
+        model: determines the padding, see `Task.batches`; it is not run.
+        stored: more rows, read from disk in every epoch.
     """
 
     examples: Sequence[Example]
@@ -37,7 +37,7 @@ class TrainingRows:
 
 
 def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
-    """Raise `InputError` if there are too few rows to hold some out and train on the others."""
+    """Raise `InputError` if the rows are too few to hold some out and train on the others."""
     if rows < least:
         raise InputError(
             f"{rows} calibration rows are too few to train on; give at least {least}",
@@ -64,9 +64,9 @@ def hold_out(
 def batches_of_rank(
     task: Objective, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
 ) -> list[Batch]:
-    """The batches of its share of some rows that this rank runs a model over, on a device.
+    """The batches of this rank's share of some rows, on a device.
 
-    As many as any other rank's if models are sharded: the last ones may be spare.
+    With sharded models all ranks get the same number of batches: the last ones may be spare.
     """
     batches = task.batches(parallel.shard(rows), model, device=device)
     if not parallel.shards():
@@ -77,12 +77,12 @@ def batches_of_rank(
 
 
 class Batches:
-    """The batches of every epoch; each epoch has as many as any other.
+    """The batches of every epoch; all epochs have the same number of batches.
 
-    An epoch goes through all rows once, in windows of `WINDOW_ROWS` stored rows or more. A window
-    holds blocks drawn from the whole file, and its share of the rows in memory. Those are batched
-    by themselves, since what is kept of them (see `compressor.recovery.teacher`) helps only a batch
-    whose rows are all known.
+    An epoch uses all rows once, in windows of `WINDOW_ROWS` stored rows or more. A window has
+    blocks drawn from the whole file, and its share of the rows in memory. The latter have batches
+    of their own, since cached teacher outputs (see `compressor.recovery.teacher`) save a forward
+    pass only for a batch whose rows are all cached.
     """
 
     def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
@@ -98,10 +98,10 @@ class Batches:
         return sum(self._batches_of(window) for window in range(self.windows))
 
     def of_epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Shuffled so that other rows share a batch in every epoch; what is skipped is not read.
+        """Batches in random order, of other rows in every epoch.
 
         Args:
-            skip: batches that are done already.
+            skip: number of first batches to leave out, without reading them.
         """
         generator = _generator(self.seed, epoch + 1)
         order = torch.randperm(len(self.data.examples), generator=generator).tolist()
@@ -114,8 +114,8 @@ class Batches:
             if self.data.stored is not None:
                 generator = torch.Generator().manual_seed(seeds[window])
             first = window * self._per_window
-            own = blocks[first : first + self._per_window].tolist()
-            yield from self._window(members, own, generator, skip)
+            in_window = blocks[first : first + self._per_window].tolist()
+            yield from self._window(members, in_window, generator, skip)
             skip = 0
 
     def _window(
@@ -132,9 +132,10 @@ class Batches:
         yield from (batches[i] for i in shuffled[skip:])
 
     def _shuffled_blocks(self, generator: torch.Generator) -> tuple[Tensor, list[int]]:
-        """The blocks in the order of an epoch, and a seed for each window, which can be skipped.
+        """The blocks in the order of an epoch, and a seed per window, so windows can be skipped.
 
-        The last block stays last: it may be shorter, and windows must not differ by epoch.
+        The last block, which may be shorter, stays last, so that windows have the same sizes in
+        every epoch.
         """
         order = torch.arange(self._blocks)  # 8 bytes for 32 lines
         if not self._blocks:
@@ -143,7 +144,7 @@ class Batches:
         return order, torch.randint(2**62, (self.windows,), generator=generator).tolist()
 
     def _bounds(self, window: int, rows: int) -> tuple[int, int]:
-        """The share of the rows in memory that a window has."""
+        """A window's share of the rows in memory: first, and end."""
         return window * rows // self.windows, (window + 1) * rows // self.windows
 
     def _batches_of(self, window: int) -> int:

@@ -1,4 +1,4 @@
-"""What learned masks and recoveries share: the data they are given, and options of a training."""
+"""What learned masks and recovery methods share: their data, and options of training."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def rate_option(only_with: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """The data that a mask is learned from, or a model repaired with.
+    """The data for learning a mask, or for recovering a pruned model.
 
     Args:
-        layers: of the dense model, or those that a mask is made for.
-        examples: calibration rows as `task.encode` gives them.
-        device: where to compute; models are brought there and back.
-        state: file from which a stopped training goes on, and to save to.
-        report: called with a line now and then.
-        progress: called with (steps done, steps in all); what a step is, the method decides.
+        layers: sublayers of the dense model, or those of the mask.
+        examples: calibration rows from `task.encode`.
+        device: where to compute; models are moved there and back.
+        state: file to resume training from and to save to.
+        report: called with lines of text.
+        progress: called with (steps done, total steps); the method defines a step.
     """
 
     layers: Sequence[Sublayer]

@@ -1,10 +1,10 @@
 """The training loop.
 
 Shuffled batches of similar length, AdamW or Muon, warm-up and linear decay, validation after every
-epoch, early stopping, and a file from which an interrupted training is resumed. All randomness of a
-step follows from the seed and the step's number, so a resumed training equals an uninterrupted one
-(on the CPU; a GPU adds up some gradients in no fixed order). Of several ranks each takes its lines
-of every batch, and gradients are added up, so that the steps are those of one process.
+epoch, early stopping, and a file to resume an interrupted training from. All randomness of a step
+depends on the seed and the step's number, so a resumed training equals an uninterrupted one (on the
+CPU; a GPU adds up some gradients in no fixed order). With several ranks each computes its rows of
+every batch, and gradients are summed, so the steps are those of one process.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.muon import MuonAdamW
 from compressor.training.optimizer import clip_gradients
-from compressor.training.state import SavedState, Trained, UnusableState, shapes, write_state
+from compressor.training.state import SavedState, Trained, UnusableState, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
 _LARGEST_GRADIENT = 1.0  # norm that gradients are clipped to
-# Between two looks at the losses on a GPU, for each of which the host waits until it is done.
+# Steps between two reads of the losses on a GPU; each read waits for the GPU.
 UNREAD_STEPS = 32
 
 
 class Problem(ABC):
-    """What is trained: its parameters, their loss, and how good they are by now."""
+    """What is trained: parameters, training loss and validation loss."""
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups of AdamW, each with its learning rate `lr`.
 
         With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
-        to zero. `clip` is the norm that the group's gradients are clipped to, 1 by default. A group
-        with `muon` is trained by `compressor.training.muon` instead.
+        to zero. `clip` is the largest gradient norm of the group, 1 by default. A group with `muon`
+        is trained by `compressor.training.muon` instead.
         """
 
     @abstractmethod
@@ -56,47 +56,43 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        """Mean loss of one batch, or what its rows add to that of a larger one.
+        """Mean loss of a batch, or a part's contribution to the mean loss of a larger batch.
 
         Args:
-            progress: the share of all steps that are done.
-            whole: the larger batch; the losses of its parts add up to its own.
+            progress: completed share of all steps.
+            whole: the larger batch; the losses of its parts add up to its loss.
         """
 
     @abstractmethod
     def validate(self, progress: float) -> float | None:
-        """How good the parameters are, lower being better; None while that cannot be told yet.
+        """Validation loss over the rows of all ranks; None while the parameters are not ready.
 
-        Several ranks share the rows, and each gets the value for all of them.
-        Such an epoch is not kept as the best one, and does not count for early stopping.
+        An epoch with None is never the best one, and does not count for early stopping.
         """
 
     def tables(self) -> Collection[Tensor]:
-        """Parameters of which a step changes the rows that have a gradient; see `RowAdamW`."""
+        """Parameters whose rows change only in steps with a gradient for them; see `RowAdamW`."""
         return ()
 
     def take_step(self) -> None:
-        """Called after the gradients of a batch are computed, before the parameters change.
-
-        Those of parameters are added up over ranks.
-        """
+        """Called after the gradients of a batch are summed over ranks, before parameters change."""
         return
 
     def status(self) -> str:
-        """More about the current state, for the line after an epoch; empty for nothing."""
+        """A description of the state for the line after an epoch; empty for none."""
         return ""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long to train and how fast.
+    """Length of a training, and its optimizer's settings.
 
     Args:
         batch_size: rows per step.
-        steps: at most; None for as many as the epochs have. The last epoch may then be cut short.
+        steps: largest number of steps, which may end an epoch early; None: those of the epochs.
         warmup: share of all steps over which learning rates rise from zero.
         patience: training stops after this many validated epochs in a row without a better one.
-        seconds: at most; learning rates then fall with the time, and another run differs.
+        seconds: time limit; learning rates then fall with the time, so runs are not reproducible.
     """
 
     epochs: int
@@ -117,15 +113,15 @@ def train(
     report: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trained:
-    """Train until the last epoch or until it gets no better; the best parameters are left in place.
+    """Train until the last epoch or early stopping, and restore the best parameters.
 
     Args:
         state: file to resume from if it exists, and to save to (safetensors).
         report: called with a line after every epoch, and if the state cannot be resumed from.
-        progress: called with (steps done, steps in all).
+        progress: called with (steps done, total steps).
 
     Raises:
-        InputError: the loss is not finite, or `state` is that of another training.
+        InputError: the loss is not finite.
     """
     run = _Run(problem, data, schedule, seed, state)
     try:
@@ -149,7 +145,7 @@ def train(
 
 
 class _Run:
-    """One training under way: the optimizer, the best tensors so far, and the file."""
+    """A running training: the optimizer, the best tensors so far, and the state file."""
 
     def __init__(
         self,
@@ -177,7 +173,7 @@ class _Run:
             self.total = min(self.total, schedule.steps)
         self._unread: list[Tensor] = []  # the losses of the last steps, float64, on the device
         self.most_unread = _most_unread(data.device)
-        self._loss = 0.0  # sum of those of this epoch that were read, of this rank's rows
+        self._loss = 0.0  # sum of the losses of this epoch that were read, of this rank's rows
         self._saved, self._saving = time.monotonic(), 0.0
 
     @property
@@ -188,14 +184,14 @@ class _Run:
         return max(self.trained.steps / self.total, spent)
 
     def step(self, batch: Batch) -> None:
-        """Change the parameters once; on a GPU nothing here waits for what is computed there."""
+        """One optimizer step; never waits for the GPU."""
         start, steps, done = time.monotonic(), self.trained.steps, self.done
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self._factor(done, group["decay"])
         self.optimizer.zero_grad()
         loss = torch.zeros((), dtype=torch.float64, device=self.data.device)
         for part in parts_of_rank(batch, self.most_tokens):
-            torch.manual_seed((self.seed << 32) + steps)  # the same gates are drawn for each part
+            torch.manual_seed((self.seed << 32) + steps)  # so that each part draws the same gates
             partial = self.problem.loss(part.to(self.data.device), done, batch)
             if part.spare:
                 partial = 0.0 * partial
@@ -210,12 +206,12 @@ class _Run:
         self._count(start, steps=steps + 1)
         if len(self._unread) >= self.most_unread:
             self.read_losses()
-        # At the end of an epoch it is saved after the validation.
+        # The end of an epoch is saved after the validation.
         if self.trained.steps % self.per_epoch != 0 and self.done < 1:
             self.save_if_due(SAVE_SECONDS)
 
     def read_losses(self) -> None:
-        """Add up the losses of the steps since the last time.
+        """Add up the losses of the steps since the last read.
 
         Raises:
             InputError: one is not finite.
@@ -235,14 +231,14 @@ class _Run:
             self._loss += loss
 
     def _count(self, start: float, **changes: Any) -> None:
-        """Note the time since `start`, and what else has changed."""
+        """Add the time since `start`, and record other changes."""
         seconds = self.trained.seconds + time.monotonic() - start
         if self.schedule.seconds is not None:
-            seconds = parallel.agree(seconds)  # learning rates follow it
+            seconds = parallel.agree(seconds)  # learning rates depend on it
         self.trained = replace(self.trained, seconds=seconds, **changes)
 
     def _factor(self, done: float, decay: bool) -> float:
-        """What the learning rate is multiplied by after the share `done` of all steps."""
+        """Multiplier of the learning rate after the share `done` of all steps."""
         warmup = self.schedule.warmup
         if done < warmup:
             return (done + 1 / self.total) / (warmup + 1 / self.total)
@@ -252,7 +248,7 @@ class _Run:
         """Validate, keep the parameters if they are the best so far, and save.
 
         Args:
-            steps: since the epoch began, or since it went on.
+            steps: of the epoch since it began or was resumed.
         """
         self.read_losses()
         loss, self._loss = parallel.total(self._loss) / steps, 0.0
@@ -286,74 +282,56 @@ class _Run:
             tensors[name].copy_(value)
 
     def save_if_due(self, seconds: float) -> None:
-        """Save if the last time was `seconds` ago, and saving would not take much of the time."""
+        """Save if the last save was `seconds` ago, and saving takes a small share of the time."""
         since = time.monotonic() - self._saved
         due = since > seconds and since >= self._saving / _MOST_SAVING
         if parallel.agree(due) if parallel.shards() else due:
             self.save()
 
     def save(self) -> None:
-        """Write the state at once: readers see the whole file or none.
-
-        It is the same file whether or not weights are spread over ranks, all of which come here
-        then.
-        """
+        """Write the state atomically; with sharded weights all ranks call this together."""
         if self.state is None or not (parallel.is_main() or parallel.shards()):
             return
-        self.read_losses()  # weights behind a loss that is not finite are not saved
+        self.read_losses()  # raises before weights after a loss that is not finite are saved
         start = time.monotonic()
         moments = self.optimizer.state_dict()["state"]
         tensors = {f"now.{n}": t.detach() for n, t in self.problem.tensors().items()}
         tensors |= {f"best.{n}": t for n, t in self.best.items()}
-        tensors |= {f"adam.{i}.{n}": t for i, found in moments.items() for n, t in found.items()}
+        tensors |= {f"adam.{i}.{n}": t for i, own in moments.items() for n, t in own.items()}
         write_state(self.state, self.trained, tensors)
         self._saved = time.monotonic()
         self._saving = self._saved - start
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Go on from the file, if there is one.
+        """Resume from the file, if it exists.
 
         Raises:
-            InputError: its tensors are those of another training.
-            UnusableState: it cannot be read; nothing has changed.
+            UnusableState: it cannot be read, or is of another training; nothing has changed.
         """
         path = self.state
         if path is None or not parallel.on_main(path.exists):
             return
         saved = SavedState(path)
         tensors = self.problem.tensors()
-        if saved.shapes.get("now", {}) != shapes(tensors):
-            raise InputError(
-                f"{path} is of another training; use another --output",
-                id="training-state-of-another-training",
-            )
-        if saved.shapes.get("best", shapes(tensors)) != shapes(tensors):
-            raise UnusableState("the best parameters do not fit")
-        parameters = {
-            f"adam.{number}": parameter
-            for number, parameter in enumerate(
-                p for group in self.optimizer.param_groups for p in group["params"]
-            )
-        }
-        if not saved.shapes.keys() <= {"now", "best"} | parameters.keys() or any(
-            shape not in ((), parameter.shape)
-            for owner, parameter in parameters.items()
-            for shape in saved.shapes.get(owner, {}).values()
-        ):
-            raise UnusableState("the optimizer's moments do not fit")
+        if saved.shapes.get("now") != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise UnusableState("it is of another training")
         now, best = (
             {name: sharding.part_of(x, tensors[name]) for name, x in saved.tensors(owner)}
             for owner in ("now", "best")
         )
-        moments = [
-            {n: sharding.part_of(x, parameter) if x.shape else x for n, x in saved.tensors(owner)}
-            for owner, parameter in parameters.items()
-        ]
+        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
+        moments = {
+            number: {
+                name: sharding.part_of(x, parameter) if x.shape else x
+                for name, x in saved.tensors(f"adam.{number}")
+            }
+            for number, parameter in enumerate(parameters)
+        }
         for name, tensor in tensors.items():
             tensor.copy_(now[name])
-        held = {number: found for number, found in enumerate(moments) if found}
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": held})
+        state = {number: own for number, own in moments.items() if own}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.trained, self.best = saved.trained, best
 
 
@@ -369,5 +347,5 @@ def _line(trained: Trained, epochs: int) -> str:
     if last["status"]:
         parts.append(last["status"])
     if trained.stopped_early:
-        parts.append("no better for a while, stopping")
+        parts.append("no better for a while, stopping early")
     return ", ".join(parts)

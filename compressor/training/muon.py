@@ -1,11 +1,11 @@
 """Muon (Jordan et al. 2024) for the matrices of Transformer layers, AdamW for everything else.
 
 AdamW scales each weight's step by itself. Muon takes the momentum of a whole matrix, U S V^T, and
-steps along U V^T, so that rare directions learn as fast as frequent ones. What it gains is in
-docs/recovery.md.
+steps along U V^T, so that rare directions learn as fast as frequent ones. docs/recovery.md has
+measurements.
 
-`torch.optim.Muon` is the same, but always in bfloat16, which takes longer than all else of a step
-where the processor has no such products, and without shards.
+`torch.optim.Muon` does the same, but always in bfloat16, which is slower than the rest of a step on
+processors without bfloat16 products, and without shards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class MuonAdamW(RowAdamW):
     training"). After three iterations it has half to nine tenths of that.
 
     Args:
-        groups: as for AdamW; those with `muon` hold matrices, orthogonalized in that precision (in
-            fp32 where the device has no products in bf16, which took 30 times as long there).
+        groups: as for AdamW; those with `muon` have matrices, orthogonalized in that precision (in
+            fp32 where the device has no bf16 products, since emulated ones take 30 times as long).
         tables: as for `RowAdamW`.
     """
 
@@ -44,7 +44,7 @@ class MuonAdamW(RowAdamW):
         groups = [group for group in self.param_groups if group.get("muon")]
         gradients = {p: p.grad for g in groups for p in g["params"] if p.grad is not None}
         for matrix in gradients:
-            matrix.grad = None  # so that AdamW leaves it out
+            matrix.grad = None  # so that AdamW skips it
         super().step()
         for matrix, gradient in gradients.items():
             matrix.grad = gradient
@@ -53,7 +53,7 @@ class MuonAdamW(RowAdamW):
                 self._change(group, matrices)
 
     def _change(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
-        """Change matrices of one shape, up to which of both sides is the longer one."""
+        """Update matrices of one shape, transposed or not."""
         moved = [sharding.whole(self._momentum(matrix)) for matrix in matrices]
         dtype, in_bf16 = moved[0].dtype, group["muon"] == "bf16" and has_bf16(moved[0].device.type)
         wide = [_wide(x.bfloat16() if in_bf16 else x) for x in moved]
@@ -62,11 +62,11 @@ class MuonAdamW(RowAdamW):
         for matrix, step in zip(matrices, [steps] if len(wide) == 1 else steps, strict=True):
             oriented = step if matrix.shape == step.shape else step.T
             matrix.mul_(1 - rate * group["weight_decay"])
-            own = sharding.part_of(oriented, matrix)
-            matrix.add_(own, alpha=-0.2 * math.sqrt(longest) * rate)
+            part = sharding.part_of(oriented, matrix)
+            matrix.add_(part, alpha=-0.2 * math.sqrt(longest) * rate)
 
     def _momentum(self, matrix: nn.Parameter) -> Tensor:
-        """Nesterov's: the gradient on the way to the mean of all so far."""
+        """Nesterov's momentum."""
         state = self.state[matrix]
         if not state:
             state["step"] = torch.zeros((), device=matrix.device)  # AdamW reads it from a file
@@ -79,14 +79,14 @@ class MuonAdamW(RowAdamW):
 
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Matrices of equal shapes together on a GPU, where starting a product of small ones takes
-    longer than computing it; on CPUs, and of shards, which are gathered, one by one."""
+    """Groups of matrices to update together: those of equal shape on a GPU, where launching a
+    product of small ones takes longer than computing it; single ones on CPUs and of shards."""
     if not matrices or not _stacks_pay(matrices[0]):
         return [[matrix] for matrix in matrices]
-    found: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
     for matrix in matrices:
-        found.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
-    return list(found.values())
+        by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
+    return list(by_shape.values())
 
 
 def _stacks_pay(matrix: Tensor) -> bool:
@@ -94,7 +94,7 @@ def _stacks_pay(matrix: Tensor) -> bool:
 
 
 def _wide(matrix: Tensor) -> Tensor:
-    """With no more rows than columns: the shorter side is the one that is squared."""
+    """The matrix or its transpose with no more rows than columns: the shorter side is squared."""
     return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
 
 
@@ -123,7 +123,7 @@ def parameter_groups(
     learning_rate: float,
     precision: Precision,
 ) -> list[dict[str, Any]]:
-    """Groups for `MuonAdamW`, which trains those of the parameters that are among `matrices`.
+    """Groups for `MuonAdamW`: Muon for the parameters among `matrices`, AdamW for all others.
 
     Gradients are clipped by the norm of each group.
     """
@@ -140,10 +140,10 @@ def parameter_groups(
 def layer_matrices(model: nn.Module, layers: Iterable[str]) -> list[nn.Parameter]:
     """The weights of products within the Transformer layers at some paths, each once."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    found = {
+    matrices = {
         id(parameter): parameter
         for path in layers
         for parameter in model.get_submodule(path).parameters()
         if parameter.dim() == 2 and parameter.numel() and id(parameter) not in tables
     }
-    return list(found.values())
+    return list(matrices.values())

@@ -1,9 +1,9 @@
-"""AdamW that changes of an embedding table the rows whose tokens a step had, and no others.
+"""AdamW that updates only the rows of embedding tables whose tokens occur in a step.
 
 A table has tens of thousands of rows, and a step some hundred tokens. AdamW would read and write
 all rows, with both moments, in every step, which takes longer than a small model's forward and
-backward pass; and it would shrink rows of tokens that never occur. Here the moments of a row change
-only in steps that have its token, as in `torch.optim.SparseAdam`.
+backward pass; and weight decay would shrink rows of tokens that never occur. Here the moments of a
+row change only in steps with its token, as in `torch.optim.SparseAdam`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compressor import parallel
 
 
 def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
-    """The embeddings whose weight nothing else computes with, as an output projection may."""
+    """The embeddings whose weight no other module uses, such as a tied output projection."""
     users: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -33,10 +33,11 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 
 @contextmanager
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
-    """Within the context a table's gradient has the rows of the batch alone, in the host's memory.
+    """Within the context, gradients of tables on the CPU have only the rows of the batch.
 
-    On a GPU it has all rows: for how many a batch has, the host would wait, which takes longer
-    than a pass over a table there. Shards (`compressor.parallel.sharding`) have whole gradients.
+    On a GPU they have all rows: counting those of the batch would synchronize with the host, which
+    takes longer than a pass over the table. Shards (`compressor.parallel.sharding`) have whole
+    gradients.
     """
     changed = [t for t in tables if not parallel.is_shard(t.weight) and _counts_rows(t.weight)]
     for table in changed:
@@ -49,7 +50,7 @@ def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
-    """As `torch.nn.utils.clip_grad_norm_`, also where some gradients are sparse."""
+    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients."""
     chosen = [p for p in parameters if p.grad is not None]
     if not any(cast(Tensor, p.grad).is_sparse for p in chosen):
         nn.utils.clip_grad_norm_(chosen, largest)
@@ -65,12 +66,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
 
 
 class RowAdamW(torch.optim.AdamW):
-    """AdamW; of `tables` a step changes the rows that have a gradient.
+    """AdamW that changes only the rows of `tables` that have a gradient.
 
     Args:
         groups: of parameters, as for AdamW.
-        tables: weights [rows, width] among them; the gradient of each is sparse, or zero in rows
-            that a step did not have.
+        tables: weights [rows, width] among them, with gradients that are sparse, or zero in rows
+            of tokens that do not occur in the step.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class RowAdamW(torch.optim.AdamW):
             if id(p) in self._tables and p.grad is not None
         ]
         for _, table, _ in tables:
-            table.grad = None  # so that AdamW leaves it out
+            table.grad = None  # so that AdamW skips it
         super().step()
         for group, table, gradient in tables:
             table.grad = gradient
@@ -100,15 +101,15 @@ class RowAdamW(torch.optim.AdamW):
         if not state:
             state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
-        state["step"] = state["step"].cpu() + 1  # AdamW reads it from a file to the device
+        state["step"] = state["step"].cpu() + 1  # AdamW loads it onto the device
         weight, first, second, gradient = map(
-            _held, (table, state["exp_avg"], state["exp_avg_sq"], gradient)
+            _local, (table, state["exp_avg"], state["exp_avg_sq"], gradient)
         )
         # A dense gradient is zero in the other rows.
         rows: Any
         if gradient.is_sparse or _counts_rows(weight):
-            found = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
-            rows, values = found.indices()[0], found.values()
+            sparse = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
+            rows, values = sparse.indices()[0], sparse.values()
         else:
             rows, values = slice(None), gradient
         rate, (beta1, beta2), steps = group["lr"], group["betas"], float(state["step"])
@@ -124,10 +125,10 @@ class RowAdamW(torch.optim.AdamW):
 
 
 def _counts_rows(table: Tensor) -> bool:
-    """Whether the host may ask how many rows have a gradient: of a GPU it would have to wait."""
+    """Whether to count the rows with a gradient; on a GPU this would synchronize with the host."""
     return table.device.type == "cpu"
 
 
-def _held(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this rank holds."""
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
     return tensor.to_local() if parallel.is_shard(tensor) else tensor  # type: ignore[attr-defined]

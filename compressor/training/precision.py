@@ -15,17 +15,17 @@ Precision = Literal["fp32", "bf16"]
 
 
 def has_bf16(device: str) -> bool:
-    """Whether a device computes products in bfloat16, not with numbers widened one by one."""
+    """Whether a device has instructions for products in bfloat16."""
     on_cpu = torch.device(device).type == "cpu"
     return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @contextmanager
 def products_in(precision: Precision, device: str) -> Iterator[None]:
-    """Compute products within the context in a precision, on a device.
+    """Compute products in a precision within the context.
 
-    On CPUs attention itself stays in float32: PyTorch's backward pass of fused attention takes ten
-    times as long in bfloat16 there.
+    On CPUs attention stays in float32: PyTorch's backward pass of fused attention takes ten times
+    as long in bfloat16 there.
     """
     if precision == "fp32":
         yield
@@ -48,6 +48,6 @@ class _AttentionInFloat32(TorchFunctionMode):
 
 
 def _wide(value: Any) -> Any:
-    """A tensor of bfloat16 in float32; anything else as it is."""
+    """Convert a bfloat16 tensor to float32; return anything else unchanged."""
     half = isinstance(value, Tensor) and value.dtype == torch.bfloat16
     return value.float() if half else value

@@ -1,4 +1,4 @@
-"""How far a training came: the file from which an interrupted one is resumed."""
+"""The state of a training: the file from which an interrupted one is resumed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from compressor.parallel import sharding
 
 
 class UnusableState(Exception):
-    """A saved state that is cut, garbage, or of another version."""
+    """A saved state that is truncated, corrupt, of another version or of another training."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training went.
+    """Progress and history of a training.
 
     Args:
-        steps: how many were done.
-        best: the lowest validation; None if nothing was validated.
-        best_epoch: the epoch that had it, from 1; 0 for none.
+        steps: number of steps done.
+        best: the lowest validation loss; None if nothing was validated.
+        best_epoch: the epoch of the best validation, from 1; 0 for none.
         waited: validated epochs since the best one.
-        stopped_early: whether that was more than the schedule's patience.
-        history: of each epoch its number, mean loss, validation and status.
-        seconds: spent on steps and validation, before a stop too.
+        stopped_early: whether `waited` reached the schedule's patience.
+        history: number, mean loss, validation and status of each epoch.
+        seconds: time of steps and validation, including earlier runs that were interrupted.
     """
 
     steps: int = 0
@@ -46,14 +46,14 @@ class Trained:
     seconds: float = field(default=0.0, compare=False)
 
 
-# Of the safetensors format.
+# Names in the safetensors format.
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """Write the state at once, a tensor after the other: readers see the whole file or none.
+    """Write the state atomically, tensor by tensor.
 
-    Where tensors are shards all ranks come here, to gather them; rank 0 writes.
+    With sharded tensors all ranks call this together, to gather them; rank 0 writes.
 
     Args:
         tensors: `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
@@ -74,7 +74,7 @@ def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> 
 
 
 def _header(trained: Trained, tensors: Mapping[str, Tensor]) -> bytes:
-    """The beginning of a safetensors file: its length in 8 bytes, and JSON."""
+    """The header of a safetensors file: its length in 8 bytes, and JSON."""
     entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
     end = 0
     for name, tensor in tensors.items():
@@ -88,25 +88,25 @@ def _header(trained: Trained, tensors: Mapping[str, Tensor]) -> bytes:
 
 
 class SavedState:
-    """A file with a training's state; rank 0 reads it, and tells the others.
+    """A file with a training's state; rank 0 reads it and broadcasts it.
 
     Args:
         shapes: of the tensors, by owner (`now`, `best`, `adam.NUMBER`) and name.
 
     Raises:
-        UnusableState: on all ranks: the file is cut, garbage, or of another version.
+        UnusableState: on all ranks, if the file is truncated, corrupt or of another version.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.trained, self.shapes = parallel.on_main(self._read_facts)
+        self.trained, self.shapes = parallel.on_main(self._read_header)
 
-    def tensors(self, of: str) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, owner: str) -> Iterator[tuple[str, Tensor]]:
         """Name and value of an owner's tensors, read one by one."""
-        for name in self.shapes.get(of, ()):
-            yield name, parallel.on_main(partial(self._read, f"{of}.{name}"))
+        for name in self.shapes.get(owner, ()):
+            yield name, parallel.on_main(partial(self._read, f"{owner}.{name}"))
 
-    def _read_facts(self) -> tuple[Trained, dict[str, dict[str, torch.Size]]]:
+    def _read_header(self) -> tuple[Trained, dict[str, dict[str, torch.Size]]]:
         with self._opened() as file:
             fields = json.loads(file.metadata()["trained"])
             trained = Trained(**fields | {"history": tuple(fields["history"])})
@@ -118,8 +118,8 @@ class SavedState:
 
     def _read(self, key: str) -> Tensor:
         with self._opened() as file:
-            found: Tensor = file.get_tensor(key)
-        return found
+            tensor: Tensor = file.get_tensor(key)
+        return tensor
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -130,10 +130,6 @@ class SavedState:
                 yield file
         except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
             raise UnusableState(str(error)) from error
-
-
-def shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _split(key: str) -> tuple[str, str]:

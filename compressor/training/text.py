@@ -1,13 +1,13 @@
-"""Unlabelled text of any size to distill from: one sentence a line, read from disk in every epoch.
+"""Unlabeled text of any size for distillation: one sentence a line, read from disk in every epoch.
 
 A classifier learns from the dense model's predictions for it. A translator learns from the dense
 model's own translations (sequence-level knowledge distillation, Kim & Rush 2016), which are made
 once and kept in a file (`compressor.recovery.translations`).
 
-In memory is an offset for every 256 lines (a byte for 32 lines), the rows of one window
-(`compressor.training.data`), and of a text of some hundred thousand lines their token ids, since
-encoding them takes as long as a GPU needs to learn from them. A packed file is unpacked to disk
-first, since nothing can be read from its middle.
+Memory holds an offset for every 256 lines (a byte for 32 lines), the rows of one window
+(`compressor.training.data`), and for texts of up to some hundred thousand lines their token ids,
+since encoding takes as long as a training step on a GPU. A compressed file is decompressed to disk
+first, since it has no random access.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from compressor.tasks import Example, Rows, Task
 from compressor.tasks.texts import DISTILL, TextColumn, open_texts
 
 BLOCK_ROWS = 32
-# Of a text with up to so many lines token ids are kept, in up to so many bytes.
+# Token ids are kept for texts of up to so many lines, in up to so many bytes.
 KEPT_LINES, KEPT_BYTES = 2**19, 2**26
-_BLOCKS = 8  # between two offsets that are kept; reading a block goes over three and a half others
+_BLOCKS = 8  # between two stored offsets; reading a block skips three and a half others on average
 
 
 class TextLines:
-    """The lines of a file of texts, in blocks of `BLOCK_ROWS`; those without text do not count.
+    """The lines of a file of texts, in blocks of `BLOCK_ROWS`; lines without text are skipped.
 
     Args:
         columns: the texts of JSON objects; see `compressor.tasks.texts.open_texts`.
-        pairs: each line is two texts, of plain lines with a tab between them.
-        blank: lines without text count, too.
-        progress: called with the number of lines that are read, of long files.
+        pairs: each line has two texts; in plain text they are separated by a tab.
+        blank: do not skip lines without text.
+        progress: called with the number of lines read, for long files.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, holds no text, or a line is no pair.
@@ -70,20 +70,20 @@ class TextLines:
 
     @property
     def is_packed(self) -> bool:
-        """Whether it must be unpacked before lines can be read."""
+        """Whether the file must be decompressed before lines can be read."""
         return self._stored is None
 
     def unpacked(self, path: Path) -> TextLines:
-        """The same lines, read from the file that `unpack` wrote."""
+        """The same lines, to be read from the file that `unpack` wrote."""
         lines = copy.copy(self)
         lines._stored = path
         return lines
 
     def unpack(self, path: Path, progress: Callable[[int, int], None]) -> None:
-        """Write the unpacked lines to a file.
+        """Write the decompressed lines to a file.
 
         Args:
-            progress: called with (MiB written, MiB in all).
+            progress: called with (MiB written, total MiB).
         """
         done = 0
         with path.open("wb") as file:
@@ -97,13 +97,13 @@ class TextLines:
         return list(self._rows_from(number, BLOCK_ROWS))
 
     def after(self, rows: int) -> Iterator[str]:
-        """The first texts of all lines but the first `rows` ones, read as they are asked for."""
+        """The first texts of all lines but the first `rows` ones, read lazily."""
         block, within = divmod(rows, BLOCK_ROWS)
         if rows < self.rows:
             yield from (texts[0] for texts in islice(self._rows_from(block, None), within, None))
 
     def _rows_from(self, block: int, count: int | None) -> Iterator[tuple[str, ...]]:
-        assert self._stored is not None  # it is unpacked before it is read
+        assert self._stored is not None  # it was decompressed
         entry, over = divmod(block, _BLOCKS)
         first = over * BLOCK_ROWS
         with self._stored.open("rb") as file:
@@ -124,15 +124,13 @@ class TextLines:
 
 @dataclass(frozen=True)
 class Text:
-    """Lines of text as rows to train on, which stay on disk.
-
-    Lines longer than the model's limit are cut, as calibration rows are.
+    """Lines of text on disk as training rows; long lines are truncated, as calibration rows are.
 
     Args:
         lines: in the source language.
-        translations: of a translator, a line for each of `lines`.
+        translations: for translators, a line for each of `lines`.
         max_tokens: the model's limit.
-        labels: of a classifier, its label names.
+        labels: label names, for classifiers.
     """
 
     lines: TextLines
@@ -145,29 +143,29 @@ class Text:
 
     @property
     def rows(self) -> int:
-        """How many lines hold text."""
+        """Number of lines with text."""
         return self.lines.rows
 
     def unpacked(self, path: Path) -> Text:
-        """The same text, read from the file that `TextLines.unpack` wrote."""
+        """The same text, to be read from the file that `TextLines.unpack` wrote."""
         return replace(self, lines=self.lines.unpacked(path))
 
     def translated(self, path: Path) -> Text:
-        """The same text with the translations in a file, a line for each of its lines."""
+        """The same text with translations from a file, one per line."""
         return replace(self, translations=TextLines(path, blank=True))
 
     def read(self, blocks: Sequence[int]) -> list[Example]:
-        """The rows of some blocks; their numbers are below 0, where no calibration row's is."""
+        """The rows of some blocks; their numbers are negative, unlike those of calibration rows."""
         missing = [block for block in blocks if block not in self._encoded]
-        found = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
+        encoded = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
         if self.rows <= KEPT_LINES:
-            room = KEPT_BYTES - sum(map(len, self._encoded.values()))
-            for block, rows in found.items():
-                packed = pickle.dumps(rows)  # two or three bytes an id, a tuple has 36
-                if (room := room - len(packed)) < 0:
+            free = KEPT_BYTES - sum(map(len, self._encoded.values()))
+            for block, rows in encoded.items():
+                packed = pickle.dumps(rows)  # two or three bytes per id; a tuple has 36
+                if (free := free - len(packed)) < 0:
                     break
                 self._encoded[block] = packed
-        rows_of = found | {b: pickle.loads(self._encoded[b]) for b in blocks if b not in found}
+        rows_of = encoded | {b: pickle.loads(self._encoded[b]) for b in blocks if b not in encoded}
         return [row for block in blocks for row in rows_of[block]]
 
     def _encode(self, blocks: Sequence[int]) -> list[list[Example]]:
@@ -176,7 +174,7 @@ class Text:
         if self.translations is not None:
             targets = [row[0] for block in blocks for row in self.translations.block(block)]
         else:
-            # Distillation looks at the dense model's logits alone.
+            # Distillation uses the dense model's logits, not these.
             targets = [self.task.blank_answer(self.labels)] * len(texts)
         seconds = [row[1] for row in texts] if self.lines.pairs else None
         sources, path = [row[0] for row in texts], str(self.lines.path)

@@ -10,8 +10,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
-from compressor.evaluation import METRICS, LowerBound, compare, lower_bound
-from compressor.evaluation.bounds import score_bound, score_rows
+from compressor.evaluation import METRICS, LowerBound, lower_bound
+from compressor.evaluation.bounds import rows_for_score_bound, score_bound
+from tests.helpers.metrics import compare
 from tests.helpers.toy import sentence
 
 ALPHA = 0.025
@@ -79,7 +80,7 @@ def test_rows_without_any_change_leave_the_wilson_bound():
     """Without discordant rows the score test is the one of a single share (Wilson 1927)."""
     z2 = norm.isf(ALPHA) ** 2
     assert score_bound(0, 0, 150, ALPHA) == pytest.approx(z2 / (150 + z2))
-    assert score_rows(0, 0, 150, 0.01, ALPHA) == math.ceil(z2 * 0.99 / 0.01)
+    assert rows_for_score_bound(0, 0, 150, 0.01, ALPHA) == math.ceil(z2 * 0.99 / 0.01)
     found = bound("classification", "accuracy", classified(0, 0, 150), limit=1)
     assert found.value == pytest.approx(-100 * z2 / (150 + z2))
     (accuracy,) = (c for c in compare("classification", *classified(0, 0, 150))
@@ -99,7 +100,7 @@ def test_rows_for_accuracy_by_the_normal_approximation(lost, won, limit):
     rows = 1000
     differences = np.repeat([1.0, -1.0, 0.0], [lost, won, rows - lost - won])
     needed = norm.isf(ALPHA) ** 2 * differences.var() / (limit - differences.mean()) ** 2
-    found = score_rows(lost, won, rows, limit, ALPHA)
+    found = rows_for_score_bound(lost, won, rows, limit, ALPHA)
     assert found is not None
     assert found == pytest.approx(needed, rel=0.2)
     # With that many rows of the same kind the bound is the limit.
@@ -109,8 +110,8 @@ def test_rows_for_accuracy_by_the_normal_approximation(lost, won, limit):
 
 
 def test_a_drop_at_the_limit_is_proven_by_no_number_of_rows():
-    assert score_rows(10, 0, 1000, 0.01, ALPHA) is None
-    assert score_rows(0, 0, 1000, 0.0, ALPHA) is None
+    assert rows_for_score_bound(10, 0, 1000, 0.01, ALPHA) is None
+    assert rows_for_score_bound(0, 0, 1000, 0.0, ALPHA) is None
     answers = translated(100, 0.1)
     drop = -compare("translation", *answers)[0].difference
     assert drop > 1

@@ -8,10 +8,11 @@ import random
 import pytest
 
 from compressor.errors import InputError
-from compressor.evaluation import compare, find_floor, make_metric, require_sight
+from compressor.evaluation import find_floor, make_metric, require_sight
 from compressor.report import facts
 from compressor.tasks import TASKS, Rows
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare
 
 ROWS = 80
 RNG = random.Random(0)

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from compressor.errors import InputError
-from compressor.evaluation import compare, score_answers
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare, score_answers
 
 
 def columns(rows: int = 60) -> list[list[str]]:

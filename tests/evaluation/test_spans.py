@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from compressor.evaluation import compare, score_answers
+from tests.helpers.metrics import compare, score_answers
 
 TASK = "question-answering"
 

@@ -11,10 +11,11 @@ from rouge_score import rouge_scorer
 
 import compressor
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.evaluation import METRICS, compare, require_references, score_answers
+from compressor.evaluation import METRICS, require_references
 from compressor.report.rule_kinds import MaxDropRule
 from compressor.tasks import TASKS, Rows
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare, score_answers
 
 TASK = "summarization"
 REFERENCES = [

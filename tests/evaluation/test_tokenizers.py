@@ -12,11 +12,12 @@ from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.evaluation import compare, compare_rows, score_answers, score_rows, with_tokenizers
+from compressor.evaluation import METRICS, compare_rows, score_rows, with_tokenizers
 from compressor.evaluation import sentences as bleu
 from compressor.evaluation.scripts import shares, words
 from compressor.tasks import Rows, split_rows
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare, score_answers
 
 CHINESE = [
     "我们明天早上去北京。",
@@ -70,10 +71,10 @@ def test_bleu_is_sacrebleus_with_the_tokenizer_of_the_script(name: str):
 
 def test_parts_of_rows_keep_the_tokenizer_of_all():
     """Of Chinese and English rows the English ones alone would be split as by 13a."""
-    given = with_tokenizers(rows(CHINESE + ENGLISH * 3), tell=(said := []).append)
+    given = with_tokenizers(rows(CHINESE + ENGLISH * 3), report=(said := []).append)
     assert len(said) == 1
-    assert "tokenizer zh, since of the references" in said[0]
-    assert "Han; --bleu-tokenizer takes another" in said[0]
+    assert "tokenizer zh, since the references' letters are" in said[0]
+    assert "Han; choose another with --bleu-tokenizer" in said[0]
     for part in split_rows(given, 0):
         assert "tok:zh" in score_rows(part, part.references).signatures["bleu"]
     named = with_tokenizers(given, {"bleu": "char"}, said.append)
@@ -117,7 +118,7 @@ def test_a_tokenizer_that_there_is_not_is_refused(monkeypatch):
         with_tokenizers(rows(ENGLISH), {"bleu": "zho"})
     assert str(caught.value).endswith("did you mean 'zh'?")
     with raises(UsageError, "tokenizer-unknown"):
-        score_answers("summarization", ["a"], ["a"], None, {"rouge2": "zh"})
+        METRICS["rouge2"]().require_tokenizer("zh")
 
     def without(tokenize: str) -> None:
         raise RuntimeError("Please install")

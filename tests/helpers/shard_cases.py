@@ -81,7 +81,7 @@ def measured(held: list[tuple[int, int]]) -> None:
 
     def noted(model: nn.Module, *arguments: Any) -> nn.Module:
         made = shard(model, *arguments)
-        held.append((sharding.bytes_held(made), sharding.bytes_held(model)))
+        held.append((sharding.local_bytes(made), sharding.local_bytes(model)))
         return made
 
     sharding.sharded = noted

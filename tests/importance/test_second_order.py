@@ -216,7 +216,6 @@ def test_statistics_against_autograd_row_by_row(name: str):
         np.testing.assert_allclose(
             statistics.sensitivity, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max()
         )
-        assert statistics.tokens == len(x)
 
 
 def test_without_a_bias_nothing_takes_up_the_mean():
@@ -302,7 +301,7 @@ def test_a_broken_model_is_named_not_scored():
 
 @pytest.mark.parametrize("name", ["bert", "marian"])
 def test_statistics_in_groups_give_the_same_scores(name: str):
-    """To the bit, with units that are gone already, and with more passes over the rows."""
+    """To the bit, with units that are removed already, and with more passes over the rows."""
     setup = scoring(name)
     first = setup.layers[0].name
     setup = dataclasses.replace(setup, mask=setup.mask.without([(first, 0)]))

@@ -14,6 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from compressor.errors import UsageError
 from compressor.learned_masks import hard_concrete_distribution
 from compressor.learned_masks.problem import trained_parameters
+from compressor.learned_masks.subset import Subset
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates
@@ -96,8 +97,9 @@ def test_too_many_units_for_a_softmax_each_are_refused():
             intermediate_size=700, num_labels=LABELS, pad_token_id=0,
         )
     )  # fmt: skip
+    keep = {"neurons": 1000, "heads": 5}
     with raises(UsageError, "method-for-few-units") as caught:
-        learned_by("subset", learning("bert", model=model, keep={"neurons": 1000, "heads": 5}))
+        Subset().check_size(keep, Mask.full(learning("bert", model=model, keep=keep).layers))
     assert "2,112" in str(caught.value)
     heads = learning("bert", model=model, keep={"heads": 5})
     assert learned_by("subset", heads, epochs=1).mask.count("heads") == 5
@@ -243,22 +245,12 @@ def test_fitting_that_does_not_help_is_dropped():
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "options", "problem"),
+    ("method", "options", "problem"),
     [
-        ("lottery", {}, {}, "method-unknown"),
-        ("hard-concrete", {"penalty": 0.1}, {}, "penalty-and-budget"),
-        ("subset", {"keep": None, "penalty": 0.1}, {}, "budget-missing"),
-        ("hard-concrete", {"keep": None}, {}, "budget-missing"),
-        ("subset", {}, {"train_weights": "all", "epochs": 1}, "too-few-epochs"),
+        ("lottery", {}, "method-unknown"),
+        ("subset", {"train_weights": "all", "epochs": 1}, "too-few-epochs"),
     ],
 )
-def test_options_that_do_not_go_together_are_an_error(
-    method: str, settings: dict, options: dict, problem: str
-):
+def test_options_that_do_not_go_together_are_an_error(method: str, options: dict, problem: str):
     with raises(UsageError, problem):
-        learned_by(method, learning("bert", **settings), **options)
-
-
-def test_floors_above_the_head_count_are_an_error():
-    with pytest.raises(UsageError):
-        learned_by("subset", learning("bert", floors={"encoder_self": 2}))
+        learned_by(method, learning("bert"), **options)

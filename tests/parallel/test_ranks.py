@@ -267,7 +267,7 @@ def test_a_launcher_that_asks_for_what_cannot_be(
     for variable, value in (launched | environment).items():
         monkeypatch.setenv(variable, value)
     if environment == {"RANK": "2"}:
-        monkeypatch.setattr("compressor.parallel.launch.speaks_first", lambda: True)
+        monkeypatch.setattr("compressor.parallel.launch.is_first_to_report", lambda: True)
     if "accelerate" in environment:
         monkeypatch.setitem(sys.modules, "accelerate", None)
     words = command(options(files("classification"), keep=0.5), tmp_path / "out")

@@ -92,8 +92,8 @@ FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"FSDP_VERSION": "1"}, "fsdp_version 1, .* set it to 2"),
-        ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params true, .* set it to false"),
+        ({"FSDP_VERSION": "1"}, "fsdp_version is 1, .* set it to 2"),
+        ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is true, .* set it to false"),
         ({"FSDP_RESHARD_AFTER_FORWARD": "false"}, "set it to true"),
         ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "set it to false"),
         ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
@@ -116,7 +116,7 @@ def test_version_1_is_what_no_entry_means(monkeypatch):
     monkeypatch.delenv("FSDP_VERSION", raising=False)
     with raises(EnvironmentProblem, "accelerate-option-unsupported") as caught:
         accelerate_options.wants_shards()
-    assert re.search("fsdp_version 1", str(caught.value))
+    assert re.search("fsdp_version is 1", str(caught.value))
 
 
 def test_transformers_does_not_hear_of_fsdp(monkeypatch):

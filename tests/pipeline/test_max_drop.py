@@ -307,7 +307,7 @@ def test_a_translator_into_chinese_is_searched_through_the_shell(chinese, tmp_pa
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gate_met"] is True
-    assert "sacreBLEU's tokenizer zh, since of the references 100% of the letters" in done.stderr
+    assert "sacreBLEU's tokenizer zh, since the references' letters are 100%" in done.stderr
     search = check_search(read_recipe(out / "recipe.yaml"), out, 0.5)
     assert [probe.kept for probe in search.probes] == [0, 12, 8]
     assert "trying 8 of 24 heads on 16 rows" in done.stderr

@@ -13,7 +13,6 @@ from huggingface_hub import ModelCard
 
 from compressor.commands import invoke as command
 from compressor.errors import UsageError
-from compressor.evaluation import compare
 from compressor.export import int8
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.evaluate import choose_default
@@ -26,6 +25,7 @@ from compressor.results import Comparison
 from compressor.runtime import Classifier
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, short
 

@@ -14,7 +14,6 @@ import torch
 
 import compressor
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import score_answers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
 from compressor.runtime import QuestionAnswerer
@@ -22,6 +21,7 @@ from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.heads import piece_words, questions, save_reader, write_questions
+from tests.helpers.metrics import score_answers
 from tests.helpers.tiny import ragged_batch
 
 rng = random.Random(5)

@@ -13,7 +13,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.hidden_states import find_blocks, observed, states_of
+from compressor.recovery.hidden_states import find_blocks, record_outputs, states_of
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
@@ -58,7 +58,7 @@ def test_blocks_give_the_residual_stream_after_every_layer(name: str):
     assert len(blocks) == (5 if name in TRANSLATORS else 3)
     (batch,) = found.task.batches(found.examples, found.dense, batch_tokens=None)
     for model in (found.dense, found.pruned):
-        with torch.no_grad(), observed(model, blocks) as seen:
+        with torch.no_grad(), record_outputs(model, blocks) as seen:
             found.task.logits(model, batch)
         states = states_of(seen, blocks, found.task, batch)
         for state, expected in zip(states, hidden_states(model, batch), strict=True):

@@ -85,7 +85,7 @@ def test_nothing_is_touched_where_nothing_is_missing():
     setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
     setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
     recovered = repair(setup, reconstruct={})
-    assert recovered.text == "reconstruct: nothing to repair in 6 projections"
+    assert recovered.text == "reconstruct: nothing to improve in 6 projections"
     before = setup.pruned.state_dict()
     assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
 

@@ -12,7 +12,7 @@ from torch import nn
 from compressor.model.sublayers import Sublayer
 from compressor.recovery import RecoveryJob
 from compressor.recovery import teacher as teacher_module
-from compressor.recovery.hidden_states import find_blocks, observed, states_of
+from compressor.recovery.hidden_states import find_blocks, record_outputs, states_of
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
@@ -26,7 +26,7 @@ def batches_of(setup: RecoveryJob, size: int) -> list[Batch]:
 
 def said(setup: RecoveryJob, blocks: list[Sublayer], batch: Batch) -> list[torch.Tensor]:
     """Log-probabilities, and the hidden states after each block, from one ordinary pass."""
-    with torch.no_grad(), observed(setup.dense, blocks) as seen:
+    with torch.no_grad(), record_outputs(setup.dense, blocks) as seen:
         logits = setup.task.logits(setup.dense, batch)[setup.task.term_mask(batch)]
     answers = logits.double().log_softmax(-1).float()
     return [answers, *states_of(seen, blocks, setup.task, batch)]
@@ -34,7 +34,7 @@ def said(setup: RecoveryJob, blocks: list[Sublayer], batch: Batch) -> list[torch
 
 def require_answers(teacher: Teacher, batch: Batch, expected: list[torch.Tensor]) -> None:
     """Hidden states are kept in bfloat16, which has eight bits, a translator's last in float16."""
-    answers, hidden = teacher.answers(batch)
+    answers, hidden = teacher.outputs(batch)
     off = 5e-5 if teacher.projection is None else 2e-3
     torch.testing.assert_close(answers, expected[0], atol=off, rtol=1e-4)
     if teacher.projection is not None:
@@ -73,7 +73,7 @@ def test_states_beyond_float16_are_kept_as_they_are(scale: float):
     (batch,) = batches_of(setup, 48)
     expected = said(setup, [], batch)
     setup.dense.forward = None
-    torch.testing.assert_close(teacher.answers(batch)[0], expected[0], atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(teacher.outputs(batch)[0], expected[0], atol=5e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("matching", [False, True])
@@ -140,5 +140,5 @@ def test_text_without_room_is_computed_each_time(tmp_path: Path, monkeypatch, fi
     setup = dataclasses.replace(job("bert"), text=text)
     rows = len(setup.examples) + fit
     monkeypatch.setattr(teacher_module, "LEAST_ROOM", rows * 4 * setup.dense.num_labels)
-    monkeypatch.setattr(teacher_module.sharding, "bytes_held", lambda _: 0)
+    monkeypatch.setattr(teacher_module.sharding, "local_bytes", lambda _: 0)
     assert rows_read(setup, epochs=2) == len(setup.examples) + read

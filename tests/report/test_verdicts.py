@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from compressor.commands import invoke
 from compressor.errors import UsageError
-from compressor.evaluation import compare, confidence_bounds, rows_to_settle
+from compressor.evaluation import confidence_bounds, rows_to_settle
 from compressor.report import gate_text, numbers
 from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.rules import check
@@ -19,6 +19,7 @@ from compressor.report.speedup_rules import MinSpeedupRule
 from tests.evaluation.test_bounds import ALPHA, classified, score_statistic, translated
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare
 from tests.helpers.report_samples import classifier_report, mixed_report, rules, translator_report
 
 BLEU = ("variants", 0, "quality", "metrics", "bleu")

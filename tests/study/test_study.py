@@ -11,7 +11,6 @@ import torch
 
 from compressor import commands
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import compare
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -19,6 +18,7 @@ from compressor.study.agreement import half
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare
 from tests.helpers.studies import RESAMPLES, run
 
 pytestmark = pytest.mark.slow

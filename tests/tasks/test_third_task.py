@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import METRICS, compare, score_answers
+from compressor.evaluation import METRICS
 from compressor.report.schema import load_report
 from compressor.runtime.artifact import ARTIFACTS
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
+from tests.helpers.metrics import compare, score_answers
 from tests.helpers.tiny import tiny_model, word_tokenizer
 from tests.tasks import rating_task
 from tests.tasks.rating_task.runtime import Rater

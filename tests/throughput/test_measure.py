@@ -11,12 +11,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from compressor.errors import InputError, UsageError
 from compressor.runtime.text import Encoded
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import speedup_of, summarize
 from compressor.throughput.workloads import Batch, Workload, make_workloads
-from tests.helpers.errors import raises
 
 
 class Stage:
@@ -122,16 +120,6 @@ def test_progress_gets_a_line_per_workload() -> None:
     assert lines == [
         f"batch size {size}: dense 200.0 ms, small 100.0 ms (medians of 5 runs)" for size in (1, 4)
     ]
-
-
-def test_measurements_of_nothing_are_errors() -> None:
-    stage = Stage()
-    with raises(UsageError, "nothing-to-time"):
-        measure({}, [workload(1)])
-    with raises(UsageError, "batch-sizes-not-distinct"):
-        measure({"a": stage.subject("a", 1)}, [workload(1), workload(2)])
-    with raises(UsageError, "too-few-runs"):
-        measure({"a": stage.subject("a", 1)}, [workload(1)], min_runs=0)
 
 
 def samples_of(dense: np.ndarray, pruned: np.ndarray) -> dict[tuple[str, int], list[float]]:
@@ -243,11 +231,6 @@ def test_rows_come_by_model_and_then_by_batch_size() -> None:
     ]  # fmt: skip
 
 
-def test_samples_must_be_of_the_workloads() -> None:
-    with raises(UsageError, "samples-of-other-workloads"):
-        summarize({("dense", 2): [1.0] * 5}, [workload(2)])
-
-
 def pad(rows: list[Encoded]) -> Batch:
     longest = max(map(len, rows))
     return {
@@ -317,17 +300,3 @@ def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
     ]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1]]
     assert load.source_tokens == load.padded_source_tokens == 6
-
-
-def test_impossible_workloads_are_errors() -> None:
-    rows = rows_of([3])
-    with raises(InputError, "no-rows"):
-        make_workloads([], [1], pad)
-    with raises(InputError, "row-without-tokens"):
-        make_workloads([Encoded([])], [1], pad, lengths=3)
-    with raises(UsageError, "batch-sizes-not-distinct"):
-        make_workloads(rows, [4, 4], pad)
-    with raises(UsageError, "batch-sizes-not-distinct"):
-        make_workloads(rows, [0], pad)
-    with raises(UsageError, "length-too-small"):
-        make_workloads(rows, [1], pad, lengths=0)
