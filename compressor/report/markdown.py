@@ -1,17 +1,23 @@
-"""The report as GitHub-flavoured Markdown: `report.md`."""
+"""The report as GitHub-flavoured Markdown, `report.md`; its words stand in `report.md.j2`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from compressor.report import facts, numbers, sentences
+from compressor.report.first_tables import conclusion, samples
 from compressor.report.formats import ReportFormat
+from compressor.report.gate_text import gate_sentence
 from compressor.report.schema import Report
-from compressor.report.sections import ReportSection, sections
 from compressor.report.table import ReportTable
+from compressor.report.tables import tables
 
-_TITLE = "# Compression report: "
 # Escape only what Markdown would interpret, so that the file also reads well as plain text: an
 # underscore inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay.
 _INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(\[:])")
@@ -21,31 +27,51 @@ _LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
 
 def escape(text: str) -> str:
     """`text` as part of a line, shown literally by Markdown."""
-    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text).strip())
+    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text))
 
 
 def escape_line(text: str) -> str:
     """`text` as a whole paragraph or list item, shown literally by Markdown."""
-    return _LINE_START.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text))
+    return _LINE_START.sub(
+        lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text).strip()
+    )
 
 
 def render_markdown(report: Report) -> str:
     """The whole report as Markdown, ending with a newline."""
-    blocks = [
-        f"{_TITLE}{escape(facts.model_name(report))}",
-        escape_line(sentences.verdict(report)),
-        *(block for section in sections(report) for block in render_section(section)),
-    ]
-    return "\n\n".join(blocks) + "\n"
+    return render_template("report.md.j2", report)
 
 
-def render_section(section: ReportSection) -> list[str]:
-    """Title, sentences and tables, as blocks."""
-    said = [
-        *bullets(section.sentences),
-        *(block for table in section.tables for block in render_table(table)),
-    ]
-    return [f"## {section.title}", *(said or [section.otherwise])]
+def render_template(name: str, report: Report, **more: Any) -> str:
+    """A template of this package in Markdown, in which every text is escaped.
+
+    Args:
+        more: values for it beside the report, its tables and its sentences.
+    """
+    made, sampled = tables(report), samples(report)
+    text = _environment().get_template(name).render(
+        report=report, title=facts.model_name(report), facts=facts, sentences=sentences,
+        conclusion=conclusion(report), gate=gate_sentence(report), tables=made,
+        shown=[*([sampled] if sampled else []), *made.values()], **more,
+    )  # fmt: skip
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("compressor.report", ""),
+        autoescape=False,  # `finalize` escapes for Markdown
+        finalize=lambda value: value if isinstance(value, Markup) else escape(str(value)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["line"] = lambda text: Markup(escape_line(text))
+    environment.filters["items"] = lambda lines: Markup("\n".join(bullets(lines)))
+    environment.filters["code"] = lambda text: Markup(numbers.printable(text))
+    environment.filters["table"] = lambda table: Markup(table_block(table))
+    return environment
 
 
 def bullets(sentences: Iterable[str]) -> list[str]:
@@ -54,10 +80,8 @@ def bullets(sentences: Iterable[str]) -> list[str]:
     return [text] if text else []
 
 
-def render_table(table: ReportTable | None) -> list[str]:
-    """The caption and the table as two blocks; nothing for None."""
-    if table is None:
-        return []
+def render_table(table: ReportTable) -> list[str]:
+    """The caption and the table as two blocks."""
     return [escape_line(table.caption), table_block(table)]
 
 
@@ -74,7 +98,7 @@ def table_block(table: ReportTable, escape: Callable[[str], str] = escape) -> st
 
 
 def _row(cells: Iterable[str], escape: Callable[[str], str]) -> str:
-    return "| " + " | ".join(escape(cell).replace("|", "&#124;") for cell in cells) + " |"
+    return "| " + " | ".join(escape(cell).strip().replace("|", "&#124;") for cell in cells) + " |"
 
 
-MARKDOWN = ReportFormat("report.md", render_markdown, lambda text: text.startswith(_TITLE))
+MARKDOWN = ReportFormat("report.md", render_markdown, r"# Compression report: ")

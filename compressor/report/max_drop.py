@@ -8,18 +8,16 @@ from itertools import compress
 from compressor.budgets.max_drop import within
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.report.search_report import SearchReport
 from compressor.report.table import Column, ReportTable
 from compressor.results import ROUNDING, QualityProbe, QualitySearch, Variant
 
 
-def describe(report: Report, search: QualitySearch) -> SearchReport:
-    """How the model was searched, and where its drop is not proven or larger than allowed."""
+def describe(report: Report, search: QualitySearch) -> tuple[list[ReportTable], list[str], str]:
+    """The candidates, warnings where the drop is not proven or too large, and on which rows."""
     warnings = list(filter(None, [unproven(search)]))
     for variant in facts.delivered(report):
         warnings += _missed(report, variant, search)
-    tables = [_probes(search)] if search.probes else []
-    return SearchReport(_sentences(search), tables, warnings, _held_out(search))
+    return [_probes(search)], warnings, _held_out(search)
 
 
 def _sentences(search: QualitySearch) -> list[str]:
@@ -153,12 +151,14 @@ def _probes(search: QualitySearch) -> ReportTable:
     ]
     return ReportTable(
         key="probes",
-        caption="Models that were built and judged to find how far the model can be cut; "
+        caption="Candidates that were built and judged; "
         f"{style.label} may fall by {search.drop:.15g}. Difference is pruned minus dense. Bound is "
         "its lower confidence bound, at 97.5%; each further look at the held-out rows halves the "
         "error.",
         columns=tuple(compress(columns, shown)),
         rows=tuple(tuple(compress(row, shown)) for row in rows),
+        title="Budget",
+        notes=tuple(_sentences(search)),
     )
 
 

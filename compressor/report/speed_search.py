@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
-from compressor.report.search_report import SearchReport
 from compressor.report.table import Column, ReportTable, columns
 from compressor.results import CostTable, LayersTry, SpeedSearch
 
 
-def describe(report: Report, search: SpeedSearch) -> SearchReport:
-    """The search, the finished model's speed-up, and both tables."""
+def describe(report: Report, search: SpeedSearch) -> tuple[list[ReportTable], list[str], str]:
+    """The tables of the search; no warnings and no limitation."""
     batch = search.costs.batch_size
-    lines = [
+    notes = [
         f"Units were chosen to make the model {search.wanted:.15g} times as fast at batch {batch}: "
         "by the measured cost of sublayers, those with the lowest sum of scores were removed."
     ]
     if not any(choice.met for choice in search.tries):
-        lines.append(
+        notes.append(
             f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
             "was taken."
         )
-    for variant in report.variants:
-        for row in facts.timings(report, variant.name):
-            if row.batch_size == batch and row.speedup is not None:
-                short = ", less than wanted" if row.speedup < search.wanted else ""
-                lines.append(
+    for variant in facts.delivered(report):
+        for row in facts.with_speedup(report, variant):
+            if row.batch_size == batch:
+                short = ", less than wanted" if (row.speedup or 0) < search.wanted else ""
+                notes.append(
                     f"The finished model was timed once more: {phrases.speedup(row)} at batch "
                     f"{batch}{short}."
                 )
-    tables = [_tries(search), _costs(search.costs)]
-    if search.layers:
-        tables.insert(0, _layers(search.layers))
-    return SearchReport(lines, tables)
+    layers = [_layers(search.layers)] if search.layers else []
+    first, *others = [*layers, _tries(search), _costs(search.costs)]
+    return [replace(first, title="Budget", notes=tuple(notes)), *others], [], ""
 
 
 def _layers(tries: Sequence[LayersTry]) -> ReportTable:
     return ReportTable(
         key="layers",
+        title="Layers dropped",
         caption="Numbers of whole layers that were dropped before units were chosen: the units "
         "left at the wanted speed, and the divergence from the dense model on held-out rows, in "
         "nats, after the repair without training. The least one was taken.",
@@ -62,6 +62,7 @@ def _layers(tries: Sequence[LayersTry]) -> ReportTable:
 def _costs(costs: CostTable) -> ReportTable:
     return ReportTable(
         key="costs",
+        title="Cost of units",
         caption=f"Cost of units at batch {costs.batch_size} ({costs.lengths}): the model with all "
         "sublayers of one kind reduced was timed in turns with dense, which takes "
         f"{numbers.adaptive(1000 * costs.dense_seconds)} ms a batch. Saved is per sublayer, "
@@ -86,6 +87,7 @@ def _costs(costs: CostTable) -> ReportTable:
 def _tries(search: SpeedSearch) -> ReportTable:
     return ReportTable(
         key="tries",
+        title="Tries",
         caption=f"Choices of units, timed against dense until one reached {search.wanted:.15g}.",
         columns=(
             *map(Column, ("Try", "Aimed at", "Units kept", "Predicted")),

@@ -7,11 +7,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
+from compressor.report import facts, gate_text, numbers, phrases, sentences
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns
 from compressor.report.text_table import render_table
+from compressor.report.unit_tables import kept, macs
 from compressor.results import Comparison, Throughput, Timing, Variant
 
 WIDTH = 100
@@ -48,12 +49,12 @@ def _size_table(report: Report) -> str:
     ]
     rows = [
         [
-            unit_tables.kept(model, "heads"),
-            *([unit_tables.kept(model, "neurons"), unit_tables.macs(model)] if neurons else []),
+            kept(model, "heads"),
+            *([kept(model, "neurons"), macs(model)] if neurons else []),
             _quality_cell(model, metric),
             *([] if neurons else [numbers.compact(model.parameters)]),
             # Other engines run the same graphs, or files of their own.
-            numbers.megabytes(model.onnx_bytes) if model.engine == "onnxruntime" else "",
+            numbers.megabytes(model.onnx_bytes) if model.in_default_engine else "",
         ]
         for model in facts.models(report)
     ]
