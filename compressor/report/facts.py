@@ -143,25 +143,18 @@ def scoring(report: Report, variant: Variant) -> Ranking | None:
     return base.scoring or report.scoring
 
 
-def attention_kinds(report: Report) -> list[str]:
-    """Kinds of attention that occur, in the canonical order."""
-    return _ordered(map(kind_of, report.dense.heads))
-
-
 def neuron_kinds(report: Report) -> list[str]:
     """Kinds of feed-forward parts that occur; none where no model lost neurons."""
-    if not any(map(lost_neurons, report.variants)):
-        return []
-    return _ordered(kind_of(name) for model in models(report) for name in model.neurons)
+    return _kinds(report.dense.neurons) if any(map(lost_neurons, report.variants)) else []
 
 
 def kinds(report: Report) -> list[str]:
     """Kinds of sublayers to tell about: all attention, feed-forward parts if any lost neurons."""
-    return attention_kinds(report) + neuron_kinds(report)
+    return _kinds(report.dense.heads) + neuron_kinds(report)
 
 
-def _ordered(kinds: Iterable[str]) -> list[str]:
-    return sorted(set(kinds), key=KINDS.index)
+def _kinds(names: Iterable[str]) -> list[str]:
+    return sorted(set(map(kind_of, names)), key=KINDS.index)
 
 
 def units_title(report: Report) -> str:
@@ -171,24 +164,18 @@ def units_title(report: Report) -> str:
 
 def layers(variant: Variant, kind: str) -> list[str]:
     """Names of a variant's sublayers of one kind, by layer number."""
-    names = [name for name in totals(variant) if kind_of(name) == kind]
-    return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
-
-
-def totals(variant: Variant) -> dict[str, int]:
-    """Units before removal of each sublayer."""
-    return variant.heads | variant.neurons
+    found = [name for name in (*variant.heads, *variant.neurons) if kind_of(name) == kind]
+    return sorted(found, key=lambda name: int(name.rpartition(".")[2]))
 
 
 def kept(variant: Variant, which: str) -> int:
     """Number of kept units: all `heads`, all `neurons`, or those of one kind of sublayer."""
-    counts = variant.counts
-    return sum(counts[name] for name in _names(variant, which))
+    return sum(variant.counts[name] for name in _names(variant, which))
 
 
 def total(variant: Variant, which: str) -> int:
     """Number of units before removal, as in `kept`."""
-    before = totals(variant)
+    before = variant.heads | variant.neurons
     return sum(before[name] for name in _names(variant, which))
 
 

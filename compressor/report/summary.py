@@ -191,21 +191,26 @@ def gate_summary(report: Report) -> dict[str, Any]:
     )
 
 
+_MODEL = {
+    *("name", "directory", "precision", "engine", "default", "macs_share", "parameters"),
+    *("checkpoint_bytes", "onnx_bytes"),
+}
+_COMPARISON = {"difference", "interval", "p_value", "floor", "at_floor"}
+_TIMING = {
+    *("batch_size", "sentences_per_second", "tokens_per_second", "speedup", "macs_ratio"),
+    *("engine_speedup", "fastest_speedup", "fastest"),
+}
+
+
 def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
+    counts = {
+        f"{units}_{which}": count(model, units)
+        for units in ("heads", "neurons")
+        for which, count in (("kept", facts.kept), ("total", facts.total))
+    }
     return {
-        "name": model.name,
-        "directory": model.directory,
-        "precision": model.precision,
-        "engine": model.engine,
-        "default": model.default,
-        "heads_kept": facts.kept(model, "heads"),
-        "heads_total": facts.total(model, "heads"),
-        "neurons_kept": facts.kept(model, "neurons"),
-        "neurons_total": facts.total(model, "neurons"),
-        "macs_share": model.macs_share,
-        "parameters": model.parameters,
-        "checkpoint_bytes": model.checkpoint_bytes,
-        "onnx_bytes": model.onnx_bytes,
+        **model.model_dump(include=_MODEL),
+        **counts,
         "quality": dict(model.quality.metrics) if model.quality else {},
         "comparisons": {found.metric: _comparison_summary(found) for found in model.comparisons},
         "base": model.base or None,
@@ -217,29 +222,13 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
 
 
 def _comparison_summary(found: Comparison) -> dict[str, Any]:
-    return {
-        "difference": found.difference,
-        "interval": found.interval,
-        "p_value": found.p_value,
-        "judgement": facts.JUDGMENT_WORDS[facts.judge(found)],
-        "floor": found.floor,
-        "at_floor": found.at_floor,
-    }
+    judged = facts.JUDGMENT_WORDS[facts.judge(found)]
+    return {**found.model_dump(include=_COMPARISON), "judgement": judged}
 
 
 def _timing_summary(row: Timing) -> dict[str, Any]:
-    return {
-        "batch_size": row.batch_size,
-        "sentences_per_second": row.sentences_per_second,
-        "tokens_per_second": row.tokens_per_second,
-        "speedup": row.speedup,
-        "interval": row.speedup_interval,
-        "macs_ratio": row.macs_ratio,
-        "pays": None if row.speedup is None else facts.pays(row),
-        "engine_speedup": row.engine_speedup,
-        "fastest_speedup": row.fastest_speedup,
-        "fastest": row.fastest,
-    }
+    pays = None if row.speedup is None else facts.pays(row)
+    return {**row.model_dump(include=_TIMING), "interval": row.speedup_interval, "pays": pays}
 
 
 def _finite(value: Any) -> Any:
