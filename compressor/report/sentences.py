@@ -6,12 +6,15 @@ models were measured stands in the tables, in the notes and captions of `tables`
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Sequence
 
 from compressor.recovery import RECOVERIES
-from compressor.report import facts, numbers, phrases, searches
+from compressor.report import baseline, facts, numbers, phrases, searches
 from compressor.report.gate_text import gate_sentence
 from compressor.report.phrases import join
+from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Timing, Variant
 
@@ -171,29 +174,31 @@ def _refusal(build: Variant) -> str:
     return ""
 
 
+_AGAIN = "compress run -c recipe.yaml -o NEW"
+
+
 def recommendation(report: Report) -> tuple[str, str]:
-    """What to do next, and the command for it, to run in the report's directory.
+    """What to do next, and the command for it, to run in the directory of the artifact.
 
     Empty texts where there is no variant.
     """
     variant = facts.headline(report)
     if variant is None:
         return "", ""
-    again = "compress run -c recipe.yaml -o NEW"
     found = facts.comparison(variant, facts.primary_metric(report))
     rows = facts.with_speedup(report, variant)
     alone = facts.dense_alone(report, variant)
     if found is None:
-        return "Measure what it costs in quality, on rows with answers.", f"{again} --test FILE"
+        return "Measure what it costs in quality, on rows with answers.", f"{_AGAIN} --test FILE"
     if not rows:
-        return "Measure how fast it is on the machine that will serve it.", f"{again} --bench"
+        return "Measure how fast it is on the machine that will serve it.", f"{_AGAIN} --bench"
     if facts.judge(found) == "unknown":
-        return "Take a metric or rows that show a difference.", f"{again} --test FILE"
+        return "Take a metric or rows that show a difference.", f"{_AGAIN} --test FILE"
     if facts.judge(found) == "worse" and not _was_trained(variant):
         return (
             "It loses quality: train it on the dense model's predictions, on as much text of your "
             "kind as there is.",
-            f"{again} --recover reconstruct+distill --distill-text FILE",
+            f"{_AGAIN} --recover reconstruct+distill --distill-text FILE",
         )
     if alone is not None and not _is_better(report, variant, alone):
         return (
@@ -203,19 +208,28 @@ def recommendation(report: Report) -> tuple[str, str]:
             "-o NEW",
         )
     if not any(map(facts.pays, rows)):
-        return "It is not faster on this machine: remove more, or serve larger batches.", again
+        return "It is not faster on this machine: remove more.", _rerun(variant, -0.2)
     if facts.judge(found) == "worse":
-        return "It loses quality, though it was trained: remove less, or train on more.", again
+        return "It loses quality, though it was trained: remove less.", _rerun(variant, 0.1)
     if not report.gate:
-        name = found.metric
-        return (
-            "Hold it to limits of your own.",
-            f"compress gate report.json --max-metric-drop {name}=1 --min-speedup "
-            f"1.2@{rows[-1].batch_size}",
-        )
-    if not all(outcome.met for outcome in report.gate):
-        return "It does not meet the gate: remove less, or measure on more rows.", again
-    return "It meets the gate: use it.", f"compress predict {variant.directory} FILE"
+        rule = f"--max-metric-drop {found.metric}=1 --min-speedup 1.2@{rows[-1].batch_size}"
+        return "Hold it to limits of your own.", f"compress gate report.json {rule}"
+    unmet = [x for x in report.gate if x.variant == variant.name and not x.met]
+    failed = {x.rule.split()[0] for x in unmet if x.verdict == "failed"}
+    if failed & {MaxDropRule.option, baseline.RULE}:
+        return "It loses more than the gate allows: remove less.", _rerun(variant, 0.1)
+    if failed:
+        return "It is slower or larger than the gate allows: remove more.", _rerun(variant, -0.2)
+    if unmet:
+        return "It is not shown to meet the gate: take more rows.", f"{_AGAIN} --test FILE"
+    directory = shlex.quote(variant.directory)
+    return "It meets the gate: use it.", f"compress predict {directory} FILE"
+
+
+def _rerun(variant: Variant, by: float) -> str:
+    """The run once more, with another share of the multiply-adds."""
+    share = variant.macs_share + by if math.isfinite(variant.macs_share) else 0.5
+    return f"{_AGAIN} --macs {min(max(share, 0.1), 0.95):.2g}"
 
 
 def _was_trained(variant: Variant) -> bool:

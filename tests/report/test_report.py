@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -25,6 +27,8 @@ from tests.helpers.report_samples import (
     translator_report,
     with_timing,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -125,6 +129,15 @@ def test_write_reports_writes_the_three_usual_files(tmp_path):
     assert [path.name for path in paths] == ["report.json", "report.md", "report.html"]
     assert paths[1].read_bytes().decode("utf-8") == render_markdown(report)
     assert load_report(paths[0]) == report
+
+
+def test_templates_are_in_the_wheel():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    package = ROOT / "compressor"
+    found = {x for pattern in patterns["package-data"]["compressor"] for x in package.glob(pattern)}
+    templates = {x for x in (package / "report").iterdir() if x.suffix in (".j2", ".css")}
+    assert len(templates) == 5
+    assert templates <= found
 
 
 def test_an_unknown_format_is_an_error_and_writes_nothing(tmp_path):
