@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
 from compressor.report.table import Column, ReportTable, columns
-from compressor.results import CostTable, LayersTry, SpeedSearch
+from compressor.results import SpeedSearch
 
 
 def describe(report: Report, search: SpeedSearch) -> tuple[list[ReportTable], list[str], str]:
@@ -31,67 +30,16 @@ def describe(report: Report, search: SpeedSearch) -> tuple[list[ReportTable], li
                     f"The finished model was timed once more: {phrases.speedup(row)} at batch "
                     f"{batch}{short}."
                 )
-    layers = [_layers(search.layers)] if search.layers else []
-    first, *others = [*layers, _tries(search), _costs(search.costs)]
-    return [replace(first, title="Budget", notes=tuple(notes)), *others], [], ""
-
-
-def _layers(tries: Sequence[LayersTry]) -> ReportTable:
-    return ReportTable(
-        key="layers",
-        title="Layers dropped",
-        caption="Numbers of whole layers that were dropped before units were chosen: the units "
-        "left at the wanted speed, and the divergence from the dense model on held-out rows, in "
-        "nats, after the repair without training. The least one was taken.",
-        columns=(
-            Column("Layers dropped", numeric=False),
-            *map(Column, ("Units kept", "Measured", "Divergence")),
-        ),
-        rows=tuple(
-            (
-                ", ".join(found.layers) or "none",
-                found.kept or "–",
-                "–" if found.speedup is None else numbers.fixed(found.speedup, 3),
-                "missed" if found.divergence is None else numbers.fixed(found.divergence, 4),
-            )
-            for found in tries
-        ),
-    )
-
-
-def _costs(costs: CostTable) -> ReportTable:
-    return ReportTable(
-        key="costs",
-        title="Cost of units",
-        caption=f"Cost of units at batch {costs.batch_size} ({costs.lengths}): the model with all "
-        "sublayers of one kind reduced was timed in turns with dense, which takes "
-        f"{numbers.adaptive(1000 * costs.dense_seconds)} ms a batch. Saved is per sublayer, "
-        "smoothed so that removing more units never saves less.",
-        columns=columns(
-            "Sublayers", "Units kept", "Layers", "Speed-up", "95% interval", "Saved ms"
-        ),
-        rows=tuple(
-            (
-                facts.kind_label(row.kind),
-                f"{row.units:,}",
-                str(row.layers),
-                numbers.fixed(row.speedup, 3),
-                numbers.interval(row.speedup_interval, 3),
-                numbers.adaptive(1000 * costs.dense_seconds * row.saved_share),
-            )
-            for row in costs.rows
-        ),
-    )
+    tries = replace(_tries(search), notes=tuple(notes))
+    return [tries, *([_layers(search)] if search.layers else []), _costs(search)], [], ""
 
 
 def _tries(search: SpeedSearch) -> ReportTable:
     return ReportTable(
         key="tries",
-        title="Tries",
         caption=f"Choices of units, timed against dense until one reached {search.wanted:.15g}.",
         columns=(
-            *map(Column, ("Try", "Aimed at", "Units kept", "Predicted")),
-            *map(Column, ("Measured", "95% interval")),
+            *columns("Try", "Aimed at", "Units kept", "Predicted", "Measured"),
             Column("Result", numeric=False),
         ),
         rows=tuple(
@@ -100,10 +48,53 @@ def _tries(search: SpeedSearch) -> ReportTable:
                 numbers.fixed(choice.aim, 3),
                 choice.kept,
                 numbers.fixed(choice.predicted, 3),
-                numbers.fixed(choice.speedup, 3),
-                numbers.interval(choice.speedup_interval, 3),
+                phrases.ratio(choice.speedup, choice.speedup_interval),
                 "reached" if choice.met else "missed",
             )
             for number, choice in enumerate(search.tries, 1)
         ),
+        title="Budget",
+    )
+
+
+def _layers(search: SpeedSearch) -> ReportTable:
+    return ReportTable(
+        key="layers",
+        caption="Numbers of whole layers that were dropped before units were chosen: the units "
+        "left at the wanted speed, and the divergence from the dense model on held-out rows, in "
+        "nats, after the repair without training. The least one was taken.",
+        columns=columns("Layers dropped", "Units kept", "Measured", "Divergence"),
+        rows=tuple(
+            (
+                ", ".join(found.layers) or "none",
+                found.kept or numbers.ABSENT,
+                numbers.fixed(found.speedup, 3),
+                "missed" if found.divergence is None else numbers.fixed(found.divergence, 4),
+            )
+            for found in search.layers
+        ),
+        title="Layers dropped",
+    )
+
+
+def _costs(search: SpeedSearch) -> ReportTable:
+    costs = search.costs
+    return ReportTable(
+        key="costs",
+        caption=f"Cost of units at batch {costs.batch_size} ({costs.lengths}): the model with all "
+        "sublayers of one kind reduced was timed in turns with dense, which takes "
+        f"{numbers.adaptive(1000 * costs.dense_seconds)} ms a batch. Saved is per sublayer, "
+        "smoothed so that removing more units never saves less.",
+        columns=columns("Sublayers", "Units kept", "Layers", "Speed-up", "Saved ms"),
+        rows=tuple(
+            (
+                facts.kind_label(row.kind),
+                f"{row.units:,}",
+                str(row.layers),
+                phrases.ratio(row.speedup, row.speedup_interval),
+                numbers.adaptive(1000 * costs.dense_seconds * row.saved_share),
+            )
+            for row in costs.rows
+        ),
+        title="Cost of units",
     )
