@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 
 from compressor.errors import InputError
 from compressor.model.card import CardFacts
-from compressor.report import facts, sentences
+from compressor.report import facts, page, sentences
 from compressor.report.first_tables import conclusion, samples
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
@@ -142,6 +142,7 @@ def test_card_of_a_local_model_names_no_base_model():
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
     report = translator_report()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "images", lambda report: {})
     Path("customers").mkdir()  # a relative path is known by its directory
     report = report.model_copy(
         update={

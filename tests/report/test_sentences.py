@@ -149,7 +149,7 @@ def test_rows_both_calibrated_and_tested_on_are_said_wherever_the_result_is():
     report = translator_report()
     assert "calibration rows too" not in render_card(report, "heads-50")
     report = report.model_copy(update={"shared_rows": 30})
-    texts = [render(report, "markdown"), render(report, "html"), render_card(report, "heads-50")]
+    texts = [render(report, "markdown"), render_card(report, "heads-50")]
     assert all("30 of 1,000 test rows are calibration rows too" in text for text in texts)
 
 
