@@ -112,7 +112,8 @@ def _speed(rows: Sequence[Timing]) -> str:
     if faster:
         bounds = [row.speedup_interval or (row.speedup or 0.0,) * 2 for row in faster]
         low, high = min(x for x, _ in bounds), max(x for _, x in bounds)
-        ends = dict.fromkeys(numbers.fixed(end, 1) for end in (low, high))
+        digits = 1 if low >= 1.05 else 2  # less would be written as no gain
+        ends = dict.fromkeys(numbers.fixed(end, digits) for end in (low, high))
         parts.append(f"{' to '.join(ends)} times as fast")
         if len(faster) < len(rows):
             parts[0] += f" at batch {join([str(row.batch_size) for row in faster])}"

@@ -21,7 +21,8 @@ from compressor.report.tables import tables
 SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
 COMMENT_BYTES = 60_000  # and 65,536 characters of a comment
 MARKER = "<!-- compress gate "
-_MOST_TEXT = 300  # characters of a cell or a sentence
+_MOST_TEXT = 300  # characters of a cell or a name
+_MOST_SAID = 1200  # of a sentence
 _NOTE = "The rest is in the report: it is too long for this page."
 # A mention of a user or a team, and a reference to an issue.
 _NOTIFIES = re.compile(r"(?<!\w)@(?=[\w-])|(?<![\w&])#(?=\d)")
@@ -62,7 +63,7 @@ def _opening(report: Report) -> Iterator[str]:
     yield f"## {title}: compress {_inert(markdown.escape, facts.model_name(report))}"
     lead = gate_text.gate_sentence(report) or "No rule was given."
     said = (lead, *sentences.floors(report), sentences.conclusion(report))
-    yield " ".join(_inert(markdown.escape_line, text) for text in said)
+    yield " ".join(_inert(markdown.escape_line, text, _MOST_SAID) for text in said)
 
 
 def _fitted(report: Report, head: list[str], count: int, most: int) -> str:
@@ -95,10 +96,10 @@ def _table(table: ReportTable, most: int) -> str:
     return markdown.table_block(shown, lambda text: _inert(markdown.escape, text)) + more
 
 
-def _inert(escape: Callable[[str], str], text: str) -> str:
+def _inert(escape: Callable[[str], str], text: str, most: int = _MOST_TEXT) -> str:
     """A text from data: escaped, not without end, and without mentions and references."""
     shown = numbers.printable(text)
-    shown = shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]} ..."
+    shown = shown if len(shown) <= most else f"{shown[:most]} ..."
     return _NOTIFIES.sub(lambda found: f"{found[0]}<!-- -->", escape(shown))
 
 

@@ -55,6 +55,8 @@ def test_an_interval_that_reaches_below_one_is_no_gain():
     said = sentences.conclusion(report)
     assert ": with no measurable gain in speed at batch 1 (8.20 [0.94, 17.30]), 8 (8.20" in said
     assert "times as fast" not in said
+    small = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(1.02, 1.06))
+    assert ": 1.02 to 1.06 times as fast at batch 8, with no" in sentences.conclusion(small)
     report = with_timing(report, "heads-50", 8, speedup=1.5, speedup_interval=(1.5, 1.5))
     report = with_timing(report, "heads-50", 32, speedup=math.nan, speedup_interval=None)
     report = with_timing(report, "heads-50", 64, speedup=0.9, speedup_interval=(0.8, 0.95))
