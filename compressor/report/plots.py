@@ -103,14 +103,15 @@ def _looks(report: Report) -> dict[str, Look]:
     return looks
 
 
-def _panels(rows: int, columns: int, entries: int, **shared: bool) -> tuple[Figure, list[Axes]]:
-    """A grid of panels below room for a legend of so many entries."""
+def _panels(rows: int, columns: int, entries: int) -> tuple[Figure, list[Axes]]:
+    """A grid of panels with the same axes, below room for a legend of so many entries."""
     from matplotlib.figure import Figure
 
     width = 5.2 * columns if columns < 3 else 10.4
     height = 2.9 * rows + 0.2 + 0.2 * math.ceil(entries / (2 * min(columns, 2)))
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    return figure, list(grid.flat)
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str], columns: int) -> None:
@@ -193,7 +194,7 @@ def quality_figure(report: Report) -> Figure | None:
     }
     columns = min(len(sizes), 3 if len(sizes) in (3, 5, 6) else 2)
     rows = math.ceil(len(sizes) / columns)
-    figure, panels = _panels(rows, columns, len(shown) + 1, sharex=True, sharey=True)
+    figure, panels = _panels(rows, columns, len(shown) + 1)
     handles: dict[str, Line2D] = {}
     for axes, size in zip(panels, sizes, strict=False):
         here = [row for row in timed if row.batch_size == size]
