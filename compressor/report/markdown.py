@@ -1,22 +1,12 @@
-"""The report as GitHub-flavoured Markdown, `report.md`; its words stand in `report.md.j2`."""
+"""Texts, lists and tables in GitHub-flavored Markdown, in which data is shown literally."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from compressor.report import facts, numbers, sentences
-from compressor.report.first_tables import conclusion, samples
-from compressor.report.formats import ReportFormat
-from compressor.report.gate_text import gate_sentence
-from compressor.report.schema import Report
+from compressor.report import numbers
 from compressor.report.table import ReportTable
-from compressor.report.tables import tables
 
 # Escape only what Markdown would interpret, so that the file also reads well as plain text: an
 # underscore inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay.
@@ -35,43 +25,6 @@ def escape_line(text: str) -> str:
     return _LINE_START.sub(
         lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text).strip()
     )
-
-
-def render_markdown(report: Report) -> str:
-    """The whole report as Markdown, ending with a newline."""
-    return render_template("report.md.j2", report)
-
-
-def render_template(name: str, report: Report, **more: Any) -> str:
-    """A template of this package in Markdown, in which every text is escaped.
-
-    Args:
-        more: values for it beside the report, its tables and its sentences.
-    """
-    made, sampled = tables(report), samples(report)
-    text = _environment().get_template(name).render(
-        report=report, title=facts.model_name(report), facts=facts, sentences=sentences,
-        conclusion=conclusion(report), gate=gate_sentence(report), tables=made,
-        shown=[*([sampled] if sampled else []), *made.values()], **more,
-    )  # fmt: skip
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("compressor.report", ""),
-        autoescape=False,  # `finalize` escapes for Markdown
-        finalize=lambda value: value if isinstance(value, Markup) else escape(str(value)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["line"] = lambda text: Markup(escape_line(text))
-    environment.filters["items"] = lambda lines: Markup("\n".join(bullets(lines)))
-    environment.filters["code"] = lambda text: Markup(numbers.printable(text))
-    environment.filters["table"] = lambda table: Markup(table_block(table))
-    return environment
 
 
 def bullets(sentences: Iterable[str]) -> list[str]:
@@ -99,6 +52,3 @@ def table_block(table: ReportTable, escape: Callable[[str], str] = escape) -> st
 
 def _row(cells: Iterable[str], escape: Callable[[str], str]) -> str:
     return "| " + " | ".join(escape(cell).strip().replace("|", "&#124;") for cell in cells) + " |"
-
-
-MARKDOWN = ReportFormat("report.md", render_markdown, r"# Compression report: ")

@@ -9,18 +9,11 @@ import base64
 import io
 import re
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 
-from compressor.report import facts, plots, sentences
-from compressor.report.first_tables import conclusion, samples
+from compressor.report import plots
 from compressor.report.formats import ReportFormat
-from compressor.report.gate_text import gate_sentence
 from compressor.report.schema import Report
-from compressor.report.tables import tables
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from compressor.report.templates import render_template
 
 # Color -> the one on a dark page.
 DARK = {
@@ -34,12 +27,7 @@ DARK = {
 
 def render_html(report: Report) -> str:
     """The whole report as an HTML document."""
-    return _template().render(
-        report=report, title=facts.model_name(report), sentences=sentences,
-        conclusion=conclusion(report), gate=gate_sentence(report),
-        samples=samples(report), tables=tables(report),
-        images=list(images(report).values()),
-    )  # fmt: skip
+    return render_template("page.html.j2", report, images=list(images(report).values()))
 
 
 @dataclass(frozen=True)
@@ -65,20 +53,6 @@ def images(report: Report) -> dict[str, PageImage]:
 
 def _data_address(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("compressor.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")
 
 
 HTML = ReportFormat("report.html", render_html, r".{0,1000}<title>Compression report: ")

@@ -12,10 +12,10 @@ from compressor.errors import InputError
 from compressor.model.card import CardFacts
 from compressor.report import facts, page, sentences
 from compressor.report.first_tables import conclusion, samples
-from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
 from compressor.report.tables import tables
+from compressor.report.templates import render_markdown
 from compressor.report.without_paths import without_paths
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (

@@ -15,8 +15,8 @@ from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.report import FORMATS, facts, numbers, render, write_reports
 from compressor.report.formats import ReportFormat
-from compressor.report.markdown import render_markdown
 from compressor.report.schema import load_report
+from compressor.report.templates import render_markdown
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
