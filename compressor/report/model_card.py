@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from compressor.errors import InputError, did_you_mean
 from compressor.model.card import CardFacts
-from compressor.report import facts, numbers, phrases, searches
+from compressor.report import facts, phrases, searches
 from compressor.report.one_variant import only
 from compressor.report.schema import Report
 from compressor.report.templates import render_template
@@ -51,7 +51,6 @@ def render_card(report: Report, variant_name: str, known: CardFacts | None = Non
         f"{facts.kind_label(kind)}"
         for kind in facts.kinds(report)
     ]
-    precisions = [build.precision for build in facts.precisions(report, variant)]
     # What the header lacks that hubs ask for.
     asked = {"license": "license", "language": "language", "base_model": "base model"}
     lacking = {name: text for name, text in asked.items() if not getattr(known, name)}
@@ -62,15 +61,10 @@ def render_card(report: Report, variant_name: str, known: CardFacts | None = Non
         heading=f"{variant.name}: {facts.model_name(report)} with fewer {removed}",
         variant=variant,
         removed=removed,
-        units=phrases.units(variant),
         kinds=phrases.join(kinds),
-        parameters=numbers.change(variant.parameters, report.dense.parameters),
-        work=phrases.work(variant),
         task=task,
         module=module,
         runtime=runtime,
-        precisions=precisions,
-        default=facts.default_build(report, variant).precision,
         limitation=searches.describe(alone).limitation,
         lacking=phrases.join(list(lacking.values())),
         flags=phrases.join([f"--card-{name.replace('_', '-')}" for name in lacking]),

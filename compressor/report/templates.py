@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from compressor.report import facts, numbers, sentences
+from compressor.report import facts, numbers, phrases, sentences
 from compressor.report.first_tables import conclusion, samples
 from compressor.report.formats import ReportFormat
 from compressor.report.gate_text import gate_sentence
@@ -27,7 +27,8 @@ def render_template(name: str, report: Report, **more: Any) -> str:
     """
     is_markdown = name.endswith(".md.j2")
     text = _environment(is_markdown).get_template(name).render(
-        report=report, title=facts.model_name(report), facts=facts, sentences=sentences,
+        report=report, title=facts.model_name(report), facts=facts, numbers=numbers,
+        phrases=phrases, sentences=sentences,
         conclusion=conclusion(report), gate=gate_sentence(report), samples=samples(report),
         tables=tables(report), **more,
     )  # fmt: skip
