@@ -203,11 +203,10 @@ def quality_figure(report: Report) -> Figure | None:
                                                   linestyle="--")  # fmt: skip
         for row in here:
             look, quality = looks[row.variant], compared[row.variant].pruned
-            _error_bar(axes, row.speedup or 0.0, spans[row.variant], look.color)
+            speed = row.speedup or 0.0
+            _error_bar(axes, speed, spans[row.variant], look.color)
             _error_bar(axes, quality, row.speedup_interval, look.color, level=True)
-            (handles[row.variant],) = axes.plot(
-                [row.speedup], [quality], **look.style, linestyle=""
-            )
+            (handles[row.variant],) = axes.plot([speed], [quality], **look.style, linestyle="")
         busy = ": busy machine, run again" if any(map(facts.is_wide, here)) else ""
         axes.set_title(f"batch {size}{busy}", loc="left", fontsize=9)
     for axes in panels[len(sizes) :]:
