@@ -149,7 +149,7 @@ def neuron_kinds(report: Report) -> list[str]:
 
 
 def kinds(report: Report) -> list[str]:
-    """Kinds of sublayers to tell about: all attention, feed-forward parts if any lost neurons."""
+    """Kinds of sublayers that are shown: attention, and feed-forward parts if any lost neurons."""
     return _kinds(report.dense.heads) + neuron_kinds(report)
 
 
@@ -237,7 +237,7 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
 
 
 def test_rows(report: Report, variant: Variant) -> int:
-    """On how many rows a variant's quality was measured; 0 where the report does not tell."""
+    """On how many rows a variant's quality was measured; 0 where that is not known."""
     if variant.quality is not None:
         return variant.quality.rows
     return 0 if report.test is None else report.test.rows

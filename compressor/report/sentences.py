@@ -41,8 +41,8 @@ def conclusion(report: Report) -> str:
     else:
         alone = facts.dense_alone(report, variant)
         dense = None if alone is None else _gains(report, alone)
-        told = "was not measured" if dense is None else f"is {dense}"
-        end = f": {own}; dense {facts.low_precision(report, variant)} alone {told}."
+        gains = "was not measured" if dense is None else f"is {dense}"
+        end = f": {own}; dense {facts.low_precision(report, variant)} alone {gains}."
     return f"{_lead(report, variant)} keeps {kept}{end}"
 
 

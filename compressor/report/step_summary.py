@@ -1,7 +1,7 @@
 """A verdict on one screen for GitHub: the summary of a step, and the text of a comment.
 
 The verdict comes first, then one table; everything else is folded, and left out from the end where
-GitHub's limits would be exceeded. Texts from data are shown as they are, and notify nobody.
+GitHub's limits would be exceeded. Texts from data are shown as they are, without mentions of users.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def short_table(report: Report) -> str:
 def _size_table(report: Report) -> str:
     """Names are shortened so that the table fits.
 
-    Where neurons were removed, multiply-adds tell more than parameters, and not both fit.
+    Where neurons were removed, multiply-adds say more than parameters, and not both fit.
     """
     metric = facts.primary_metric(report)
     title = facts.metric_style(metric).label if metric else "quality"

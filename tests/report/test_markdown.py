@@ -123,7 +123,7 @@ def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
     card = render_card(translator_report(), "heads-50")
     assert (
         "The header of this card does not say license and language, which the dense model's card "
-        "does not tell; --card-license and --card-language of compress run do."
+        "lacks; set them with --card-license and --card-language of compress run."
         in Shown(card.split("---\n", 2)[2]).items
     )
     card = render_card(translator_report(), "heads-50", CardFacts("mit", language=("en",)))
