@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.typing import FillStyleType
 
 INK = "#333333"
 FAINT = "#bbbbbb"
@@ -34,7 +33,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 SHADES = ("#cfe3f3", "#9cc6e4", "#5ea3d0", "#2277ad", "#084a7a")  # fifths of scores
 _DENSE_MARKER = "X"
-_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "right")  # of float32, others
+_FILLS = ("full", "none", "left", "right")  # of float32, others
 _LEGEND_NAME = 28
 
 _STYLE = {
@@ -73,22 +72,8 @@ def plot_style(hash_salt: str) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one model is drawn in every plot; precisions of a model differ in how it is filled."""
-
-    name: str
-    color: str
-    marker: str
-    fill: FillStyleType
-
-    @property
-    def style(self) -> dict[str, Any]:
-        """For `Axes.plot`."""
-        return {"color": self.color, "marker": self.marker, "fillstyle": self.fill}
-
-
-def _looks(report: Report) -> dict[str, Look]:
+def _looks(report: Report) -> dict[str, dict[str, Any]]:
+    """How each model is drawn in every plot; builds of a model differ in how it is filled."""
     looks = {}
     for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
         color, marker = DENSE, _DENSE_MARKER
@@ -97,10 +82,14 @@ def _looks(report: Report) -> dict[str, Look]:
             # Shift the markers when the colors start again, so that no pair repeats early.
             marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
         for place, build in enumerate(facts.builds(report, first)):
-            name = numbers.printable(build.name)
-            name = name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
-            looks[build.name] = Look(name, color, marker, _FILLS[place % len(_FILLS)])
+            fill = _FILLS[place % len(_FILLS)]
+            looks[build.name] = {"color": color, "marker": marker, "fillstyle": fill}
     return looks
+
+
+def _label(name: str) -> str:
+    name = numbers.printable(name)
+    return name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
 
 
 def _panels(rows: int, columns: int, entries: int) -> tuple[Figure, list[Axes]]:
@@ -199,14 +188,14 @@ def quality_figure(report: Report) -> Figure | None:
     for axes, size in zip(panels, sizes, strict=False):
         here = [row for row in timed if row.batch_size == size]
         axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
-        (handles[report.dense.name],) = axes.plot([1], [dense], **looks[report.dense.name].style,
+        (handles[report.dense.name],) = axes.plot([1], [dense], **looks[report.dense.name],
                                                   linestyle="--")  # fmt: skip
         for row in here:
             look, quality = looks[row.variant], compared[row.variant].pruned
             speed = row.speedup or 0.0
-            _error_bar(axes, speed, spans[row.variant], look.color)
-            _error_bar(axes, quality, row.speedup_interval, look.color, level=True)
-            (handles[row.variant],) = axes.plot([speed], [quality], **look.style, linestyle="")
+            _error_bar(axes, speed, spans[row.variant], look["color"])
+            _error_bar(axes, quality, row.speedup_interval, look["color"], level=True)
+            (handles[row.variant],) = axes.plot([speed], [quality], **look, linestyle="")
         busy = ": busy machine, run again" if any(map(facts.is_wide, here)) else ""
         axes.set_title(f"batch {size}{busy}", loc="left", fontsize=9)
     for axes in panels[len(sizes) :]:
@@ -216,8 +205,8 @@ def quality_figure(report: Report) -> Figure | None:
     panels[0].set_ylim(*limits([(compared[x].pruned, spans[x]) for x in shown], dense))
     figure.supxlabel("times as fast as dense", fontsize=10)
     figure.supylabel(style.title, fontsize=10)
-    names = [f"{looks[report.dense.name].name} ({style.score(dense)})"]
-    names += [looks[name].name for name in shown]
+    names = [f"{_label(report.dense.name)} ({style.score(dense)})"]
+    names += [_label(name) for name in shown]
     order = [handles[name] for name in (report.dense.name, *shown)]
     _legend(figure, order, names, 4 if columns > 1 else 2)
     return figure
@@ -236,13 +225,13 @@ def throughput_figure(report: Report) -> Figure | None:
         handles += axes.plot(
             [row.batch_size for row in rows],
             [row.sentences_per_second for row in rows],
-            **looks[name].style,
+            **looks[name],
             linestyle="--" if name == report.dense.name else "-",
         )
     _batch_axis(axes, sizes)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("throughput (sentences/s)")
-    _legend(figure, handles, [looks[name].name for name in timed], 2)
+    _legend(figure, handles, [_label(name) for name in timed], 2)
     return figure
 
 
@@ -273,7 +262,7 @@ def units_figure(report: Report) -> Figure | None:
             axes.grid(visible=False)
             kept = f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,}"
             axes.set_title(f"{facts.kind_label(kind)}: {kept}", loc="left", fontsize=7)
-        panels[0].set_ylabel(_looks(report)[variant.name].name, fontsize=7)
+        panels[0].set_ylabel(_label(variant.name), fontsize=7)
     return figure
 
 
