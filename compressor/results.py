@@ -19,6 +19,7 @@ from pydantic import (
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
+DEFAULT_ENGINE = "onnxruntime"  # runs every artifact
 FROM_FILE = {"file": True}  # validation context of what is read from a file
 # In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
@@ -124,7 +125,7 @@ class Variant(ResultModel):
     embedding_rows: Whole | None = None  # of an encoder's tokens
     embedding_bytes: Whole | None = None  # of these rows in float32
     precision: str
-    engine: str = "onnxruntime"  # that ran it
+    engine: str = DEFAULT_ENGINE  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the units were found, in words, where scores alone do not tell
@@ -134,6 +135,12 @@ class Variant(ResultModel):
     comparisons: list[Comparison] = []
     base_comparisons: list[Comparison] = []  # with `base` (as `dense`), where that is not dense
     checks: list[Check] = []
+    samples: list[str] = []  # answers to the test rows that the report shows
+
+    @property
+    def in_default_engine(self) -> bool:
+        """Whether the engine that runs every artifact ran it, and no further one."""
+        return self.engine == DEFAULT_ENGINE
 
     @property
     def counts(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from compressor.model.sublayers import renumbered
 from compressor.pipeline.engines import delivered
 from compressor.pipeline.stages import DENSE, stage
 from compressor.report import facts
+from compressor.report.samples import sample_answers
 from compressor.request.sections import Benchmark
 from compressor.results import Comparison, Quality, Throughput, Variant
 from compressor.storage.workspace import Workspace
@@ -42,6 +43,7 @@ class Measured:
 
     quality: Quality
     comparisons: Mapping[str, list[Comparison]]
+    samples: list[str]  # a few of its answers
 
 
 def measure(
@@ -63,6 +65,7 @@ def measure(
         name: Measured(
             score_rows(rows, outputs[name]),
             {other: compare(name, other, outputs) for other in others},
+            sample_answers(outputs[name]),
         )
         for name, others in bases.items()
     }
@@ -102,11 +105,12 @@ def evaluate(
     )
     evaluated = []
     for name, model in models.items():
-        update: dict[str, Any] = {"quality": measured[name].quality}
+        found = measured[name]
+        update: dict[str, Any] = {"quality": found.quality, "samples": found.samples}
         if name != dense.name:
-            update["comparisons"] = measured[name].comparisons[DENSE]
+            update["comparisons"] = found.comparisons[DENSE]
         if model.base not in ("", DENSE):
-            update["base_comparisons"] = measured[name].comparisons[model.base]
+            update["base_comparisons"] = found.comparisons[model.base]
         evaluated.append(model.model_copy(update=update))
     return evaluated[0], evaluated[1:]
 

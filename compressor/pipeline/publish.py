@@ -21,6 +21,7 @@ from compressor.pipeline.stages import stage
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.model_card import render_card
 from compressor.report.one_variant import only, share_scoring
+from compressor.report.samples import sample_rows
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
 from compressor.request.plan import ArtifactPlan
@@ -69,6 +70,7 @@ def describe_run(
         seed=seed,
         calibration=source_of(data.calibration) if data.calibration else None,
         test=source_of(data.test) if data.test else None,
+        samples=sample_rows(data.test) if data.test else [],
         shared_rows=data.shared,
         scoring=scoring,
         dense=dense,

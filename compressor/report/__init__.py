@@ -22,7 +22,7 @@ FORMATS: Table[ReportFormat] = Table(
     "report format",
     {
         "json": "compressor.report.formats:JSON",
-        "markdown": "compressor.report.markdown:MARKDOWN",
+        "markdown": "compressor.report.templates:MARKDOWN",
         "html": "compressor.report.page:HTML",
         "junit": "compressor.report.junit:JUNIT",
         "summary": "compressor.report.step_summary:SUMMARY",

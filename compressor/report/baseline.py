@@ -1,17 +1,14 @@
 """A report beside that of an earlier run: what got worse, significantly or not.
 
 Two runs share no answers, so what is compared is what each run measured against its own dense
-model: the difference in quality on the same rows, and the ratio of timings taken in turn. The
-interval of the difference of two such numbers follows from their own intervals (MOVER: Zou & Donner
-2008, "Construction of confidence intervals about effect measures", Statistics in Medicine 27). It
-takes the runs for independent; runs on the same rows agree more than that, so that a change called
-significant is one.
+model: the difference in quality, and the ratio of timings taken in turn. The interval of the
+difference of two such numbers follows from their own intervals (MOVER: Zou & Donner 2008,
+"Construction of confidence intervals about effect measures", Statistics in Medicine 27). It takes
+the runs for independent; runs on the same rows agree more, so that a change called significant is.
 
-A significant loss in the task's main metric fails the gate. Where a dense model's score is at the
-metric's floor, or the two runs have other settings for the metric, as BLEU's tokenizer, nothing can
-be concluded, and the gate is not passed either. Everything else is told: sizes and
-counts are exact, but have limits of their own; speed-ups of two runs are compared on the same
-machine alone, and the machine's load may have changed.
+A significant loss in the task's main metric fails the gate. Where nothing can be concluded, because
+a dense model's score is at the metric's floor or the metric was computed in another way, the gate
+is not passed either. Speed-ups are compared on the same machine alone.
 """
 
 from __future__ import annotations
@@ -20,16 +17,20 @@ import math
 from collections.abc import Iterator
 
 from compressor.errors import InputError
-from compressor.evaluation import confidence_bounds
 from compressor.report import facts
 from compressor.report.schema import Change, Report
-from compressor.results import Comparison, Outcome, Timing, Variant
+from compressor.results import Interval, Outcome, Timing, Variant
 
 RULE = "baseline"
 _VERSIONS = ("version:", "rouge-score:")  # parts of signatures
 _MACHINE = ("cpu", "instructions", "cores", "gpu")
-_Interval = tuple[float, float]
-_Pair = tuple[Variant, Variant]  # earlier, now
+_TIMED = ("provider", "device", "threads", "lengths")
+_WORDS: dict[facts.Judgment, str] = {
+    "worse": "significantly worse than the baseline",
+    "better": "significantly better than the baseline",
+    "same": "no significant change from the baseline",
+    "unknown": "cannot be compared with the baseline",
+}
 
 
 def compare_reports(report: Report, earlier: Report) -> list[Change]:
@@ -40,15 +41,13 @@ def compare_reports(report: Report, earlier: Report) -> list[Change]:
     Raises:
         InputError: reports of different tasks, or no model of one is in the other.
     """
-    return [
-        change
-        for pair in _pairs(report, earlier)
-        for change in (
-            *_quality(report, earlier, pair),
-            *_speed(report, earlier, pair),
-            *_sizes(pair),
-        )
-    ]
+    changes: list[Change] = []
+    for then, now in _pairs(report, earlier):
+        for metric in facts.metrics(report):
+            changes += _quality(report, earlier, then, now, metric)
+        changes += _speed(report, earlier, then, now)
+        changes += _sizes(then, now)
+    return changes
 
 
 def outcomes(report: Report, earlier: Report) -> list[Outcome]:
@@ -57,51 +56,39 @@ def outcomes(report: Report, earlier: Report) -> list[Outcome]:
     Raises:
         InputError: as `compare_reports`, or the main metric is not in both.
     """
-    metric = facts.primary_metric(report)
-    found = []
-    for pair in _pairs(report, earlier):
-        changes = _quality(report, earlier, pair)
-        change = next((x for x in changes if metric and x.what == _title(metric)), None)
-        if change is None:
+    metric, found = facts.primary_metric(report), []
+    for then, now in _pairs(report, earlier):
+        change = next(_quality(report, earlier, then, now, metric), None) if metric else None
+        if metric is None or change is None:
             raise InputError(
-                f"--baseline cannot be checked for {pair[1].name}: its quality is not compared "
+                f"--baseline cannot be checked for {now.name}: its quality is not compared "
                 "with the dense model's in both reports; give reports of runs with --test",
                 id="baseline-not-measured",
             )
-        found.append(_outcome(change, metric or ""))
+        style, moved = facts.metric_style(metric), change.after - change.before
+        unclear = change.judgment == "unknown" and bool(change.note)
+        passed = change.judgment in ("same", "better")
+        message = (
+            f"{change.what} {style.difference(change.after)}, earlier "
+            f"{style.difference(change.before)}: a change of {style.difference(moved)} "
+            f"{style.interval(change.interval)}, {_WORDS[change.judgment]}"
+        )
+        outcome = Outcome(
+            rule=f"{RULE} {metric}",
+            variant=change.variant,
+            met=passed,
+            message=f"{message}: {change.note}" if unclear else message,
+            verdict="passed" if passed else "inconclusive" if unclear else "failed",
+            measured=moved,
+            interval=change.interval,
+            limit=0.0,
+        )
+        found.append(outcome)
     return found
 
 
-def _outcome(change: Change, metric: str) -> Outcome:
-    style = facts.metric_style(metric)
-    moved = change.after - change.before
-    words = {
-        "worse": "significantly worse than the baseline",
-        "better": "significantly better than the baseline",
-        "same": "no significant change from the baseline",
-        "unknown": "cannot be compared with the baseline",
-    }[change.judgment]
-    passed = change.judgment in ("same", "better")
-    unclear = change.judgment == "unknown" and change.note
-    reason = f": {change.note}" if unclear else ""
-    message = (
-        f"{change.what} {style.difference(change.after)}, earlier "
-        f"{style.difference(change.before)}: a change of {style.difference(moved)} "
-        f"{style.interval(change.interval)}, {words}{reason}"
-    )
-    return Outcome(
-        rule=f"{RULE} {metric}",
-        variant=change.variant,
-        met=passed,
-        message=message,
-        verdict="passed" if passed else "inconclusive" if unclear else "failed",
-        measured=moved,
-        interval=change.interval,
-        limit=0.0,
-    )
-
-
-def _pairs(report: Report, earlier: Report) -> list[_Pair]:
+def _pairs(report: Report, earlier: Report) -> list[tuple[Variant, Variant]]:
+    """The earlier and the present model of each name."""
     if report.task != earlier.task:
         raise InputError(
             f"--baseline is the report of a {earlier.task} model, and the other one of a "
@@ -122,105 +109,73 @@ def _pairs(report: Report, earlier: Report) -> list[_Pair]:
     return pairs
 
 
-def _title(metric: str) -> str:
-    return f"{facts.metric_style(metric).label} against dense"
-
-
-def _quality(report: Report, earlier: Report, pair: _Pair) -> Iterator[Change]:
-    then, now = pair
-    for metric in facts.metrics(report):
-        before, after = (facts.comparison(variant, metric) for variant in pair)
-        if before is None or after is None:
-            continue
-        bounds = (
-            confidence_bounds(before, facts.test_rows(earlier, then)),
-            confidence_bounds(after, facts.test_rows(report, now)),
+def _quality(
+    report: Report, earlier: Report, then: Variant, now: Variant, metric: str
+) -> Iterator[Change]:
+    before, after = (facts.comparison(variant, metric) for variant in (then, now))
+    if before is None or after is None:
+        return
+    bounds = facts.bounds(earlier, then, before), facts.bounds(report, now, after)
+    signatures = (_signature(then, metric), _signature(now, metric))
+    settings = [{x for x in parts if not x.startswith(_VERSIONS)} for parts in signatures]
+    notes = []
+    if signatures[0] != signatures[1]:
+        shown = settings if settings[0] != settings[1] else signatures
+        old, own = shown[0] - shown[1], shown[1] - shown[0]
+        notes.append(
+            f"measured with {', '.join(sorted(own)) or 'less'}, earlier "
+            f"{', '.join(sorted(old)) or 'less'}"
         )
-        known = None if None in bounds or other_settings(then, now, metric) else _difference(
-            (before.difference, bounds[0]), (after.difference, bounds[1])  # type: ignore[arg-type]
-        )  # fmt: skip
-        judgment = _judged(known, 0.0)
-        if judgment != "worse" and (before.at_floor or after.at_floor):
-            judgment = "unknown"
-        yield Change(
-            variant=now.name,
-            what=_title(metric),
-            before=before.difference,
-            after=after.difference,
-            interval=known,
-            judgment=judgment,
-            note="; ".join(_quality_notes(report, earlier, pair, (before, after))),
-        )
-
-
-def _quality_notes(
-    report: Report, earlier: Report, pair: _Pair, found: tuple[Comparison, Comparison]
-) -> Iterator[str]:
-    before, after = found
-    settings = other_settings(*pair, after.metric) or other_settings(*pair, after.metric, True)
-    if settings:
-        yield f"measured with {settings}"
     if report.test is None or earlier.test is None or report.test.sha256 != earlier.test.sha256:
-        yield "on other test rows"
-    elif not settings and not math.isclose(before.dense, after.dense, abs_tol=1e-6):
-        yield "the dense models differ"
-    for text in (facts.floor_text(before, "the earlier dense model's"), facts.floor_text(after)):
-        if text:
-            yield text
-
-
-def other_settings(then: Variant, now: Variant, metric: str, versions: bool = False) -> str:
-    """Where two signatures of a metric differ, `tok:zh, earlier tok:13a`; empty where nowhere.
-
-    Args:
-        versions: whether those of packages count.
-    """
-    parts = [
-        set(model.quality.signatures.get(metric, "").split("|")) if model.quality else set()
-        for model in (now, then)
-    ]
-    own, old = (
-        ", ".join(sorted(x for x in mine - other if versions or not x.startswith(_VERSIONS)))
-        for mine, other in (parts, reversed(parts))
+        notes.append("on other test rows")
+    elif not notes and not math.isclose(before.dense, after.dense, abs_tol=1e-6):
+        notes.append("the dense models differ")
+    notes += [facts.floor_text(before, "the earlier dense model's"), facts.floor_text(after)]
+    interval = None
+    if bounds[0] and bounds[1] and settings[0] == settings[1]:
+        interval = _difference((before.difference, bounds[0]), (after.difference, bounds[1]))
+    judgment = _judged(interval, 0.0)
+    if judgment != "worse" and (before.at_floor or after.at_floor):
+        judgment = "unknown"
+    yield Change(
+        variant=now.name,
+        what=f"{facts.metric_style(metric).label} against dense",
+        before=before.difference,
+        after=after.difference,
+        interval=interval,
+        judgment=judgment,
+        note="; ".join(filter(None, notes)),
     )
-    return f"{own or 'less'}, earlier {old or 'less'}" if own or old else ""
 
 
-def _speed(report: Report, earlier: Report, pair: _Pair) -> Iterator[Change]:
-    then, now = pair
-    before = {row.batch_size: row for row in facts.timings(earlier, then.name)}
-    for row in facts.timings(report, now.name):
-        old = before.get(row.batch_size)
-        if old is None or old.speedup is None or row.speedup is None:
-            continue
-        note = _speed_note(report, earlier)
-        known = None if note else _ratio(old, row)
-        yield Change(
-            variant=now.name,
-            what=f"speed-up at batch {row.batch_size}",
-            before=old.speedup,
-            after=row.speedup,
-            interval=known,
-            judgment=_judged(known, 1.0),
-            note=note,
-        )
+def _signature(model: Variant, metric: str) -> set[str]:
+    return set(model.quality.signatures.get(metric, "").split("|")) if model.quality else set()
 
 
-def _speed_note(report: Report, earlier: Report) -> str:
-    """Why speed-ups of two runs cannot be compared; empty if they can."""
-    now, then = report.throughput, earlier.throughput
-    assert now is not None
-    assert then is not None
+def _speed(report: Report, earlier: Report, then: Variant, now: Variant) -> Iterator[Change]:
+    own, old = report.throughput, earlier.throughput
+    note = ""
     if any(report.hardware.get(name) != earlier.hardware.get(name) for name in _MACHINE):
-        return "on another machine"
-    for name in ("provider", "device", "threads", "lengths"):
-        if getattr(now, name) != getattr(then, name):
-            return f"timed with other {name}"
-    return ""
+        note = "on another machine"
+    elif own and old and (other := [x for x in _TIMED if getattr(own, x) != getattr(old, x)]):
+        note = f"timed with other {other[0]}"
+    known = {row.batch_size: row for row in facts.with_speedup(earlier, then)}
+    for row in facts.with_speedup(report, now):
+        before = known.get(row.batch_size)
+        if before is not None:
+            interval = None if note else _ratio(before, row)
+            yield Change(
+                variant=now.name,
+                what=f"speed-up at batch {row.batch_size}",
+                before=before.speedup or 0.0,
+                after=row.speedup or 0.0,
+                interval=interval,
+                judgment=_judged(interval, 1.0),
+                note=note,
+            )
 
 
-def _sizes(pair: _Pair) -> Iterator[Change]:
-    then, now = pair
+def _sizes(then: Variant, now: Variant) -> Iterator[Change]:
     exact = [
         ("ONNX MB", then.onnx_bytes / 1e6, now.onnx_bytes / 1e6),
         ("parameters", float(then.parameters), float(now.parameters)),
@@ -230,16 +185,13 @@ def _sizes(pair: _Pair) -> Iterator[Change]:
         if math.isnan(before) or math.isnan(after):
             continue
         same = math.isclose(before, after, rel_tol=1e-9)
+        judgment: facts.Judgment = "same" if same else "worse" if after > before else "better"
         yield Change(
-            variant=now.name,
-            what=what,
-            before=before,
-            after=after,
-            judgment="same" if same else "worse" if after > before else "better",
-        )
+            variant=now.name, what=what, before=before, after=after, judgment=judgment
+        )  # fmt: skip
 
 
-def _difference(before: tuple[float, _Interval], after: tuple[float, _Interval]) -> _Interval:
+def _difference(before: tuple[float, Interval], after: tuple[float, Interval]) -> Interval:
     """The interval of after - before, each given with its own interval (MOVER)."""
     (old, (old_low, old_high)), (new, (new_low, new_high)) = before, after
     below = math.hypot(new - new_low, old_high - old)
@@ -247,7 +199,7 @@ def _difference(before: tuple[float, _Interval], after: tuple[float, _Interval])
     return new - old - below, new - old + above
 
 
-def _ratio(before: Timing, after: Timing) -> _Interval | None:
+def _ratio(before: Timing, after: Timing) -> Interval | None:
     """The interval of the later speed-up over the earlier one, by their logarithms."""
     logs = []
     for row in (before, after):
@@ -260,7 +212,7 @@ def _ratio(before: Timing, after: Timing) -> _Interval | None:
     return math.exp(low), math.exp(high)
 
 
-def _judged(interval: _Interval | None, neutral: float) -> facts.Judgment:
+def _judged(interval: Interval | None, neutral: float) -> facts.Judgment:
     if interval is None:
         return "unknown"
     low, high = interval

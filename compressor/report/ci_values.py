@@ -16,7 +16,6 @@ from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.results import Timing, Variant
-from compressor.storage.input_files import parse_json
 
 LABEL = "compress"
 _COLORS = {"passed": "brightgreen", "failed": "red", "inconclusive": "orange"}
@@ -31,11 +30,6 @@ def render_badge(report: Report) -> str:
     parts = [message, *_shown(report)]
     badge = {"schemaVersion": 1, "label": LABEL, "message": ", ".join(parts), "color": color}
     return _json(badge)
-
-
-def _is_badge(text: str) -> bool:
-    data = parse_json(text)
-    return isinstance(data, dict) and data.get("schemaVersion") == 1 and data.get("label") == LABEL
 
 
 def render_bigger(report: Report) -> str:
@@ -65,13 +59,6 @@ def _benchmark(entries: Iterable[dict[str, Any]]) -> str:
     return _json([x for x in entries if x["value"] is not None and math.isfinite(x["value"])])
 
 
-def _is_benchmark(text: str) -> bool:
-    data = parse_json(text)
-    return isinstance(data, list) and all(
-        isinstance(x, dict) and {"name", "unit", "value"} <= x.keys() for x in data
-    )
-
-
 _NAMES = ("passed", "verdict", "speedup", "quality-delta", "quality-interval-low", "size-mb")
 
 
@@ -95,10 +82,6 @@ def render_outputs(report: Report) -> str:
             "size-mb": _plain(variant.onnx_bytes / 1e6),
         }
     return "".join(f"{name}={value}\n" for name, value in values.items())
-
-
-def _is_outputs(text: str) -> bool:
-    return [line.partition("=")[0] for line in text.splitlines()] == list(_NAMES)
 
 
 def _shown(report: Report) -> Iterator[str]:
@@ -170,9 +153,9 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-BADGE = ReportFormat("badge.json", render_badge, _is_badge, for_ci=True)
-BENCHMARK_BIGGER = ReportFormat("benchmark-bigger.json", render_bigger, _is_benchmark, for_ci=True)
-BENCHMARK_SMALLER = ReportFormat(
-    "benchmark-smaller.json", render_smaller, _is_benchmark, for_ci=True
-)
-OUTPUTS = ReportFormat("outputs.txt", render_outputs, _is_outputs, for_ci=True)
+_BADGE = rf'\{{\s*"schemaVersion": 1,\s*"label": "{LABEL}"'
+_ENTRIES = r'\[\s*(?:\]|\{\s*"name":)'
+BADGE = ReportFormat("badge.json", render_badge, _BADGE, for_ci=True)
+BENCHMARK_BIGGER = ReportFormat("benchmark-bigger.json", render_bigger, _ENTRIES, for_ci=True)
+BENCHMARK_SMALLER = ReportFormat("benchmark-smaller.json", render_smaller, _ENTRIES, for_ci=True)
+OUTPUTS = ReportFormat("outputs.txt", render_outputs, "passed=", for_ci=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compressor.evaluation import METRICS, confidence_bounds
-from compressor.export.engine_names import ONNXRUNTIME
-from compressor.model.sublayers import KINDS, kind_of, layer_of
+from compressor.export.precision_names import BASE, ON_DEVICE
+from compressor.model.sublayers import KINDS, kind_of
 from compressor.report import numbers
 from compressor.report.schema import Report
 from compressor.results import Comparison, Ranking, Timing, Variant
@@ -76,11 +76,6 @@ KIND_LABELS = {
     "encoder_ffn": "encoder feed-forward",
     "decoder_ffn": "decoder feed-forward",
 }
-# The sublayers of a Transformer layer in each stack, in the order in which they are applied.
-_STACKS = {
-    "encoder": ("encoder_self", "encoder_ffn"),
-    "decoder": ("decoder_self", "cross", "decoder_ffn"),
-}
 
 
 def metric_style(metric: str) -> MetricStyle:
@@ -118,13 +113,28 @@ def builds(report: Report, variant: Variant) -> list[Variant]:
 
 
 def precisions(report: Report, variant: Variant) -> list[Variant]:
-    """As `builds`, of the graphs that onnxruntime runs."""
-    return [model for model in builds(report, variant) if model.engine == ONNXRUNTIME]
+    """As `builds`, without those that further engines ran."""
+    return [model for model in builds(report, variant) if model.in_default_engine]
 
 
 def default_build(report: Report, variant: Variant) -> Variant:
     """The precision of a model that its artifact runs unless one is named."""
     return next((build for build in builds(report, variant) if build.default), variant)
+
+
+def low_precision(report: Report, variant: Variant) -> str:
+    """The precision of a variant below float32; of float32 the one that suits the device."""
+    if variant.precision != report.dense.precision:
+        return variant.precision
+    device = report.throughput.device if report.throughput else "cpu"
+    return next((name for name in ON_DEVICE.get(device, ON_DEVICE["cpu"]) if name != BASE), BASE)
+
+
+def dense_alone(report: Report, variant: Variant) -> Variant | None:
+    """The dense model in the low precision of a variant: what that alone gives; see there."""
+    wanted = low_precision(report, variant)
+    found = (build for build in precisions(report, report.dense) if build is not report.dense)
+    return next((build for build in found if build.precision == wanted), None)
 
 
 def scoring(report: Report, variant: Variant) -> Ranking | None:
@@ -133,25 +143,18 @@ def scoring(report: Report, variant: Variant) -> Ranking | None:
     return base.scoring or report.scoring
 
 
-def attention_kinds(report: Report) -> list[str]:
-    """Kinds of attention that occur, in the canonical order."""
-    return _ordered(map(kind_of, report.dense.heads))
-
-
 def neuron_kinds(report: Report) -> list[str]:
     """Kinds of feed-forward parts that occur; none where no model lost neurons."""
-    if not any(map(lost_neurons, report.variants)):
-        return []
-    return _ordered(kind_of(name) for model in models(report) for name in model.neurons)
+    return _kinds(report.dense.neurons) if any(map(lost_neurons, report.variants)) else []
 
 
 def kinds(report: Report) -> list[str]:
-    """Kinds of sublayers to tell about: all attention, feed-forward parts if any lost neurons."""
-    return attention_kinds(report) + neuron_kinds(report)
+    """Kinds of sublayers that are shown: attention, and feed-forward parts if any lost neurons."""
+    return _kinds(report.dense.heads) + neuron_kinds(report)
 
 
-def _ordered(kinds: Iterable[str]) -> list[str]:
-    return sorted(set(kinds), key=KINDS.index)
+def _kinds(names: Iterable[str]) -> list[str]:
+    return sorted(set(map(kind_of, names)), key=KINDS.index)
 
 
 def units_title(report: Report) -> str:
@@ -161,24 +164,18 @@ def units_title(report: Report) -> str:
 
 def layers(variant: Variant, kind: str) -> list[str]:
     """Names of a variant's sublayers of one kind, by layer number."""
-    names = [name for name in totals(variant) if kind_of(name) == kind]
-    return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
-
-
-def totals(variant: Variant) -> dict[str, int]:
-    """Units before removal of each sublayer."""
-    return variant.heads | variant.neurons
+    found = [name for name in (*variant.heads, *variant.neurons) if kind_of(name) == kind]
+    return sorted(found, key=lambda name: int(name.rpartition(".")[2]))
 
 
 def kept(variant: Variant, which: str) -> int:
     """Number of kept units: all `heads`, all `neurons`, or those of one kind of sublayer."""
-    counts = variant.counts
-    return sum(counts[name] for name in _names(variant, which))
+    return sum(variant.counts[name] for name in _names(variant, which))
 
 
 def total(variant: Variant, which: str) -> int:
     """Number of units before removal, as in `kept`."""
-    before = totals(variant)
+    before = variant.heads | variant.neurons
     return sum(before[name] for name in _names(variant, which))
 
 
@@ -199,32 +196,6 @@ def lost(variant: Variant) -> list[str]:
         return ["heads"]
     lost_heads = kept(variant, "heads") < total(variant, "heads")
     return ["heads", "neurons"] if lost_heads else ["neurons"]
-
-
-def emptied(variant: Variant) -> list[str]:
-    """Sublayers that lost all their units: attention without heads, parts without neurons.
-
-    Those of dropped layers are left out.
-    """
-    counts = variant.counts
-    gone = set(variant.dropped_layers)
-    return [
-        name
-        for name, units in totals(variant).items()
-        if units and not counts[name] and layer_of(name) not in gone
-    ]
-
-
-def emptied_layers(variant: Variant) -> list[str]:
-    """Transformer layers of which no sublayer has units left, as `encoder layer 3`."""
-    counts, found = variant.counts, []
-    for stack, kinds_of_layer in _STACKS.items():
-        for name in layers(variant, kinds_of_layer[0]):
-            number = name.rpartition(".")[2]
-            left = any(counts.get(f"{kind}.{number}", 1) for kind in kinds_of_layer)
-            if not left and layer_of(name) not in variant.dropped_layers:
-                found.append(f"{stack} layer {number}")
-    return found
 
 
 def left(variants: Sequence[Variant]) -> tuple[str, dict[str, float]]:
@@ -266,7 +237,7 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
 
 
 def test_rows(report: Report, variant: Variant) -> int:
-    """On how many rows a variant's quality was measured; 0 where the report does not tell."""
+    """On how many rows a variant's quality was measured; 0 where that is not known."""
     if variant.quality is not None:
         return variant.quality.rows
     return 0 if report.test is None else report.test.rows
@@ -329,6 +300,11 @@ def timings(report: Report, name: str) -> list[Timing]:
     return sorted((row for row in rows if row.variant == name), key=lambda row: row.batch_size)
 
 
+def all_timings(report: Report) -> list[Timing]:
+    """Every timing, by model in the report's order, then by ascending batch size."""
+    return [row for model in models(report) for row in timings(report, model.name)]
+
+
 def with_speedup(report: Report, variant: Variant) -> list[Timing]:
     """A variant's timings that were compared with the dense model's."""
     return [row for row in timings(report, variant.name) if row.speedup is not None]
@@ -357,6 +333,14 @@ def gain(timing: Timing) -> Gain:
 def pays(timing: Timing) -> bool:
     """Whether a model is faster than dense; see `gain`."""
     return gain(timing) == "faster"
+
+
+def is_wide(timing: Timing) -> bool:
+    """Whether a speed-up's interval is wider than a fifth of it: other work took the processor."""
+    if timing.speedup_interval is None or not timing.speedup:
+        return False
+    low, high = timing.speedup_interval
+    return high - low > timing.speedup / 5
 
 
 def headline(report: Report) -> Variant | None:

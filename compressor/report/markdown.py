@@ -1,17 +1,13 @@
-"""The report as GitHub-flavoured Markdown: `report.md`."""
+"""Texts, lists and tables in GitHub-flavored Markdown, in which data is shown literally."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 
-from compressor.report import facts, numbers, sentences
-from compressor.report.formats import ReportFormat
-from compressor.report.schema import Report
-from compressor.report.sections import ReportSection, sections
+from compressor.report import numbers
 from compressor.report.table import ReportTable
 
-_TITLE = "# Compression report: "
 # Escape only what Markdown would interpret, so that the file also reads well as plain text: an
 # underscore inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay.
 _INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(\[:])")
@@ -21,31 +17,14 @@ _LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
 
 def escape(text: str) -> str:
     """`text` as part of a line, shown literally by Markdown."""
-    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text).strip())
+    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text))
 
 
 def escape_line(text: str) -> str:
     """`text` as a whole paragraph or list item, shown literally by Markdown."""
-    return _LINE_START.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text))
-
-
-def render_markdown(report: Report) -> str:
-    """The whole report as Markdown, ending with a newline."""
-    blocks = [
-        f"{_TITLE}{escape(facts.model_name(report))}",
-        escape_line(sentences.verdict(report)),
-        *(block for section in sections(report) for block in render_section(section)),
-    ]
-    return "\n\n".join(blocks) + "\n"
-
-
-def render_section(section: ReportSection) -> list[str]:
-    """Title, sentences and tables, as blocks."""
-    said = [
-        *bullets(section.sentences),
-        *(block for table in section.tables for block in render_table(table)),
-    ]
-    return [f"## {section.title}", *(said or [section.otherwise])]
+    return _LINE_START.sub(
+        lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text).strip()
+    )
 
 
 def bullets(sentences: Iterable[str]) -> list[str]:
@@ -54,10 +33,8 @@ def bullets(sentences: Iterable[str]) -> list[str]:
     return [text] if text else []
 
 
-def render_table(table: ReportTable | None) -> list[str]:
-    """The caption and the table as two blocks; nothing for None."""
-    if table is None:
-        return []
+def render_table(table: ReportTable) -> list[str]:
+    """The caption and the table as two blocks."""
     return [escape_line(table.caption), table_block(table)]
 
 
@@ -74,7 +51,4 @@ def table_block(table: ReportTable, escape: Callable[[str], str] = escape) -> st
 
 
 def _row(cells: Iterable[str], escape: Callable[[str], str]) -> str:
-    return "| " + " | ".join(escape(cell).replace("|", "&#124;") for cell in cells) + " |"
-
-
-MARKDOWN = ReportFormat("report.md", render_markdown, lambda text: text.startswith(_TITLE))
+    return "| " + " | ".join(escape(cell).strip().replace("|", "&#124;") for cell in cells) + " |"

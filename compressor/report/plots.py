@@ -5,7 +5,9 @@ Models differ in marker and line style as well as in color (Okabe & Ito's color-
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.results import Timing
+from compressor.results import Interval, Ranking, Variant
 from compressor.storage.files import written_at_once
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest
@@ -23,17 +25,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.typing import FillStyleType
 
 INK = "#333333"
 FAINT = "#bbbbbb"
 DENSE = "#666666"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+SHADES = ("#cfe3f3", "#9cc6e4", "#5ea3d0", "#2277ad", "#084a7a")  # fifths of scores
 _DENSE_MARKER = "X"
-_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "right")  # of float32, others
+_FILLS = ("full", "none", "left", "right")  # of float32, others
 _LEGEND_NAME = 28
-_RATIO_LINE: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "markerfacecolor": "none"}
 
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: selectable, and readable to screen readers
@@ -71,22 +72,8 @@ def plot_style(hash_salt: str) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one model is drawn in every plot; precisions of a model differ in how it is filled."""
-
-    name: str
-    color: str
-    marker: str
-    fill: FillStyleType
-
-    @property
-    def style(self) -> dict[str, Any]:
-        """For `Axes.plot`."""
-        return {"color": self.color, "marker": self.marker, "fillstyle": self.fill}
-
-
-def _looks(report: Report) -> dict[str, Look]:
+def _looks(report: Report) -> dict[str, dict[str, Any]]:
+    """How each model is drawn in every plot; builds of a model differ in how it is filled."""
     looks = {}
     for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
         color, marker = DENSE, _DENSE_MARKER
@@ -95,32 +82,34 @@ def _looks(report: Report) -> dict[str, Look]:
             # Shift the markers when the colors start again, so that no pair repeats early.
             marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
         for place, build in enumerate(facts.builds(report, first)):
-            name = numbers.printable(build.name)
-            name = name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
-            looks[build.name] = Look(name, color, marker, _FILLS[place % len(_FILLS)])
+            fill = _FILLS[place % len(_FILLS)]
+            looks[build.name] = {"color": color, "marker": marker, "fillstyle": fill}
     return looks
 
 
-def _panels(count: int, entries: int) -> tuple[Figure, Sequence[Axes]]:
-    """Panels side by side with one vertical axis, below room for a legend of so many entries."""
+def _label(name: str) -> str:
+    name = numbers.printable(name)
+    return name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
+
+
+def _panels(rows: int, columns: int, entries: int) -> tuple[Figure, list[Axes]]:
+    """A grid of panels with the same axes, below room for a legend of so many entries."""
     from matplotlib.figure import Figure
 
-    height = 3.1 + 0.2 * math.ceil(entries / (2 * count))
-    figure = Figure(figsize=(5.2 * count, height), layout="constrained")
-    return figure, figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    width = 5.2 * columns if columns < 3 else 10.4
+    height = 2.9 * rows + 0.2 + 0.2 * math.ceil(entries / (2 * min(columns, 2)))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    return figure, list(grid.flat)
 
 
-def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str]) -> None:
-    """A legend above the axes, with two entries in a row for each panel.
+def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str], columns: int) -> None:
+    """A legend above the axes.
 
     Names are set afterwards, because matplotlib leaves out entries whose name begins with "_".
     """
-    legend = figure.legend(
-        handles,
-        [f"entry {i}" for i in range(len(names))],
-        loc="outside upper left",
-        ncols=2 * len(figure.axes),
-    )
+    entries = [f"entry {i}" for i in range(len(names))]
+    legend = figure.legend(handles, entries, loc="outside upper left", ncols=columns)
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_text(name)
 
@@ -138,7 +127,7 @@ def _batch_axis(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def _error_bar(
-    axes: Axes, at: float, bounds: tuple[float, float] | None, color: str, *, level: bool = False
+    axes: Axes, at: float, bounds: Interval | None, color: str, *, level: bool = False
 ) -> None:
     """An interval as a bar with caps, upright or level.
 
@@ -151,88 +140,76 @@ def _error_bar(
     axes.plot(*ends, color=color, linewidth=1.2, marker="|" if level else "_", markersize=6)
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """Where models stand on the level axis, with intervals.
+def limits(values: Sequence[tuple[float, Interval | None]], reference: float) -> Interval:
+    """Limits of an axis that one wide interval cannot squash.
 
-    Args:
-        at: name of a model -> place and interval.
-        dense: where the dense model stands; None where its line is enough.
+    They hold all values, the reference, and of each interval what reaches no further from its value
+    than twice as far as usual (the lower median), or than the values are from each other.
     """
-
-    label: str
-    note: str
-    at: dict[str, tuple[float, tuple[float, float] | None]]
-    dense: float | None = None
-
-
-def _draw_quality(report: Report, panels: Sequence[_Panel]) -> Figure:
-    """The primary metric of models with the 95% interval of the difference from dense."""
-    metric = facts.primary_metric(report)
-    assert metric is not None
-    style, looks = facts.metric_style(metric), _looks(report)
-    shown = [v for v in report.variants if any(v.name in panel.at for panel in panels)]
-    dense = next(x.dense for v in shown if (x := facts.comparison(v, metric)))
-    figure, axes_of = _panels(len(panels), len(shown) + 1)
-    for axes, panel in zip(axes_of, panels, strict=True):
-        lines: list[Line2D] = []
-        for variant in shown:
-            found, look = facts.comparison(variant, metric), looks[variant.name]
-            if found is None or variant.name not in panel.at:
-                continue
-            place, interval = panel.at[variant.name]
-            ends = (dense + found.interval[0], dense + found.interval[1])
-            _error_bar(axes, place, ends, look.color)
-            _error_bar(axes, found.pruned, interval, look.color, level=True)
-            lines += axes.plot([place], [found.pruned], **look.style, linestyle="")
-        lines.append(axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2))
-        if panel.dense is not None:
-            axes.plot([panel.dense], [dense], **looks[report.dense.name].style, linestyle="")
-        axes.set_xlabel(panel.label)
-        axes.set_title(panel.note, loc="left", fontsize=9)
-        axes.margins(x=0.12, y=0.15)
-    axes_of[0].set_ylabel(style.title)
-    named = f"{looks[report.dense.name].name} ({style.score(dense)})"
-    _legend(figure, lines, [*(looks[variant.name].name for variant in shown), named])
-    return figure
-
-
-def tradeoff_figure(report: Report) -> Figure | None:
-    """The primary metric against the measured speed-up of every build, both with 95% intervals.
-
-    A panel each for the smallest and the largest batch size. None where no build was both compared
-    and timed.
-    """
-    metric, sizes = facts.primary_metric(report), facts.batch_sizes(report)
-    panels = []
-    for size in dict.fromkeys(sizes[:1] + sizes[-1:]):
-        at = {
-            row.variant: (row.speedup, row.speedup_interval)
-            for variant in report.variants
-            if facts.comparison(variant, metric)
-            for row in facts.with_speedup(report, variant)
-            if row.batch_size == size and row.speedup is not None
-        }
-        note = f"batch {size}; bars: 95% intervals"
-        panels.append(_Panel("times as fast as dense, measured", note, at, dense=1))
-    return _draw_quality(report, panels) if any(panel.at for panel in panels) else None
+    points = [(value, ends) for value, ends in values if math.isfinite(value)]
+    known = [(v, ends) for v, ends in points if ends and all(map(math.isfinite, ends))]
+    reaches = sorted(max(value - ends[0], ends[1] - value) for value, ends in known)
+    inside = [reference, *(value for value, _ in points)]
+    usual = 2 * reaches[(len(reaches) - 1) // 2] if reaches else 0.0
+    most = max(usual, max(inside) - min(inside))
+    inside += [max(ends[0], value - most) for value, ends in known]
+    inside += [min(ends[1], value + most) for value, ends in known]
+    low, high = min(inside), max(inside)
+    margin = 0.08 * (high - low) or 0.05 * (abs(high) or 1)
+    return low - margin, high + margin
 
 
 def quality_figure(report: Report) -> Figure | None:
-    """The primary metric against what is left of a model, with 95% intervals of the difference.
+    """The primary metric against the measured speed-up of every build, both with 95% intervals.
 
-    That is the share of heads, or of multiply-adds where neurons were removed (`facts.left`).
-
-    None where fewer than two variants were compared with the dense model.
+    A panel for each batch size, all with the same axes. None where no build was both compared and
+    timed.
     """
-    metric = facts.primary_metric(report)
-    compared = [variant for variant in report.variants if facts.comparison(variant, metric)]
-    if len(compared) < 2:
+    metric, sizes = facts.primary_metric(report), facts.batch_sizes(report)
+    compared = {v.name: found for v in report.variants if (found := facts.comparison(v, metric))}
+    timed = [
+        row
+        for row in facts.all_timings(report)
+        if row.variant in compared and row.speedup is not None and row.batch_size in sizes
+    ]
+    if metric is None or not timed:
         return None
-    label, left = facts.left(compared)
-    at = {name: (100 * share, None) for name, share in left.items()}
-    note = "bars: 95% interval of the difference from dense"
-    return _draw_quality(report, [_Panel(f"{label} (%)", note, {**at})])
+    looks, style = _looks(report), facts.metric_style(metric)
+    shown = [name for name in compared if any(row.variant == name for row in timed)]
+    dense = compared[shown[0]].dense
+    spans = {
+        name: (dense + compared[name].interval[0], dense + compared[name].interval[1])
+        for name in shown
+    }
+    columns = min(len(sizes), 3 if len(sizes) in (3, 5, 6) else 2)
+    rows = math.ceil(len(sizes) / columns)
+    figure, panels = _panels(rows, columns, len(shown) + 1)
+    handles: dict[str, Line2D] = {}
+    for axes, size in zip(panels, sizes, strict=False):
+        here = [row for row in timed if row.batch_size == size]
+        axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
+        (handles[report.dense.name],) = axes.plot([1], [dense], **looks[report.dense.name],
+                                                  linestyle="--")  # fmt: skip
+        for row in here:
+            look, quality = looks[row.variant], compared[row.variant].pruned
+            speed = row.speedup or 0.0
+            _error_bar(axes, speed, spans[row.variant], look["color"])
+            _error_bar(axes, quality, row.speedup_interval, look["color"], level=True)
+            (handles[row.variant],) = axes.plot([speed], [quality], **look, linestyle="")
+        busy = ": busy machine, run again" if any(map(facts.is_wide, here)) else ""
+        axes.set_title(f"batch {size}{busy}", loc="left", fontsize=9)
+    for axes in panels[len(sizes) :]:
+        axes.remove()
+    speeds = [(row.speedup or 0.0, row.speedup_interval) for row in timed]
+    panels[0].set_xlim(*limits(speeds, 1.0))
+    panels[0].set_ylim(*limits([(compared[x].pruned, spans[x]) for x in shown], dense))
+    figure.supxlabel("times as fast as dense", fontsize=10)
+    figure.supylabel(style.title, fontsize=10)
+    names = [f"{_label(report.dense.name)} ({style.score(dense)})"]
+    names += [_label(name) for name in shown]
+    order = [handles[name] for name in (report.dense.name, *shown)]
+    _legend(figure, order, names, 4 if columns > 1 else 2)
+    return figure
 
 
 def throughput_figure(report: Report) -> Figure | None:
@@ -240,69 +217,87 @@ def throughput_figure(report: Report) -> Figure | None:
     sizes = facts.batch_sizes(report)
     if not sizes:
         return None
-    timed = [
-        (name, rows)
-        for model in facts.models(report)
-        if (rows := facts.timings(report, name := model.name))
-    ]
+    timed = {x.name: rows for x in facts.models(report) if (rows := facts.timings(report, x.name))}
     looks = _looks(report)
-    figure, (axes,) = _panels(1, len(timed))
+    figure, (axes,) = _panels(1, 1, len(timed))
     handles = []
-    for name, rows in timed:
+    for name, rows in timed.items():
         handles += axes.plot(
             [row.batch_size for row in rows],
             [row.sentences_per_second for row in rows],
-            **looks[name].style,
+            **looks[name],
             linestyle="--" if name == report.dense.name else "-",
         )
     _batch_axis(axes, sizes)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("throughput (sentences/s)")
-    _legend(figure, handles, [looks[name].name for name, _ in timed])
+    _legend(figure, handles, [_label(name) for name in timed], 2)
     return figure
 
 
-def speedup_figure(report: Report) -> Figure | None:
-    """Speed-up over dense with intervals beside the ratio of multiply-adds; None without any."""
-    timed = [(v, rows) for v in report.variants if (rows := facts.with_speedup(report, v))]
-    if not timed:
+def units_figure(report: Report) -> Figure | None:
+    """Which heads, and how many neurons, every layer keeps: a row of panels for each model."""
+    pruned, kinds = facts.pruned(report), facts.kinds(report)
+    if not pruned or not kinds:
         return None
-    looks = _looks(report)
-    counted = any(row.macs_ratio is not None for _, rows in timed for row in rows)
-    figure, (axes,) = _panels(1, len(timed) + 1 + counted)
-    handles = [axes.axhline(1, color=DENSE, linestyle="--", linewidth=1.2)]
-    names = [looks[report.dense.name].name]
-    for i, (variant, rows) in enumerate(timed):
-        # Beside each other rather than on top of each other, by 4% of a batch size per variant.
-        shift = 1.04 ** (i - (len(timed) - 1) / 2)
-        handles.append(_draw_speedups(axes, rows, looks[variant.name], shift))
-        if not variant.base:  # other precisions multiply as often
-            _draw_ratios(axes, rows, looks[variant.name], shift)
-        names.append(looks[variant.name].name)
-    if counted:
-        handles += axes.plot([], [], **_RATIO_LINE, color=INK, marker="o")
-        names.append("ratio of multiply-adds")
-    _batch_axis(axes, facts.batch_sizes(report))
-    axes.set_ylabel("speed-up over dense (ratio)")
-    axes.set_title("bars: 95% interval", loc="left", fontsize=9)
-    _legend(figure, handles, names)
+    from matplotlib.figure import Figure
+
+    most = max(len(facts.layers(report.dense, kind)) for kind in kinds)
+    height = len(pruned) * (0.16 * most + 0.7) + 0.3
+    figure = Figure(figsize=(10.4, height), layout="constrained")
+    grid = figure.subplots(len(pruned), len(kinds), squeeze=False)
+    for variant, panels in zip(pruned, grid, strict=True):
+        for kind, axes in zip(kinds, panels, strict=True):
+            names = facts.layers(variant, kind)
+            if names and names[0] in variant.heads:
+                _draw_heads(axes, variant, names, facts.scoring(report, variant))
+            else:
+                totals = [variant.neurons[name] for name in names]
+                axes.barh(range(len(names)), totals, color="none", edgecolor=FAINT, linewidth=0.8)
+                left = [variant.kept_neurons[name] for name in names]
+                axes.barh(range(len(names)), left, color=SHADES[3])
+            axes.set_yticks(range(len(names)), [name.rpartition(".")[2] for name in names])
+            axes.tick_params(labelsize=7, length=0)
+            axes.invert_yaxis()
+            axes.grid(visible=False)
+            kept = f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,}"
+            axes.set_title(f"{facts.kind_label(kind)}: {kept}", loc="left", fontsize=7)
+        panels[0].set_ylabel(_label(variant.name), fontsize=7)
     return figure
 
 
-def _draw_speedups(axes: Axes, rows: Sequence[Timing], look: Look, shift: float) -> Line2D:
-    """One variant's speed-ups with intervals; their line."""
-    x = [row.batch_size * shift for row in rows]
-    for place, row in zip(x, rows, strict=True):
-        _error_bar(axes, place, row.speedup_interval, look.color)
-    measured = [math.nan if row.speedup is None else row.speedup for row in rows]
-    return axes.plot(x, measured, **look.style)[0]
+def _draw_heads(axes: Axes, variant: Variant, names: list[str], scoring: Ranking | None) -> None:
+    """A square for each head kept, darker with its score, and a cross for each removed."""
+    shades, places = _shades(scoring), defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for layer, name in enumerate(names):
+        for head in range(variant.heads[name]):
+            kept = head in variant.kept[name]
+            look = ("s", shades.get((name, head), DENSE)) if kept else ("x", FAINT)
+            places[look].append((head, layer))
+    for (marker, color), found in places.items():
+        axes.plot(*zip(*found, strict=True), linestyle="", marker=marker, color=color)
+    axes.set_xticks([])
+    axes.set_xlim(-0.6, max(variant.heads[name] for name in names) - 0.4)
+    axes.set_ylim(-0.6, len(names) - 0.4)
 
 
-def _draw_ratios(axes: Axes, rows: Sequence[Timing], look: Look, shift: float) -> None:
-    """One model's ratios of multiply-adds, dotted."""
-    x = [row.batch_size * shift for row in rows]
-    ratios = [math.nan if row.macs_ratio is None else row.macs_ratio for row in rows]
-    axes.plot(x, ratios, **_RATIO_LINE, color=look.color, marker=look.marker)
+def _shades(scoring: Ranking | None) -> dict[tuple[str, int], str]:
+    """(layer name, head) -> the color of the fifth of all finite scores that it is in.
+
+    By rank over all kinds: scores of most methods span orders of magnitude, of which a linear
+    scale would show two shades. Equal scores share a shade. Empty without scores.
+    """
+    scores = {
+        (name, head): score
+        for name, values in (scoring.values.items() if scoring else ())
+        for head, score in enumerate(values)
+        if math.isfinite(score)
+    }
+    ordered = sorted(scores.values())
+    return {
+        key: SHADES[len(SHADES) * bisect.bisect_left(ordered, score) // len(ordered)]
+        for key, score in scores.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -311,36 +306,37 @@ class Plot:
 
     Args:
         draw: inside `plot_style`; None where the report has nothing to draw.
+        section: of a page that it stands in: the key of a table, or `speed`.
     """
 
     draw: Callable[[Report], Figure | None]
     title: str
     caption: str
+    section: str
 
 
 # In the order of importance: the first one leads the page.
 PLOTS: dict[str, Plot] = {
-    "tradeoff": Plot(
-        tradeoff_figure,
-        "Quality against measured speed of all builds; the tables of quality and throughput have "
-        "the numbers",
-        "Quality against measured speed: better is up and to the right. The dashed line is the "
-        "quality of the dense model.",
-    ),
     "quality": Plot(
         quality_figure,
-        "Quality against what is left of the models; the table of quality has the numbers",
-        "The dashed line is the dense model.",
+        "Quality against measured speed of all builds; the tables of quality and throughput have "
+        "the numbers",
+        "Better is up and to the right; the dashed line is the quality of the dense model. Bars "
+        "are 95% intervals; one that reaches the edge goes on beyond it.",
+        "speed",
     ),
     "throughput": Plot(
         throughput_figure,
         "Throughput against batch size; the table of throughput has the numbers",
-        "Sentences per second; the models were timed in turns.",
+        "The models were timed in turns.",
+        "throughput",
     ),
-    "speedup": Plot(
-        speedup_figure,
-        "Speed-up and ratio of multiply-adds; the table of throughput has the numbers",
-        "Speed-up measured, and the ratio of multiply-adds (dotted, hollow).",
+    "units": Plot(
+        units_figure,
+        "Heads and neurons that each layer keeps; the table of sublayers has the numbers",
+        "Rows are layers. Squares are heads kept, stronger with a higher score (by fifths), gray "
+        "without one; crosses are removed. Bars are neurons kept.",
+        "size",
     ),
 }
 PLOT_FORMATS = (".png", ".svg")

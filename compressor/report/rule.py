@@ -99,7 +99,7 @@ def judge(measured: float, interval: Bounds, within: Callable[[float], bool]) ->
     """The verdict on a number by its confidence bounds; what is not a number has failed.
 
     Args:
-        interval: None if nothing tells how certain the number is.
+        interval: None if it is not known how certain the number is.
         within: whether a value meets the rule; false for NaN.
     """
     if math.isnan(measured):

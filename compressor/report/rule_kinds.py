@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 from compressor.errors import UsageError, did_you_mean
 from compressor.evaluation import METRICS, metrics_of, rows_to_settle
 from compressor.report import facts, numbers
-from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, two_digits
+from compressor.report.rule import NUMBER, Rule, judge, settled_by, two_digits
 from compressor.report.schema import Report
 from compressor.report.speedup_rules import MinFastestSpeedupRule, MinSpeedupRule
 from compressor.results import ROUNDING, Outcome, Variant, Verdict
@@ -73,20 +73,23 @@ class MaxDropRule(Rule):
             )
 
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        dense, pruned = self._scores(report, variant)
-        difference = pruned - dense
-        bounds, rows, enough = self._bounds(report, variant, difference)
-        verdict = judge(difference, bounds, self._is_met)
-        floor = self._floor(variant)
+        found = facts.comparison(variant, self.metric)
+        if found is None:
+            raise self.not_measured(variant, "metrics", (x.metric for x in variant.comparisons))
+        rows, style = facts.test_rows(report, variant), facts.metric_style(self.metric)
+        bounds = facts.bounds(report, variant, found)
+        verdict = judge(found.difference, bounds, self._is_met)
+        # Where any drop is allowed, also one that the metric cannot see.
+        floor = "" if self.value >= METRICS[self.metric].scale else facts.floor_text(found)
+        enough = None if floor else two_digits(rows_to_settle(found, rows, self.value))
         if floor and verdict == "passed":
-            verdict, enough = "inconclusive", None
-        style = facts.metric_style(self.metric)
-        score, reference, lost = map(style.score, (pruned, dense, -difference))
+            verdict = "inconclusive"
         drops = None if bounds is None else (-bounds[1], -bounds[0])
         interval = "" if drops is None else f" {numbers.interval(drops, style.digits)}"
         message = (
-            f"{style.label} {score} against {reference} dense: a drop of {lost}{interval}, "
-            f"at most {self.value:.15g} allowed"
+            f"{style.label} {style.score(found.pruned)} against {style.score(found.dense)} dense: "
+            f"a drop of {style.score(-found.difference)}{interval}, at most {self.value:.15g} "
+            "allowed"
         )
         if floor:
             message += f"; {floor}"
@@ -94,47 +97,12 @@ class MaxDropRule(Rule):
             message += settled_by(enough, f"test {style.counted} instead of {rows:,}", bounds)
         outcome = self.outcome(
             variant, verdict, message,
-            measured=-difference, limit=self.value, interval=drops, enough=enough,
+            measured=-found.difference, limit=self.value, interval=drops, enough=enough,
         )  # fmt: skip
-        return outcome, self._is_met(difference) and not floor
-
-    def _floor(self, variant: Variant) -> str:
-        """Why no drop can be told; empty where it can, or where any is allowed."""
-        found = facts.comparison(variant, self.metric)
-        is_any = self.value >= METRICS[self.metric].scale
-        return "" if found is None or is_any else facts.floor_text(found)
+        return outcome, self._is_met(found.difference) and not floor
 
     def _is_met(self, difference: float) -> bool:
         return -difference <= self.value + ROUNDING  # false for NaN
-
-    def _bounds(
-        self, report: Report, variant: Variant, difference: float
-    ) -> tuple[Bounds, int, int | None]:
-        """Bounds of the difference, on how many rows, and how many would settle the rule."""
-        found = facts.comparison(variant, self.metric)
-        rows = facts.test_rows(report, variant)
-        bounds = None if found is None else facts.bounds(report, variant, found)
-        if found is None or bounds is None:
-            return None, rows, None
-        shift = difference - found.difference  # none, in a report of one run
-        enough = rows_to_settle(found, rows, self.value + shift)
-        return (bounds[0] + shift, bounds[1] + shift), rows, two_digits(enough)
-
-    def _scores(self, report: Report, variant: Variant) -> tuple[float, float]:
-        """Dense and pruned value of the metric."""
-
-        def scores(metric: str) -> tuple[float, float] | None:
-            dense, pruned = facts.value(report.dense, metric), facts.value(variant, metric)
-            if dense is not None and pruned is not None:
-                return dense, pruned
-            found = facts.comparison(variant, metric)
-            return None if found is None else (found.dense, found.pruned)
-
-        found = scores(self.metric)
-        if found is None:
-            held = (metric for metric in facts.metrics(report) if scores(metric))
-            raise self.not_measured(variant, "metrics", held)
-        return found
 
 
 @dataclass(frozen=True)

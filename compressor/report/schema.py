@@ -55,6 +55,13 @@ class Change(ResultModel):
     note: str = ""
 
 
+class Sample(ResultModel):
+    """A test row that the report shows; each model's answer to it is in its `samples`."""
+
+    texts: list[str]  # one, or both of a pair
+    reference: str
+
+
 class Report(ResultModel):
     """All results of a run."""
 
@@ -80,6 +87,7 @@ class Report(ResultModel):
     search: SpeedSearch | QualitySearch | None = None
     source_text: Source | None = None  # its tokens are the ones that an encoder keeps
     target_text: Source | None = None  # its tokens are the ones that decoders score
+    samples: list[Sample] = Field(default_factory=list)
     # From an earlier run, where `compress gate --baseline` compared the two.
     changes: list[Change] = Field(default_factory=list)
 

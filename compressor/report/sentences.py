@@ -1,250 +1,54 @@
-"""The report's sentences: plain text about what was measured, unfavorable results included.
+"""The report in sentences: the conclusion, what it does not show, and what to do next.
 
-They name a model and conclude; how many units it has and what was measured stands in the tables.
+They are plain text, shared by the pages, the terminal and scripts; a format escapes them. How
+models were measured stands in the tables, in the notes and captions of `tables`.
 """
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Sequence
 
-from compressor.report import budgets, facts, gate_text, numbers, phrases
-from compressor.report.in_short import in_short
+from compressor.recovery import RECOVERIES
+from compressor.report import baseline, facts, numbers, phrases, searches
+from compressor.report.gate_text import gate_sentence
 from compressor.report.phrases import join
+from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Timing, Variant
 
 
-def quality_sentences(report: Report) -> list[str]:
-    """Which models differ from dense in which metric, and which precision is the default."""
-    metrics = facts.metrics(report)
-    if not metrics:
-        return ["Quality was not measured: the run had no test rows."]
-    lines = _judgments(report, metrics)
-    lines += floor_sentences(report)
-    missing = [v.name for v in report.variants if v.quality is None and not v.comparisons]
-    if missing:
-        lines.append(f"Quality of {join(missing)} was not measured.")
-    return [*lines, *precision_sentences(report)]
-
-
-# Of a list of models, in metrics.
-_JUDGED: dict[facts.Judgment, str] = {
-    "worse": "Significantly worse than dense in",
-    "better": "Significantly better than dense in",
-    "same": "Not shown to differ from dense (the intervals say how much may be lost) in",
-    "unknown": "Not determined whether different from dense in",
-}
-
-
-def _judgments(report: Report, metrics: Sequence[str]) -> list[str]:
-    """A sentence for each judgment and the models it is true of, in all metrics in which it is."""
-    groups: dict[tuple[facts.Judgment, tuple[str, ...]], list[str]] = {}
-    for metric in metrics:
-        judged = {
-            variant.name: facts.judge(found)
-            for variant in report.variants
-            if (found := facts.comparison(variant, metric))
-        }
-        for judgment in _JUDGED:
-            names = tuple(name for name, found in judged.items() if found == judgment)
-            if names:
-                label = facts.metric_style(metric).label
-                groups.setdefault((judgment, names), []).append(label)
-    return [
-        f"{_JUDGED[judgment]} {join(labels)}: {join(names)}."
-        for (judgment, names), labels in groups.items()
-    ]
-
-
-def floor_sentences(report: Report) -> list[str]:
-    """In which metrics nothing can be concluded, because the dense model's score is their floor."""
-    texts = (facts.floor_text(x) for variant in report.variants for x in variant.comparisons)
-    return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(filter(None, texts))]
-
-
-def data_sentences(report: Report) -> list[str]:
-    """A warning where test rows are calibration rows too; empty where none are."""
-    if report.test is None or not report.shared_rows:
-        return []
-    return [f"{phrases.shared_rows(report.shared_rows, report.test.rows)}."]
-
-
-def precision_sentences(report: Report) -> list[str]:
-    """The default precision of the artifacts that come in several."""
-    chosen: dict[str, list[str]] = {}
-    for variant in facts.pruned(report):
-        if len(facts.precisions(report, variant)) > 1:
-            precision = facts.default_build(report, variant).precision
-            chosen.setdefault(precision, []).append(variant.name)
-    runs = [
-        f"{join(names)} {'runs' if len(names) == 1 else 'run'} in {precision}"
-        for precision, names in chosen.items()
-    ]
-    return [f"Unless a precision is named, {join(runs)}."] if runs else []
-
-
-def refusals(report: Report) -> list[str]:
-    """One sentence for each precision that cannot be an artifact's default."""
-    return [
-        f"{build.name} {reason}, so it is not the default."
-        for variant in facts.pruned(report)
-        for build in facts.precisions(report, variant)
-        if build.base and (reason := _refusal(build))
-    ]
-
-
-def _refusal(build: Variant) -> str:
-    """Why a precision must not be the default; empty if it may be."""
-    exceeded = [check for check in build.checks if not check.is_met]
-    if exceeded and exceeded[0].name == HALF_RANGE:
-        return (
-            f"computes values of {exceeded[0].largest_difference:.2g} times float16's range, "
-            f"more than the {exceeded[0].tolerance:.2g} that is safe"
-        )
-    if exceeded:
-        return (
-            f"differs from PyTorch by {exceeded[0].largest_difference:.2g} of the largest logit, "
-            f"more than the {exceeded[0].tolerance:.2g} that is usual"
-        )
-    worse = [c for c in build.base_comparisons if facts.judge(c) == "worse"]
-    if worse:
-        labels = join([facts.metric_style(comparison.metric).label for comparison in worse])
-        return f"is significantly worse than {build.base} in {labels}"
-    return ""
-
-
-def emptied_sentences(report: Report) -> list[str]:
-    """What variants lost whole: attention, feed-forward parts, and layers with all of theirs."""
-    lines = []
-    for variant in facts.pruned(report):
-        names = facts.emptied(variant)
-        attention = [name for name in names if name in variant.heads]
-        parts = [name for name in names if name in variant.neurons]
-        lines += _emptied(variant, attention, "layer", "heads")
-        lines += _emptied(variant, parts, "feed-forward part", "neurons")
-        if variant.dropped_layers:
-            lines.append(
-                f"{variant.name} skips {join(variant.dropped_layers)} (counted from 0), with all "
-                "of their normalizations; the layers behind them have moved up."
-            )
-        layers = facts.emptied_layers(variant)
-        if layers:
-            verb, whose = ("has", "its") if len(layers) == 1 else ("have", "their")
-            lines.append(
-                f"In {variant.name} {join(layers)} {verb} no units left at all: only {whose} "
-                "biases and normalizations are still applied."
-            )
-    return lines
-
-
-def _emptied(variant: Variant, names: list[str], what: str, units: str) -> list[str]:
-    if not names:
-        return []
-    subject = f"{what} {names[0]} has" if len(names) == 1 else f"{what}s {join(names)} have"
-    left = "its output bias is" if len(names) == 1 else "their output biases are"
-    return [f"In {variant.name} {subject} no {units} left: only {left} still applied."]
-
-
-def speed_sentences(report: Report) -> list[str]:
-    """Where pruning pays and where it does not, for every variant and batch size."""
-    if report.throughput is None:
-        return ["Throughput was not measured."]
-    lines = []
-    if report.throughput.device == "cpu" and "fp16" in {v.precision for v in report.variants}:
-        lines.append(
-            "fp16 is for GPUs: on a CPU onnxruntime casts to float32 for most of it, and its speed "
-            "here says nothing."
-        )
-    groups: dict[tuple[facts.Gain, tuple[int, ...]], list[str]] = {}
-    for variant in report.variants:
-        rows = facts.with_speedup(report, variant)
-        if not rows:
-            lines.append(f"The speed-up of {variant.name} was not measured.")
-        for gain in dict.fromkeys(map(facts.gain, rows)):
-            sizes = tuple(row.batch_size for row in rows if facts.gain(row) == gain)
-            groups.setdefault((gain, sizes), []).append(variant.name)
-    return (
-        lines
-        + [
-            f"{join(names)} {_GAINS[gain][len(names) > 1]} at batch {join(list(map(str, sizes)))}."
-            for (gain, sizes), names in groups.items()
-        ]
-        + _over_fastest(report)
-    )
-
-
-def _over_fastest(report: Report) -> list[str]:
-    """Where several engines were timed, what each pruned model gains in the best of its builds."""
-    lines = []
-    for variant in facts.pruned(report):
-        timed = [
-            row
-            for build in facts.builds(report, variant)
-            for row in facts.timings(report, build.name)
-            if row.fastest_speedup is not None
-        ]
-        best: dict[int, Timing] = {}
-        for row in sorted(timed, key=lambda row: row.sentences_per_second):
-            best[row.batch_size] = row
-        gains = [
-            f"{numbers.fixed(row.fastest_speedup, 2)} "
-            f"{numbers.interval(row.fastest_speedup_interval, 2)} at batch {size} "
-            f"({row.variant} over {row.fastest})"
-            for size, row in sorted(best.items())
-        ]
-        if gains:
-            lines.append(
-                f"The fastest build of {variant.name}, over the fastest dense build of any engine: "
-                f"{join(gains)}."
-            )
-    return lines
-
-
-# Of one model, of several.
-_GAINS: dict[facts.Gain, tuple[str, str]] = {
-    "faster": ("pays", "pay"),
-    "same": ("does not pay", "do not pay"),
-    "slower": ("is slower than dense", "are slower than dense"),
-    "unknown": ("has no usable speed-up", "have no usable speed-up"),
-}
-
-
 def verdict(report: Report) -> str:
-    """The report in a few sentences, about its most important variant (`facts.headline`)."""
+    """Everything in one paragraph: the conclusion, the warnings and the gate."""
+    said = (conclusion(report), *warnings(report), gate_sentence(report))
+    return " ".join(filter(None, said))
+
+
+def conclusion(report: Report) -> str:
+    """What became of the most important variant (`facts.headline`), in one sentence.
+
+    `heads-50 keeps 72 of 144 heads (50%): 2.5 to 3.6 times as fast and 5.2 times smaller for -0.70
+    BLEU [-1.80, +0.60]; dense int8 alone is …`.
+    """
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    metric = facts.primary_metric(report)
     kept = ", ".join(filter(None, (phrases.units(variant), phrases.work(variant))))
-    parts = (
-        f"{_lead(report, variant, metric)} keeps {kept}",
-        _quality(variant, metric),
-        _speed_range(report, variant),
-    )
-    sentences = (
-        "; ".join(parts) + ".",
-        *floor_sentences(report),
-        *budgets.search(report).warnings,
-        *data_sentences(report),
-        *refusals(report),
-        in_short(report, variant),
-        gate_text.gate_sentence(report),
-    )
-    return " ".join(filter(None, sentences))
+    own = _gains(report, variant)
+    if own is None:
+        end = f"; {_quality(report, variant)}; {_speed(facts.with_speedup(report, variant))}."
+    else:
+        alone = facts.dense_alone(report, variant)
+        dense = None if alone is None else _gains(report, alone)
+        gains = "was not measured" if dense is None else f"is {dense}"
+        end = f": {own}; dense {facts.low_precision(report, variant)} alone {gains}."
+    return f"{_lead(report, variant)} keeps {kept}{end}"
 
 
-def _quality(variant: Variant, metric: str | None) -> str:
-    found = facts.comparison(variant, metric)
-    if found is not None:
-        return phrases.quality(found)
-    if metric is None or variant.quality is None:
-        return "quality not measured"
-    style = facts.metric_style(metric)
-    return f"{style.label} {style.with_unit(facts.value(variant, metric))}, not compared with dense"
-
-
-def _lead(report: Report, variant: Variant, metric: str | None) -> str:
-    variants = facts.delivered(report)
+def _lead(report: Report, variant: Variant) -> str:
+    """The variant's name, and why the report leads with it."""
+    variants, metric = facts.delivered(report), facts.primary_metric(report)
     count = len(variants)
     if count == 1:
         return variant.name
@@ -262,13 +66,186 @@ def _lead(report: Report, variant: Variant, metric: str | None) -> str:
     return f"Of {count} variants {variant.name}, {kind},"
 
 
-def _speed_range(report: Report, variant: Variant) -> str:
+def _gains(report: Report, variant: Variant) -> str | None:
+    """How fast, how large, and at what difference in quality; None if not all was measured."""
     rows = facts.with_speedup(report, variant)
+    compared = facts.comparison(variant, facts.primary_metric(report))
+    if not rows or compared is None or facts.judge(compared) == "unknown":
+        return None
+    smaller = report.dense.onnx_bytes / variant.onnx_bytes
+    size = f"{numbers.fixed(smaller, 1)} times smaller" if round(smaller, 1) > 1 else "not smaller"
+    style = facts.metric_style(compared.metric)
+    what = f"points of {style.label}" if style.unit == "%" else style.label
+    return (
+        f"{_speed(rows)} and {size} for {style.difference(compared.difference)} {what} "
+        f"{style.interval(compared.interval)}"
+    )
+
+
+def _quality(report: Report, variant: Variant) -> str:
+    metric = facts.primary_metric(report)
+    found = facts.comparison(variant, metric)
+    if found is not None:
+        return phrases.quality(found)
+    if metric is None or variant.quality is None:
+        return "quality not measured"
+    style = facts.metric_style(metric)
+    return f"{style.label} {style.with_unit(facts.value(variant, metric))}, not compared with dense"
+
+
+_NO_GAIN: dict[facts.Gain, str] = {
+    "same": "with no measurable gain in speed",
+    "slower": "slower",
+    "unknown": "without a usable speed-up",
+}
+
+
+def _speed(rows: Sequence[Timing]) -> str:
+    """`2.5 to 3.6 times as fast`: all that the intervals of the batch sizes allow.
+
+    An interval that reaches below 1 shows no gain, and is given as it is.
+    """
     if not rows:
         return "speed not measured"
-    ends: Sequence[Timing] = [rows[0]]
-    if len(rows) > 1:
-        ends = [pick(rows, key=lambda row: row.speedup or 0.0) for pick in (min, max)]
-    return "speed-up " + " to ".join(
-        f"{phrases.speedup(row)} at batch {row.batch_size}" for row in ends
+    faster = [row for row in rows if facts.pays(row)]
+    parts = []
+    if faster:
+        bounds = [row.speedup_interval or (row.speedup or 0.0,) * 2 for row in faster]
+        low, high = min(x for x, _ in bounds), max(x for _, x in bounds)
+        digits = 1 if low >= 1.05 else 2  # less would be written as no gain
+        ends = dict.fromkeys(numbers.fixed(end, digits) for end in (low, high))
+        parts.append(f"{' to '.join(ends)} times as fast")
+        if len(faster) < len(rows):
+            parts[0] += f" at batch {join([str(row.batch_size) for row in faster])}"
+    for gain, what in _NO_GAIN.items():
+        same = [row for row in rows if facts.gain(row) == gain]
+        if same:
+            found = [f"{row.batch_size} ({phrases.speedup(row)})" for row in same]
+            parts.append(f"{what} at batch {join(found)}")
+    return ", ".join(parts)
+
+
+def warnings(report: Report) -> list[str]:
+    """What the numbers do not show, and which of them to doubt."""
+    lines = floors(report) + searches.describe(report).warnings
+    if report.test is not None and report.shared_rows:
+        lines.append(f"{phrases.shared_rows(report.shared_rows, report.test.rows)}.")
+    rows = [row for row in facts.all_timings(report) if row.speedup is not None]
+    if wide := sum(map(facts.is_wide, rows)):
+        lines.append(
+            f"The intervals of {wide} of {len(rows)} speed-ups are wider than a fifth: measured on "
+            "a busy machine, run again."
+        )
+    return [*lines, *_refusals(report)]
+
+
+def floors(report: Report) -> list[str]:
+    """In which metrics nothing can be concluded, because the dense model's score is their floor."""
+    texts = (facts.floor_text(x) for variant in report.variants for x in variant.comparisons)
+    return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(filter(None, texts))]
+
+
+def _refusals(report: Report) -> list[str]:
+    """One sentence for each precision that cannot be an artifact's default."""
+    return [
+        f"{build.name} {reason}, so it is not the default."
+        for variant in facts.pruned(report)
+        for build in facts.precisions(report, variant)
+        if build.base and (reason := _refusal(build))
+    ]
+
+
+def _refusal(build: Variant) -> str:
+    """Why a precision must not be the default; empty if it may be."""
+    exceeded = next((check for check in build.checks if not check.is_met), None)
+    if exceeded and exceeded.name == HALF_RANGE:
+        return (
+            f"computes values of {exceeded.largest_difference:.2g} times float16's range, "
+            f"more than the {exceeded.tolerance:.2g} that is safe"
+        )
+    if exceeded:
+        return (
+            f"differs from PyTorch by {exceeded.largest_difference:.2g} of the largest logit, "
+            f"more than the {exceeded.tolerance:.2g} that is usual"
+        )
+    worse = [c for c in build.base_comparisons if facts.judge(c) == "worse"]
+    if worse:
+        labels = join([facts.metric_style(comparison.metric).label for comparison in worse])
+        return f"is significantly worse than {build.base} in {labels}"
+    return ""
+
+
+_AGAIN = "compress run -c recipe.yaml -o NEW"
+
+
+def recommendation(report: Report) -> tuple[str, str]:
+    """What to do next, and the command for it, to run in the directory of the artifact.
+
+    Empty texts where there is no variant.
+    """
+    variant = facts.headline(report)
+    if variant is None:
+        return "", ""
+    found = facts.comparison(variant, facts.primary_metric(report))
+    rows = facts.with_speedup(report, variant)
+    alone = facts.dense_alone(report, variant)
+    unmet = [x for x in report.gate if x.variant == variant.name and not x.met]
+    failed = {x.rule.split()[0] for x in unmet if x.verdict == "failed"}
+    of_quality = {MaxDropRule.option, baseline.RULE}
+    if found is None:
+        return "Measure what it costs in quality, on rows with answers.", f"{_AGAIN} --test FILE"
+    if not rows:
+        return "Measure how fast it is on the machine that will serve it.", f"{_AGAIN} --bench"
+    if report.gate and not unmet:
+        directory = shlex.quote(variant.directory)
+        return "It meets the gate: use it.", f"compress predict {directory} FILE"
+    worse = not report.gate and facts.judge(found) == "worse"
+    if worse or failed & of_quality:
+        if _was_trained(variant):
+            return "It loses quality, though it was trained: remove less.", _rerun(variant, 0.1)
+        return (
+            "It loses quality: train it on the dense model's predictions, on as much text of your "
+            "kind as there is.",
+            f"{_AGAIN} --recover reconstruct+distill --distill-text FILE",
+        )
+    if alone is not None and not _is_better(report, variant, alone):
+        return (
+            f"It is not shown to be faster than dense {alone.precision} alone, which loses no "
+            "more: take that, or remove more.",
+            f"compress export -m MODEL --precision {report.dense.precision},{alone.precision} "
+            "-o NEW",
+        )
+    if failed:
+        return "It is slower or larger than the gate allows: remove more.", _rerun(variant, -0.2)
+    if unmet and not of_quality & {x.rule.split()[0] for x in unmet}:
+        return "The timings do not decide it: measure longer.", f"{_AGAIN} --bench-seconds 10"
+    if unmet or facts.judge(found) == "unknown":
+        return "The test rows do not decide it: take more, or others.", f"{_AGAIN} --test FILE"
+    if not any(map(facts.pays, rows)):
+        return "It is not faster on this machine: remove more.", _rerun(variant, -0.2)
+    rule = f"--max-metric-drop {found.metric}=1 --min-speedup 1.2@{rows[-1].batch_size}"
+    return "Hold it to limits of your own.", f"compress gate report.json {rule}"
+
+
+def _rerun(variant: Variant, by: float) -> str:
+    """The run once more, with another share of the multiply-adds."""
+    share = variant.macs_share + by if math.isfinite(variant.macs_share) else 0.5
+    return f"{_AGAIN} --macs {min(max(share, 0.1), 0.95):.2g}"
+
+
+def _was_trained(variant: Variant) -> bool:
+    """Whether a recovery that trains is named in how the kept weights were repaired."""
+    return any(name in variant.recovery and x.trains for name, x in RECOVERIES.items())
+
+
+def _is_better(report: Report, variant: Variant, alone: Variant) -> bool:
+    """Whether a variant is faster than a dense build at a batch size, or loses less."""
+    metric = facts.primary_metric(report)
+    own, other = (facts.comparison(x, metric) for x in (variant, alone))
+    if own is None or other is None or own.difference > other.difference:
+        return True
+    rates = {row.batch_size: row.sentences_per_second for row in facts.timings(report, alone.name)}
+    return any(
+        row.sentences_per_second > rates.get(row.batch_size, 0)
+        for row in facts.timings(report, variant.name)
     )

@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from compressor.export.engine_names import ONNXRUNTIME
-from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
+from compressor.report import facts, gate_text, numbers, phrases, sentences
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns
 from compressor.report.text_table import render_table
+from compressor.report.unit_tables import kept, macs
 from compressor.results import Comparison, Throughput, Timing, Variant
 
 WIDTH = 100
@@ -35,7 +35,7 @@ def short_table(report: Report) -> str:
 def _size_table(report: Report) -> str:
     """Names are shortened so that the table fits.
 
-    Where neurons were removed, multiply-adds tell more than parameters, and not both fit.
+    Where neurons were removed, multiply-adds say more than parameters, and not both fit.
     """
     metric = facts.primary_metric(report)
     title = facts.metric_style(metric).label if metric else "quality"
@@ -49,12 +49,12 @@ def _size_table(report: Report) -> str:
     ]
     rows = [
         [
-            unit_tables.kept(model, "heads"),
-            *([unit_tables.kept(model, "neurons"), unit_tables.macs(model)] if neurons else []),
+            kept(model, "heads"),
+            *([kept(model, "neurons"), macs(model)] if neurons else []),
             _quality_cell(model, metric),
             *([] if neurons else [numbers.compact(model.parameters)]),
             # Other engines run the same graphs, or files of their own.
-            numbers.megabytes(model.onnx_bytes) if model.engine == ONNXRUNTIME else "",
+            numbers.megabytes(model.onnx_bytes) if model.in_default_engine else "",
         ]
         for model in facts.models(report)
     ]
@@ -191,21 +191,26 @@ def gate_summary(report: Report) -> dict[str, Any]:
     )
 
 
+_MODEL = {
+    *("name", "directory", "precision", "engine", "default", "macs_share", "parameters"),
+    *("checkpoint_bytes", "onnx_bytes"),
+}
+_COMPARISON = {"difference", "interval", "p_value", "floor", "at_floor"}
+_TIMING = {
+    *("batch_size", "sentences_per_second", "tokens_per_second", "speedup", "macs_ratio"),
+    *("engine_speedup", "fastest_speedup", "fastest"),
+}
+
+
 def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
+    counts = {
+        f"{units}_{which}": count(model, units)
+        for units in ("heads", "neurons")
+        for which, count in (("kept", facts.kept), ("total", facts.total))
+    }
     return {
-        "name": model.name,
-        "directory": model.directory,
-        "precision": model.precision,
-        "engine": model.engine,
-        "default": model.default,
-        "heads_kept": facts.kept(model, "heads"),
-        "heads_total": facts.total(model, "heads"),
-        "neurons_kept": facts.kept(model, "neurons"),
-        "neurons_total": facts.total(model, "neurons"),
-        "macs_share": model.macs_share,
-        "parameters": model.parameters,
-        "checkpoint_bytes": model.checkpoint_bytes,
-        "onnx_bytes": model.onnx_bytes,
+        **model.model_dump(include=_MODEL),
+        **counts,
         "quality": dict(model.quality.metrics) if model.quality else {},
         "comparisons": {found.metric: _comparison_summary(found) for found in model.comparisons},
         "base": model.base or None,
@@ -217,29 +222,13 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
 
 
 def _comparison_summary(found: Comparison) -> dict[str, Any]:
-    return {
-        "difference": found.difference,
-        "interval": found.interval,
-        "p_value": found.p_value,
-        "judgement": facts.JUDGMENT_WORDS[facts.judge(found)],
-        "floor": found.floor,
-        "at_floor": found.at_floor,
-    }
+    judged = facts.JUDGMENT_WORDS[facts.judge(found)]
+    return {**found.model_dump(include=_COMPARISON), "judgement": judged}
 
 
 def _timing_summary(row: Timing) -> dict[str, Any]:
-    return {
-        "batch_size": row.batch_size,
-        "sentences_per_second": row.sentences_per_second,
-        "tokens_per_second": row.tokens_per_second,
-        "speedup": row.speedup,
-        "interval": row.speedup_interval,
-        "macs_ratio": row.macs_ratio,
-        "pays": None if row.speedup is None else facts.pays(row),
-        "engine_speedup": row.engine_speedup,
-        "fastest_speedup": row.fastest_speedup,
-        "fastest": row.fastest,
-    }
+    pays = None if row.speedup is None else facts.pays(row)
+    return {**row.model_dump(include=_TIMING), "interval": row.speedup_interval, "pays": pays}
 
 
 def _finite(value: Any) -> Any:

@@ -21,12 +21,18 @@ class ReportTable:
     Args:
         key: of the table in a page.
         columns: one for each cell; none for pairs of a name and a value.
+        title: of its section of a report.
+        notes: sentences about it.
+        folded: whether a page shows it only on demand.
     """
 
     key: str
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    folded: bool = False
 
 
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:
@@ -35,7 +41,8 @@ def columns(text: str, *numeric: str) -> tuple[Column, ...]:
     return named + tuple(map(Column, numeric))
 
 
-def named_values(key: str, caption: str, pairs: Iterable[tuple[str, str]]) -> ReportTable | None:
-    """A table of names and values; None without any."""
-    rows = tuple(pairs)
-    return ReportTable(key, caption, (), rows) if rows else None
+def named_values(
+    key: str, caption: str, pairs: Iterable[tuple[str, str]], title: str = "", folded: bool = False
+) -> ReportTable:
+    """A table of names and values."""
+    return ReportTable(key, caption, (), tuple(pairs), title, folded=folded)

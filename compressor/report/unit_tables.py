@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
-from compressor.export.engine_names import ONNXRUNTIME
-from compressor.report import facts, numbers
+from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
 from compressor.report.table import Column, ReportTable, columns
 from compressor.results import Variant
 
 
 def size(report: Report) -> ReportTable:
-    """Units per kind, multiply-adds, parameters and file sizes of every model."""
-    neurons, units = facts.neuron_kinds(report), facts.units_title(report)
-    shown = [(kind, _title(kind)) for kind in facts.attention_kinds(report)]
-    shown.append(("heads", "All heads"))
-    if neurons:
-        shown += [*((kind, _title(kind)) for kind in neurons), ("neurons", "All neurons")]
+    """Units, multiply-adds, parameters and file sizes of every model."""
+
+    def changed(text: str, now: int, before: int) -> str:
+        return text if now == before else f"{text} ({numbers.change(now, before)})"
 
     def row(model: Variant) -> tuple[str, ...]:
-        same = model is report.dense
+        dense = report.dense
         files = [
-            (model.checkpoint_bytes, report.dense.checkpoint_bytes),
-            (model.onnx_bytes, report.dense.onnx_bytes),
-        ]
+            (model.checkpoint_bytes, dense.checkpoint_bytes), (model.onnx_bytes, dense.onnx_bytes)
+        ]  # fmt: skip
         return (
             model.name,
             model.precision,
-            *(kept(model, which) for which, _ in shown),
+            kept(model, "heads"),
+            *([kept(model, "neurons")] if neurons else []),
             macs(model),
-            f"{model.parameters:,}",
-            "" if same else numbers.change(model.parameters, report.dense.parameters),
-            *(
-                text
-                for now, before in files
-                for text in (numbers.megabytes(now), "" if same else numbers.change(now, before))
-            ),
+            changed(f"{model.parameters:,}", model.parameters, dense.parameters),
+            *(changed(numbers.megabytes(now), now, before) for now, before in files),
         )
 
+    neurons = bool(facts.neuron_kinds(report))
     return ReportTable(
         key="size",
-        caption=f"{units} kept of {units.lower()} before, parameters and file sizes, with the "
-        "change against dense. Multiply-adds are a share of dense at the lengths of the rows, the "
+        caption=f"{facts.units_title(report)} kept, parameters and file sizes, with the change "
+        "against dense. Multiply-adds are a share of dense at the lengths of the rows, the "
         "vocabulary included. 1 MB is 1,000,000 bytes.",
         columns=columns(
             "Model, Precision",
-            *(title for _, title in shown),
-            *("Multiply-adds", "Parameters", "Change"),
-            *("Checkpoint MB", "Change", "ONNX MB", "Change"),
+            "Heads",
+            *(["Neurons"] if neurons else []),
+            *("Multiply-adds", "Parameters", "Checkpoint MB", "ONNX MB"),
         ),
         # Other engines run the same files, or further ones.
-        rows=tuple(row(x) for x in facts.models(report) if x.engine == ONNXRUNTIME),
+        rows=tuple(row(x) for x in facts.models(report) if x.in_default_engine),
+        title="Size",
     )
-
-
-def _title(kind: str) -> str:
-    return facts.kind_label(kind).capitalize()
 
 
 def kept(model: Variant, which: str) -> str:
@@ -67,8 +57,8 @@ def macs(model: Variant) -> str:
     return numbers.percent(model.macs_share, 1, 1)
 
 
-def layers(report: Report) -> ReportTable:
-    """Which heads every layer of every variant keeps, and how many neurons."""
+def units(report: Report) -> ReportTable:
+    """Which heads every sublayer of every variant keeps, and how many neurons; sums per kind."""
 
     def cell(variant: Variant, name: str) -> str:
         if name not in variant.kept:
@@ -77,14 +67,24 @@ def layers(report: Report) -> ReportTable:
         listed = " ".join(str(head) for head in sorted(heads)) or "none"
         return f"{len(heads)}/{variant.heads[name]}: {listed}"
 
-    names = [name for kind in facts.kinds(report) for name in facts.layers(report.dense, kind)]
+    pruned, rows = facts.pruned(report), []
+    for kind in facts.kinds(report):
+        rows.append((f"All {facts.kind_label(kind)}", *(kept(x, kind) for x in pruned)))
+        for name in facts.layers(report.dense, kind):
+            rows.append((name, *(cell(variant, name) for variant in pruned)))
+    notes = [
+        f"{variant.name} skips {phrases.join(variant.dropped_layers)} (counted from 0), with all "
+        "of their normalizations; the layers behind them have moved up."
+        for variant in pruned
+        if variant.dropped_layers
+    ]
     return ReportTable(
-        key="layers",
-        caption="Heads kept in each layer: how many of how many, and which."
-        + (" Of neurons, how many." if facts.neuron_kinds(report) else ""),
-        columns=(
-            *columns("Layer"),
-            *(Column(variant.name, numeric=False) for variant in facts.pruned(report)),
-        ),
-        rows=tuple((name, *(cell(v, name) for v in facts.pruned(report))) for name in names),
+        key="units",
+        caption="How many units each sublayer keeps, and which heads; one without any adds its "
+        "output bias alone.",
+        columns=columns("Sublayer") + tuple(Column(x.name, numeric=False) for x in pruned),
+        rows=tuple(rows) if pruned else (),
+        title=f"{facts.units_title(report)} kept",
+        notes=tuple(notes),
+        folded=True,
     )

@@ -34,7 +34,8 @@ def _cut(value: Any) -> Any:
     if isinstance(value, str):
         return facts.without_directories(value)
     if isinstance(value, dict):
-        cut = {key: _cut(inner) for key, inner in value.items()}
+        # Sample rows are the user's texts, whatever looks like a path in them.
+        cut = {key: x if key == "samples" else _cut(x) for key, x in value.items()}
         if value.keys() == _SOURCE:
             cut["files"] = [_name(file) for file in value["files"]]
         return cut

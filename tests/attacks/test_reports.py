@@ -39,7 +39,7 @@ def written(report: Any, path: Path) -> Path:
     return path
 
 
-QUALITY = ("variants", 0, "quality", "metrics", "bleu")
+QUALITY = ("variants", 0, "comparisons", 0, "difference")
 SPEED = ("throughput", "rows", 4, "speedup")
 
 

@@ -9,7 +9,7 @@ from compressor.report import facts
 from compressor.report.rule import Rule
 from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.rules import parse_rules
-from compressor.report.schema import Report
+from compressor.report.schema import Report, Sample
 from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.results import (
     Check,
@@ -309,6 +309,9 @@ def hostile_report() -> Report:
     data["calibration"]["files"] = data["test"]["files"] = [HOSTILE]
     data["scoring"]["method"] = data["scoring"]["signature"] = HOSTILE
     data["scoring"]["cost"] = {HOSTILE: 1.0}
+    data["samples"] = [{"texts": [HOSTILE], "reference": HOSTILE}] * 4
+    for model in (data["dense"], *data["variants"]):
+        model["samples"] = [HOSTILE] * 4
     data["hardware"] = data["versions"] = {HOSTILE: HOSTILE}
     for outcome in data["gate"]:
         outcome["rule"] = outcome["variant"] = outcome["message"] = HOSTILE
@@ -350,6 +353,41 @@ def int8_report(p_value: float) -> Report:
     return Report.model_validate(
         report.model_copy(update={"variants": variants, "throughput": timed}).model_dump()
     )
+
+
+def with_dense_int8(report: Report) -> Report:
+    """The report with the dense model in int8: 2.2 to 2.5 times as fast, a quarter as large."""
+    timed = [
+        row.model_copy(
+            update={
+                "variant": "dense-int8", "speedup": 2.3, "speedup_interval": (2.21, 2.48),
+                "sentences_per_second": 2.3 * row.sentences_per_second,
+            }
+        )
+        for row in facts.timings(report, "dense")
+    ]  # fmt: skip
+    (found, *_) = report.variants[0].comparisons
+    worse = {"pruned": 34.1434, "difference": -0.07, "interval": (-0.284, 0.13), "p_value": 0.5}
+    dense = report.dense.model_copy(
+        update={
+            "name": "dense-int8", "base": "dense", "precision": "int8", "default": False,
+            "comparisons": [found.model_copy(update=worse)],
+            "onnx_bytes": report.dense.onnx_bytes // 4,
+        }
+    )  # fmt: skip
+    rows = [*report.throughput.rows, *timed]
+    update = {"throughput": report.throughput.model_copy(update={"rows": rows})}
+    return report.model_copy(update=update | {"variants": [*report.variants, dense]})
+
+
+def with_samples(report: Report) -> Report:
+    """The report with four rows and every model's answers to them."""
+    rows = [Sample(texts=[f"text {n}"], reference=f"right {n}") for n in range(4)]
+    dense, *variants = (
+        model.model_copy(update={"samples": [f"{model.name} says {n}" for n in range(4)]})
+        for model in (report.dense, *report.variants)
+    )
+    return report.model_copy(update={"samples": rows, "dense": dense, "variants": variants})
 
 
 def changed(report: Report, *path: str | int, to: object) -> Report:

@@ -10,11 +10,12 @@ from huggingface_hub import ModelCard
 
 from compressor.errors import InputError
 from compressor.model.card import CardFacts
-from compressor.report import facts
-from compressor.report.markdown import render_markdown
+from compressor.report import facts, page, sentences
+from compressor.report.first_tables import conclusion, samples
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
-from compressor.report.sections import sections
+from compressor.report.tables import tables
+from compressor.report.templates import render_markdown
 from compressor.report.without_paths import without_paths
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
@@ -23,7 +24,9 @@ from tests.helpers.report_samples import (
     changed,
     classifier_report,
     hostile_report,
+    mixed_report,
     translator_report,
+    with_samples,
 )
 from tests.report.test_page import Tree
 
@@ -39,35 +42,49 @@ class Shown:
             for table in root.find("table")
         ]
         self.items = [item.text for item in root.find("li")]
+        self.paragraphs = [paragraph.text for paragraph in root.find("p")]
         self.tags = {element.tag for element in root.walk()}
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_markdown_shows_every_table_cell_and_sentence_literally(make):
     report = make()
-    parsed = Shown(render_markdown(report))
-    shown = set(parsed.items)
-    wanted = []
-    for section in sections(report):
-        assert {" ".join(sentence.split()) for sentence in section.sentences} <= shown
-        for table in section.tables:
-            if table.columns:
-                rows = ([column.title for column in table.columns], *map(list, table.rows))
-                wanted.append(list(rows))
-            else:
-                assert {f"{key}: {text}" for key, text in table.rows} <= shown
+    text = render_markdown(report)
+    parsed, made = Shown(text), [conclusion(report), samples(report), *tables(report).values()]
+    items, wanted = set(parsed.items), []
+    assert {" ".join(line.split()) for line in sentences.warnings(report)} <= items
+    # `find` gives what is folded last.
+    for table in sorted(filter(None, made), key=lambda table: table.folded):
+        assert {" ".join(line.split()) for line in table.notes} <= items
+        if table.columns:
+            wanted.append([[column.title for column in table.columns], *map(list, table.rows)])
+        else:
+            assert {f"{key}: {value}" for key, value in table.rows} <= items
     assert parsed.tables == wanted
-    assert not parsed.tags & {"script", "a", "code", "em", "img"}
+    assert not parsed.tags & {"script", "a", "em", "img"}
+    assert parsed.paragraphs[0].startswith(sentences.conclusion(report))
+
+
+def test_the_conclusion_comes_first_and_details_are_folded():
+    text = render_markdown(with_samples(translator_report()))
+    places = [
+        text.index(part)
+        for part in (
+            "keeps 72 of 144 heads", "| Measured |", "Measured on Example CPU @ 2.5 GHz, 2 cores, "
+            "2 threads, CPUExecutionProvider, 1,000 test rows; 2026-11-21.", "Next: ",
+            "## Sample answers", "## Gate", "## Quality", "<summary>Shapes<", "<summary>Signatures",
+            "<summary>Environment",
+        )
+    ]  # fmt: skip
+    assert places == sorted(places)
+    assert text.count("<details>") == text.count("</details>") == 4
 
 
 @pytest.mark.parametrize("name", ["# heading", "1. item", "- item", "> quote", "a__b__", "+ x"])
 def test_names_that_look_like_markdown_stay_names(name):
     report = changed(classifier_report(), "variants", 0, "name", to=name)
     parsed = Shown(render_markdown(report))
-    assert (
-        f"In {name} layer encoder_self.1 has no heads left: only its output bias is still "
-        "applied." in parsed.items
-    )
+    assert parsed.paragraphs[0].startswith(f"{name} keeps 8 of 16 heads")
     assert not parsed.tags & {"blockquote", "ol", "em"}
 
 
@@ -106,7 +123,7 @@ def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
     card = render_card(translator_report(), "heads-50")
     assert (
         "The header of this card does not say license and language, which the dense model's card "
-        "does not tell; --card-license and --card-language of compress run do."
+        "lacks; set them with --card-license and --card-language of compress run."
         in Shown(card.split("---\n", 2)[2]).items
     )
     card = render_card(translator_report(), "heads-50", CardFacts("mit", language=("en",)))
@@ -125,6 +142,7 @@ def test_card_of_a_local_model_names_no_base_model():
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
     report = translator_report()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "images", lambda report: {})
     Path("customers").mkdir()  # a relative path is known by its directory
     report = report.model_copy(
         update={
@@ -144,7 +162,11 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path
             ],
         }
     )
+    report = with_samples(report)
+    sample = report.samples[0].model_copy(update={"texts": ["what is in /etc/hosts?"]})
+    report = report.model_copy(update={"samples": [sample, *report.samples[1:]]})
     report = without_paths(report, Path("/home/me/my out"))
+    assert report.samples[0] == sample
     assert [v.directory for v in report.variants] == ["heads-75", "heads-50", "heads-25"]
     card = render_card(report, "heads-50")
     assert "# heads-50: en-de with fewer attention heads" in card
@@ -186,11 +208,25 @@ def test_card_is_about_one_variant_and_shows_its_numbers():
     quality, throughput, size = parsed.tables
     assert [row[0] for row in quality[1:]] == ["dense", "heads-50"] * 2
     assert [row[0] for row in throughput[1:]] == ["dense", "heads-50"] * 4
-    assert size[2][:6] == ["heads-50", "fp32", "16/48", "26/48", "30/48", "72/144"]
-    assert "heads-50 does not pay at batch 1." in parsed.items
+    assert throughput[2][-1] == "does not pay"
+    assert size[2][:3] == ["heads-50", "fp32", "72/144"]
+    assert "16 of 48 in encoder self-attention, 26 of 48 in decoder self-attention and 30" in card
     (data,) = [item for item in parsed.items if item.startswith("Quality was measured on")]
     assert "1,000 rows of test.en and test.de" in data
     assert report.test.sha256 in data
+
+
+def test_card_names_the_units_that_were_removed():
+    report = mixed_report()
+    assert "with fewer attention heads and feed-forward neurons\n" in render_card(
+        report, "heads-50"
+    )
+    alone = changed(report, "variants", 1, "kept", to=report.dense.kept)
+    card = render_card(alone, "heads-50")
+    assert "with fewer feed-forward neurons\n" in card
+    assert '"feed-forward-pruning"' in card
+    assert "attention-head-pruning" not in card
+    assert "neuron" not in render_card(translator_report(), "heads-50")
 
 
 def test_card_opens_the_artifact_with_the_runtime_with_the_package_and_without():
@@ -217,5 +253,3 @@ def test_card_of_an_unknown_variant_lists_the_known_ones():
 def test_card_without_test_rows_says_to_test():
     text = render_card(classifier_report(), "half")
     assert "Quality was not measured; test the model on data of your own before using it." in text
-    assert facts.emptied(classifier_report().variants[0]) == ["encoder_self.1"]
-    assert "layer encoder_self.1 has no heads left" in text

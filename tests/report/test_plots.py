@@ -15,10 +15,13 @@ from compressor.report import facts, page, plots
 from compressor.report.schema import Report
 from tests.helpers.report_samples import (
     BATCHES,
+    KINDS,
     changed,
     classifier_report,
     int8_report,
+    mixed_report,
     translator_report,
+    with_timing,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,34 +32,62 @@ def drawn(name: str, report: Report):
         return plots.PLOTS[name].draw(report)
 
 
-def lines(figure) -> list[tuple[list[float], list[float]]]:
-    return [(list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[0].lines]
+def lines(axes) -> list[tuple[list[float], list[float]]]:
+    return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
 
 
-def test_quality_plot_shows_scores_at_the_share_of_heads_kept_with_intervals():
+def test_quality_against_speed_has_a_panel_for_every_batch_size_and_dense_in_the_legend():
+    report = int8_report(0.3)
+    figure = drawn("quality", report)
+    assert [axes.get_title("left") for axes in figure.axes] == [f"batch {n}" for n in BATCHES]
+    for axes, size in zip(figure.axes, BATCHES, strict=True):
+        found = lines(axes)
+        assert ([1], [34.2134]) in found  # dense
+        assert ([0, 1], [34.2134, 34.2134]) in found  # and a line across
+        for variant in report.variants:
+            compared = facts.comparison(variant, "bleu")
+            (row,) = [r for r in facts.timings(report, variant.name) if r.batch_size == size]
+            assert ([row.speedup], [compared.pruned]) in found
+            ends = [compared.dense + end for end in compared.interval]
+            assert ([row.speedup, row.speedup], ends) in found
+            assert (list(row.speedup_interval), [compared.pruned] * 2) in found
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["dense (34.21)", "heads-75", "heads-50", "heads-25", "heads-50-int8"]
+    assert drawn("quality", report.model_copy(update={"throughput": None})) is None
+
+
+def test_one_wide_interval_does_not_squash_the_others_and_is_named():
     report = translator_report()
-    found = lines(drawn("quality", report))
-    assert ([0, 1], [34.2134, 34.2134]) in found  # dense: a line across
-    for share, variant in zip((75.0, 50.0, 25.0), report.variants, strict=True):
-        comparison = facts.comparison(variant, "bleu")
-        assert ([share], [comparison.pruned]) in found
-        ends = [comparison.dense + bound for bound in comparison.interval]
-        assert ([share, share], ends) in found
-    axes = drawn("quality", report).axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("heads kept (%)", "BLEU")
+    before = drawn("quality", report).axes[0].get_xlim()
+    report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.1, 30.0))
+    figure = drawn("quality", report)
+    low, high = figure.axes[0].get_xlim()
+    assert (low, high) == pytest.approx(before, abs=0.4)
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles[1] == "batch 8: busy machine, run again"
+    assert titles[0] == "batch 1"
 
 
-def test_quality_plot_needs_two_compared_variants():
-    data = translator_report().model_dump()
-    data["variants"][0]["comparisons"] = data["variants"][2]["comparisons"] = []
-    assert drawn("quality", Report.model_validate(data)) is None
+@pytest.mark.parametrize(
+    ("values", "reference", "expected"),
+    [
+        ([(2.0, (1.9, 2.1)), (3.0, (2.0, 9.0))], 1.0, (1.0, 5.0)),  # 3 + the points' distance, 2
+        ([(2.0, (1.0, 3.0)), (2.5, (1.5, 3.5))], 2.0, (1.0, 3.5)),  # usual ones are shown whole
+        ([(math.nan, None), (2.0, None)], 1.0, (1.0, 2.0)),
+    ],
+)
+def test_limits_hold_all_points_and_usual_intervals(values, reference, expected):
+    low, high = expected
+    margin = 0.08 * (high - low)
+    found = plots.limits(values, reference)
+    assert found == pytest.approx((low - margin, high + margin))
 
 
 def test_an_interval_beside_its_estimate_is_drawn_as_it_is():
     # A percentile interval need not hold the point estimate.
     place = ("variants", 0, "comparisons", 0, "interval")
-    report = changed(translator_report(), *place, to=(-1.0, -0.5))
-    assert ([75.0, 75.0], [33.2134, 33.7134]) in lines(drawn("quality", report))
+    figure = drawn("quality", changed(translator_report(), *place, to=(-1.0, -0.5)))
+    assert ([0.987, 0.987], [33.2134, 33.7134]) in lines(figure.axes[0])
 
 
 def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():
@@ -66,8 +97,8 @@ def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():
         (list(BATCHES), [row.sentences_per_second for row in facts.timings(report, model.name)])
         for model in facts.models(report)
     ]
-    assert lines(figure) == expected
     axes = figure.axes[0]
+    assert lines(axes) == expected
     assert axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "8", "32", "64"]
     assert axes.get_ylim()[0] == 0
@@ -78,14 +109,45 @@ def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():
     assert len({line.get_marker() for line in axes.lines}) == 4
 
 
-def test_speedup_plot_shows_ratio_interval_and_multiply_adds():
-    report = translator_report()
-    heights = [ys for _, ys in lines(drawn("speedup", report))]
+def marked(axes) -> set[tuple[int, int, str, str]]:
+    """Head, layer, marker and color of every point."""
+    return {
+        (*point, line.get_marker(), line.get_color())
+        for line in axes.lines
+        for point in zip(*line.get_data(), strict=True)
+    }
+
+
+def test_units_are_squares_crosses_and_bars_for_every_model_and_kind():
+    report = mixed_report()
+    figure = drawn("units", report)
+    panels = iter(figure.axes)
     for variant in report.variants:
-        rows = facts.timings(report, variant.name)
-        assert [row.speedup for row in rows] in heights
-        assert [row.macs_ratio for row in rows] in heights
-        assert all(list(row.speedup_interval) in heights for row in rows)
+        for kind in ("encoder_self", "decoder_self", "cross"):
+            marks = {mark[:3] for mark in marked(next(panels))}
+            assert marks == {
+                (head, layer, "s" if head in variant.kept[f"{kind}.{layer}"] else "x")
+                for layer in range(6)
+                for head in range(8)
+            }
+        for kind in ("encoder_ffn", "decoder_ffn"):
+            widths = [bar.get_width() for bar in next(panels).patches]
+            assert widths == [64] * 6 + [variant.kept_neurons[f"{kind}.{n}"] for n in range(6)]
+
+
+def test_heads_kept_are_colored_by_fifths_of_the_scores():
+    report = translator_report()
+    values = report.scoring.values
+    ordered = sorted(score for scores in values.values() for score in scores)
+    for axes, kind in zip(drawn("units", report).axes, KINDS, strict=False):
+        for head, layer, marker, color in marked(axes):
+            if marker == "s":
+                # 144 distinct scores: the fifth a score is in, by its place among all.
+                fifth = 5 * ordered.index(values[f"{kind}.{layer}"][head]) // 144
+                assert color == plots.SHADES[fifth]
+    unscored = changed(report, "scoring", to=None)
+    colors = {color for *_, color in marked(drawn("units", unscored).axes[0])}
+    assert colors == {plots.DENSE, plots.FAINT}
 
 
 def test_plots_bear_names_and_numbers_of_every_kind():
@@ -129,50 +191,24 @@ def test_plots_are_light_and_dark_and_their_texts_can_be_read():
         assert high / low > 4.5
 
 
-def test_the_first_plot_is_quality_against_measured_speed_of_all_builds():
-    report = int8_report(0.3)
-    assert next(iter(plots.PLOTS)) == "tradeoff"
-    figure = drawn("tradeoff", report)
-    for axes, size in zip(figure.axes, (1, 64), strict=True):
-        found = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
-        assert ([1], [34.2134]) in found
-        for variant in report.variants:
-            compared = facts.comparison(variant, "bleu")
-            (row,) = [r for r in facts.timings(report, variant.name) if r.batch_size == size]
-            assert ([row.speedup], [compared.pruned]) in found
-            ends = [compared.dense + end for end in compared.interval]
-            assert ([row.speedup, row.speedup], ends) in found
-            assert (list(row.speedup_interval), [compared.pruned] * 2) in found
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["heads-75", "heads-50", "heads-25", "heads-50-int8", "dense (34.21)"]
-    untimed = report.model_copy(update={"throughput": None})
-    assert drawn("tradeoff", untimed) is None
-
-
 def test_save_plots_writes_png_and_svg_files(tmp_path):
     paths = plots.save_plots(translator_report(), tmp_path / "plots")
-    assert [path.name for path in paths] == [
-        *("tradeoff.png", "tradeoff.svg"),
-        *("quality.png", "quality.svg"),
-        *("throughput.png", "throughput.svg"),
-        *("speedup.png", "speedup.svg"),
-    ]
+    names = ("quality", "throughput", "units")
+    assert [path.name for path in paths] == [f"{n}{end}" for n in names for end in (".png", ".svg")]
     for path in paths:
         if path.suffix == ".png":
             header = path.read_bytes()[:24]
             assert header[:8] == b"\x89PNG\r\n\x1a\n"
-            panels = 2 if path.stem == "tradeoff" else 1
             width = struct.unpack(">I", header[16:20])[0]
-            assert width == 1040 * panels  # 5.2 inches at 200 dpi
+            assert width == (1040 if path.stem == "throughput" else 2080)  # inches at 200 dpi
         else:
             texts = [element.text for element in ElementTree.parse(path).iter(f"{SVG}text")]
             assert "heads-25" in texts
-    again = plots.save_plots(translator_report(), tmp_path / "again")
-    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
 
 
-def test_save_plots_writes_nothing_for_a_report_without_measurements(tmp_path):
-    assert plots.save_plots(classifier_report(), tmp_path) == []
+def test_save_plots_writes_nothing_for_a_report_without_models(tmp_path):
+    report = classifier_report().model_copy(update={"variants": []})
+    assert plots.save_plots(report, tmp_path) == []
 
 
 def test_the_users_matplotlib_configuration_has_no_say():

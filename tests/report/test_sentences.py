@@ -1,55 +1,76 @@
-"""What the report's sentences and its verdict say, and when."""
+"""The conclusion, its warnings and the next step: what they say, and when."""
 
 from __future__ import annotations
 
 import math
+import shlex
 
 import pytest
 
 from compressor.report import facts, render, sentences
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
+from compressor.request.recipe import build_recipe
 from compressor.results import Outcome
-from tests.helpers.report_samples import classifier_report, translator_report, with_timing
+from tests.helpers.report_samples import (
+    MAKERS,
+    changed,
+    classifier_report,
+    int8_report,
+    mixed_report,
+    translator_report,
+    with_dense_int8,
+    with_timing,
+)
 
 
-def test_pruning_that_does_not_pay_is_said_for_every_such_batch_size():
-    data = translator_report().model_dump()
-    data["variants"] = [v for v in data["variants"] if v["name"] == "heads-50"]
-    rows = data["throughput"]["rows"]
-    data["throughput"]["rows"] = [r for r in rows if r["variant"] in ("dense", "heads-50")]
-    report = Report.model_validate(data)
-    report = with_timing(report, "heads-50", 8, speedup=0.95, speedup_interval=(0.93, 0.97))
-    report = with_timing(report, "heads-50", 64, speedup=math.nan, speedup_interval=None)
-    assert sentences.speed_sentences(report) == [
-        "heads-50 does not pay at batch 1.",
-        "heads-50 is slower than dense at batch 8.",
-        "heads-50 pays at batch 32.",
-        "heads-50 has no usable speed-up at batch 64.",
-    ]
+def one_model(report: Report) -> Report:
+    """The report of heads-50 and its builds alone."""
+    variants = [v for v in report.variants if v.family == "heads-50"]
+    return report.model_copy(update={"variants": variants, "gate": []})
 
 
-def test_models_of_which_the_same_is_true_share_a_sentence():
-    report = translator_report()
-    assert sentences.quality_sentences(report) == [
-        "Significantly worse than dense in BLEU and chrF: heads-25.",
-        "Not shown to differ from dense (the intervals say how much may be lost) in BLEU and chrF: "
-        "heads-75 and heads-50.",
-    ]
-    assert sentences.speed_sentences(report) == [
-        "heads-75 does not pay at batch 1 and 8.",
-        "heads-75 pays at batch 32 and 64.",
-        "heads-50 does not pay at batch 1.",
-        "heads-50 pays at batch 8, 32 and 64.",
-        "heads-25 pays at batch 1, 8, 32 and 64.",
-    ]
+def test_speed_size_and_quality_with_what_the_intervals_allow():
+    report = one_model(translator_report())
+    for batch in (1, 8, 32):
+        gain = {"speedup": 2.6, "speedup_interval": (2.51, 2.94)}
+        report = with_timing(report, "heads-50", batch, **gain)
+    report = with_timing(report, "heads-50", 64, speedup=3.1, speedup_interval=(3.06, 3.58))
+    smaller = report.dense.onnx_bytes / report.variants[0].onnx_bytes
+    start = (
+        f"heads-50 keeps 72 of 144 heads (50%): 2.5 to 3.6 times as fast and {smaller:.1f} times "
+        "smaller for -0.31 BLEU [-0.62, +0.01]; dense int8 alone "
+    )
+    assert sentences.conclusion(report) == f"{start}was not measured."
+    assert sentences.conclusion(with_dense_int8(report)) == (
+        f"{start}is 2.2 to 2.5 times as fast and 4.0 times smaller for -0.07 BLEU [-0.28, +0.13]."
+    )
+
+
+def test_an_interval_that_reaches_below_one_is_no_gain():
+    report = one_model(translator_report())
+    wide = {"speedup": 8.2, "speedup_interval": (0.94, 17.3)}
+    for batch in (1, 8, 32, 64):
+        report = with_timing(report, "heads-50", batch, **wide)
+    said = sentences.conclusion(report)
+    assert ": with no measurable gain in speed at batch 1 (8.20 [0.94, 17.30]), 8 (8.20" in said
+    assert "times as fast" not in said
+    small = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(1.02, 1.06))
+    assert ": 1.02 to 1.06 times as fast at batch 8, with no" in sentences.conclusion(small)
+    report = with_timing(report, "heads-50", 8, speedup=1.5, speedup_interval=(1.5, 1.5))
+    report = with_timing(report, "heads-50", 32, speedup=math.nan, speedup_interval=None)
+    report = with_timing(report, "heads-50", 64, speedup=0.9, speedup_interval=(0.8, 0.95))
+    assert (
+        ": 1.5 times as fast at batch 8, with no measurable gain in speed at batch 1 (8.20 [0.94, "
+        "17.30]), slower at batch 64 (0.90 [0.80, 0.95]), without a usable speed-up at batch 32 "
+        "(NaN) and " in sentences.conclusion(report)
+    )
 
 
 @pytest.mark.parametrize(
     ("speedup", "interval", "pays"),
     [
         (1.05, (1.01, 1.09), True),
-        (1.05, (1.0, 1.1), False),
         (1.05, (1.0049, 1.1), False),  # is written [1.00, 1.10]
         (1.05, None, True),
         (0.99, None, False),
@@ -63,6 +84,31 @@ def test_pays_only_if_the_written_interval_is_above_one(speedup, interval, pays)
     assert facts.pays(facts.timings(report, "heads-50")[0]) is pays
 
 
+@pytest.mark.parametrize("make", MAKERS)
+def test_no_text_calls_a_loss_insignificant_without_its_interval(make):
+    for name in ("markdown", "summary"):
+        assert "without significant" not in render(make(), name)
+
+
+def test_neurons_are_counted_where_some_were_removed():
+    # Of 144 heads and 768 neurons, as drawn in the sample.
+    said = sentences.conclusion(one_model(mixed_report()))
+    kept = "72 of 144 heads (50%) and 416 of 768 neurons (54%), 52% of the multiply-adds"
+    assert said.startswith(f"heads-50 keeps {kept}: ")
+    report = mixed_report()
+    same = changed(report, "variants", 1, "kept", to=report.dense.kept)
+    assert "keeps all 144 heads and 416 of" in sentences.conclusion(one_model(same))
+
+
+def test_what_was_not_measured_is_said():
+    report = classifier_report()
+    assert sentences.verdict(report) == (
+        "half keeps 8 of 16 heads (50%); quality not measured; speed not measured."
+    )
+    empty = report.model_copy(update={"variants": []})
+    assert sentences.verdict(empty) == "The report holds no pruned variant."
+
+
 def test_judgment_follows_p_value_interval_and_sign():
     report = translator_report()
     found = {v.name: facts.judge(facts.comparison(v, "bleu")) for v in report.variants}
@@ -71,57 +117,111 @@ def test_judgment_follows_p_value_interval_and_sign():
     better = comparison.model_copy(update={"difference": 0.5, "interval": (0.1, 0.9)})
     touching = comparison.model_copy(update={"interval": (-0.9, 0.0)})
     unknown = comparison.model_copy(update={"p_value": math.nan})
-    assert facts.judge(better) == "better"
-    assert facts.judge(touching) == "same"
-    assert facts.judge(unknown) == "unknown"
-    assert facts.judge(None) == "unknown"
+    judged = [facts.judge(x) for x in (better, touching, unknown, None)]
+    assert judged == ["better", "same", "unknown", "unknown"]
 
 
-def test_headline_is_the_smallest_without_loss_that_meets_the_gate():
+def test_the_smallest_without_loss_that_meets_the_gate_leads():
     report = translator_report().model_copy(update={"gate": []})
     assert facts.headline(report).name == "heads-50"
-    verdict = sentences.verdict(report)
-    assert (
-        "heads-50, the smallest that is not significantly worse than dense, keeps 72 of" in verdict
-    )
+    lead = "heads-50, the smallest that is not significantly worse than dense, keeps 72 of"
+    assert lead in sentences.verdict(report)
     rule = "min-speedup 2"
     failed = Outcome(rule=rule, variant="heads-50", met=False, message="", verdict="failed")
     gated = report.model_copy(update={"gate": [failed]})
     assert facts.headline(gated).name == "heads-75"
     assert "not significantly worse than dense and meets the gate" in sentences.verdict(gated)
     assert sentences.verdict(gated).endswith("The gate check is not met.")
+    # By multiply-adds where neurons were removed: heads-75 keeps more heads, but no neurons.
+    first, second, _ = mixed_report().variants
+    small = first.model_copy(update={"macs_share": 0.4})
+    assert facts.headline(report.model_copy(update={"variants": [small, second]})) == small
 
 
-def test_when_every_variant_is_worse_the_verdict_says_so_and_leads_with_the_mildest():
+def test_when_every_variant_is_worse_the_mildest_leads():
     data = translator_report().model_dump()
     for variant in data["variants"]:
         variant["comparisons"][0] |= {"p_value": 0.001, "interval": (-0.9, -0.1)}
-    report = Report.model_validate(data)
-    assert sentences.verdict(report).startswith(
+    assert sentences.verdict(Report.model_validate(data)).startswith(
         "All 3 variants are significantly worse than dense; the mildest, heads-75, keeps 108 of"
     )
-
-
-def test_what_was_not_measured_is_said():
-    report = classifier_report()
-    (quality,) = sentences.quality_sentences(report)
-    assert quality == "Quality was not measured: the run had no test rows."
-    assert sentences.speed_sentences(report) == ["Throughput was not measured."]
-    assert sentences.emptied_sentences(report) == [
-        "In half layer encoder_self.1 has no heads left: only its output bias is still applied."
-    ]
-    assert sentences.verdict(report) == (
-        "half keeps 8 of 16 heads (50%); quality not measured; speed not measured."
-    )
-    empty = report.model_copy(update={"variants": []})
-    assert sentences.verdict(empty) == "The report holds no pruned variant."
 
 
 def test_rows_both_calibrated_and_tested_on_are_said_wherever_the_result_is():
     report = translator_report()
     assert "calibration rows too" not in render_card(report, "heads-50")
     report = report.model_copy(update={"shared_rows": 30})
-    texts = [render(report, "markdown"), render(report, "html"), render_card(report, "heads-50")]
+    texts = [render(report, "markdown"), render_card(report, "heads-50")]
     assert all("30 of 1,000 test rows are calibration rows too" in text for text in texts)
-    one = sentences.verdict(report.model_copy(update={"shared_rows": 1}))
-    assert "1 of 1,000 test rows is a calibration row too" in one
+
+
+def test_wide_intervals_ask_for_another_run():
+    report = translator_report()
+    assert "busy machine" not in sentences.verdict(report)
+    # 0.2 of 1.04 is less than a fifth, 0.22 is more.
+    for high, wide in ((1.18, False), (1.2, True)):
+        report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.98, high))
+        said = "The intervals of 1 of 12 speed-ups are wider than a fifth: measured on a busy"
+        assert (said in sentences.verdict(report)) is wide
+
+
+def next_of(report: Report) -> tuple[str, str]:
+    return sentences.recommendation(report)
+
+
+def test_the_next_step_follows_from_what_is_missing():
+    report = classifier_report()
+    assert next_of(report)[1] == "compress run -c recipe.yaml -o NEW --test FILE"
+    fine = one_model(translator_report())
+    untimed = fine.model_copy(update={"throughput": None})
+    assert next_of(untimed)[1] == "compress run -c recipe.yaml -o NEW --bench"
+    assert next_of(fine)[1] == (
+        "compress gate report.json --max-metric-drop bleu=1 --min-speedup 1.2@64"
+    )
+    passed = Outcome(rule="r", variant="heads-50", met=True, message="", verdict="passed")
+    met = fine.model_copy(update={"gate": [passed]})
+    assert next_of(met) == ("It meets the gate: use it.", "compress predict out/heads-50 FILE")
+    assert next_of(report.model_copy(update={"variants": []})) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict", "words"),
+    [
+        ("max-metric-drop bleu=1", "failed", ["train it", "--distill-text FILE"]),
+        ("min-speedup 2", "failed", ["remove more", "--macs 0.63"]),
+        ("min-speedup 2", "inconclusive", ["measure longer", "--bench-seconds 10"]),
+        ("max-metric-drop bleu=1", "inconclusive", ["take more", "--test FILE"]),
+    ],
+)
+def test_what_the_gate_is_not_met_by_says_which_way_to_go(rule, verdict, words):
+    report = one_model(translator_report())  # 72 of 144 heads: 0.833 of the multiply-adds
+    outcome = Outcome(rule=rule, variant="heads-50", met=False, message="", verdict=verdict)
+    said = " ".join(next_of(report.model_copy(update={"gate": [outcome]})))
+    assert all(word in said for word in words)
+
+
+def test_a_loss_is_to_be_trained_away_unless_it_was():
+    report = translator_report()
+    lossy = report.model_copy(update={"variants": report.variants[2:]})
+    said, command = next_of(lossy)
+    assert said.startswith("It loses quality: train it")
+    _, _, *words = shlex.split(command)
+    assert words == [
+        *("-c", "recipe.yaml", "-o", "NEW"),
+        *("--recover", "reconstruct+distill", "--distill-text", "FILE"),
+    ]
+    options = {"--model": "m", "--recover": "reconstruct+distill", "--distill-text": "FILE"}
+    assert len(build_recipe(options | {"--calibration": "c.tsv", "--macs": "0.5"}).recovery) == 2
+    trained = changed(lossy, "variants", 0, "recovery", to="reconstruct: …; distill: 3 epochs")
+    assert "though it was trained" in next_of(trained)[0]
+    # What meets the gate may lose something.
+    passed = Outcome(rule="r", variant="heads-25", met=True, message="", verdict="passed")
+    assert "use it" in next_of(lossy.model_copy(update={"gate": [passed]}))[0]
+
+
+def test_what_dense_int8_alone_does_as_well_is_not_recommended():
+    report = with_dense_int8(one_model(translator_report()))
+    said, command = next_of(report)
+    assert said.startswith("It is not shown to be faster than dense int8 alone")
+    assert command == "compress export -m MODEL --precision fp32,int8 -o NEW"
+    assert "dense" not in next_of(one_model(int8_report(0.3)))[0]
