@@ -101,7 +101,7 @@ def _figure(layers: Layers, label: str) -> Figure:
                     dots.append((test["head"], row))
         image = panels[kind].imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal")
         if dots:
-            panels[kind].scatter(*zip(*dots, strict=True), s=9, color=INK)
+            panels[kind].scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
     # The last panel stands for all, since they have one range of values.
     figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
     return figure
