@@ -11,6 +11,7 @@ import pytest
 from benchmarks import readme
 from benchmarks.errors import page as errors_page
 from benchmarks.options import page as options_page
+from compressor.request.recipe import make_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES_WITH_TABLES = [ROOT / page for page in (*readme.PAGES, "README.md", "docs/engines.md")]
@@ -60,6 +61,16 @@ def test_every_page_is_in_the_index():
         Path(link).name for link in re.findall(r"\]\(([\w-]+\.md)\)", index.read_text("utf-8"))
     }
     assert linked == {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+
+
+def test_the_recipe_on_its_page_is_read(tmp_path: Path):
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(shown, encoding="utf-8")
+    options = make_recipe(file).options()
+    assert options["macs"] == [0.5]
+    assert options["distill_text"] == "texts.txt"
 
 
 @cache
