@@ -37,7 +37,12 @@ CURVES: list[tuple[str, str, str, dict[str, Any]]] = [
 ]  # fmt: skip
 # Kind of model -> its reports, what was measured, what it learned from, and the metric's name.
 KINDS = {
-    "Classifier": ("classifier", "MiniLM-L6 on CLINC150", "15,000 unlabeled texts", "accuracy"),
+    "Classifier": (
+        "classifier",
+        "MiniLM-L6 on CLINC150",
+        "15,000 unlabeled texts",
+        "points of accuracy",
+    ),
     "Translator": ("translator", "ours, 12.6 M weights", "130,000 unlabeled sentences", "BLEU"),
 }
 ENCODER = ("Sentence encoder", "MiniLM-L6 on three sets of pairs", "20,000 unlabeled texts")
@@ -52,7 +57,7 @@ ENGINES = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ctranslate2": 
 def table() -> str:
     """Markdown: what is gained over the fastest dense build, where, and for what."""
     classifier, translator = (_line(kind, *parts) for kind, parts in KINDS.items())
-    titles = ["model", "removed", "times the fastest dense build", "measured on", "learned from"]
+    titles = ["model", "removed", "times the fastest dense build", "measured on", "distilled on"]
     rows = [classifier, _encoder_line(), translator]
     return markdown_table([*titles, "quality, difference [95 %]"], "l", rows)
 
@@ -154,8 +159,8 @@ def draw(path: Path = FIGURE) -> None:
             points = [point for point in _curve(name, recovery, batch) if point[1] > -SHOWN]
             axes.plot([x for x, *_ in points], [y for _, y, _ in points], label=label, **look)
             beside = look.get("linestyle") == "--"  # a steep line, which labels above would hide
-            place, side = ((9, -4), "left") if beside else ((0, 8), "center")
-            for x, y, text in points:
+            for number, (x, y, text) in enumerate(points):
+                place, side = ((9, -4), "left") if beside and number else ((0, 8), "center")
                 axes.annotate(text, (x, y), place, textcoords="offset points", ha=side, fontsize=9)
         axes.set_xlabel(f"times as fast as the fastest dense build of any engine, batch {batch}")
         axes.set_ylabel("points of accuracy or BLEU, against dense")
