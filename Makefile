@@ -1,9 +1,10 @@
 # From nothing but Python >= 3.11, make and a package index:
-#   make demo   installs into .venv and compresses the bundled translator; report in demo-out/
+#   make demo   installs into .venv and compresses the two bundled models; reports in demo-out/
 #   make test   installs the test extras too and runs the whole suite
 #   make quick  the tests that are not marked slow, in about two minutes on two cores
 #   make attack  kills, damage and strange input, before every release; at most 20 minutes on two cores
 #   make test-optimum  exports opened by optimum-onnx and sentence-transformers, in .venv-optimum
+#   make docs   the documentation as a site, in site/
 #   make test-node  the example in examples/node; needs node and npm
 
 PYTHON ?= python3
@@ -12,10 +13,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick attack test-optimum test-node lint
+.PHONY: demo docs test quick attack test-optimum test-node lint
 
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m mkdocs build --strict
 
 # mypy needs one process, and the tests wait for each other at their end: both at once.
 test: $(VENV)/.installed-test
@@ -56,6 +60,10 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[docs]'
 	touch $@ $(VENV)/.installed
 
 # optimum needs transformers 4. PyTorch and all else come from $(VENV), which is on its path; what pip

@@ -120,7 +120,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             continue  # the dense model once more
         mean = f"{sum(scores) / len(scores):.1f}"
         lines.append([f"{macs:.0%}", precision, repair, mean, *cells])
-    titles = ["multiply-adds", "precision", "repair", "mean"]
+    titles = ["multiply-adds", "precision", "recovery", "mean"]
     titles += [f"{Path(test).parent.name}/{Path(test).stem}" for test in TESTS]
     return markdown_table(titles, "rllr", lines) + "\n"
 

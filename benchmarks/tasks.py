@@ -90,7 +90,7 @@ def table(rows: list[dict[str, Any]], task: str) -> str:
     for row in mine:
         cells = [changed(row["metrics"][x], row["differences"].get(x)) for x in metrics]
         lines.append([f"{row['macs']:.0%}", row["precision"], row["repair"], *cells])
-    titles = ["multiply-adds", "precision", "repair", *(metric_style(m).label for m in metrics)]
+    titles = ["multiply-adds", "precision", "recovery", *(metric_style(m).label for m in metrics)]
     return markdown_table(titles, "rllr", lines) + "\n"
 
 

@@ -142,7 +142,7 @@ def table(reports: Sequence[Report], name: str) -> str:
                 *(f"{gain(report, variant.name, batch):.2f}" for batch in BATCHES),
                 f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
-    titles = ["repair", "build", metric, "difference [95 %]"]
+    titles = ["recovery", "build", metric, "difference [95 %]"]
     titles += [*(f"{batch} (multiply-adds)" for batch in batches)]
     titles += [*(f"over the fastest dense, {batch}" for batch in batches), "ONNX, MB"]
     best = [
@@ -156,7 +156,7 @@ def table(reports: Sequence[Report], name: str) -> str:
         f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} "
         f"thread{'s' * (first.throughput.threads != 1)}, {first.hardware.get('cpu', '')}. "
         "Times as fast as dense fp32, and as the fastest dense build of any engine, timed in turns "
-        "with them; in brackets the ratio of multiply-adds; a run for each repair."
+        "with them; in brackets the ratio of multiply-adds; a run for each recovery."
     )
     tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "llr", best))
     return "\n\n".join([about, *tables]) + "\n"

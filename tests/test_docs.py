@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import readme
+from benchmarks.errors import page as errors_page
 from benchmarks.options import page as options_page
+from compressor.request.recipe import make_recipe
 
 ROOT = Path(__file__).parent.parent
-PAGES_WITH_TABLES = [ROOT / page for page in (*readme.PAGES, "README.md")]
+PAGES_WITH_TABLES = [ROOT / page for page in (*readme.PAGES, "README.md", "docs/engines.md")]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")])
 
 
@@ -42,6 +44,11 @@ def test_the_page_of_options_is_what_the_program_has():
     assert written == options_page(), "run python -m benchmarks.options"
 
 
+def test_the_page_of_errors_is_what_the_sources_have():
+    written = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert written == errors_page(), "run python -m benchmarks.errors"
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_TABLES, ids=lambda page: page.name)
 def test_tables_are_those_that_were_measured(page: Path):
     written = page.read_text(encoding="utf-8")
@@ -50,8 +57,20 @@ def test_tables_are_those_that_were_measured(page: Path):
 
 def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "README.md"
-    linked = {Path(link).name for link in re.findall(r"\]\((\w+\.md)\)", index.read_text("utf-8"))}
+    linked = {
+        Path(link).name for link in re.findall(r"\]\(([\w-]+\.md)\)", index.read_text("utf-8"))
+    }
     assert linked == {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+
+
+def test_the_recipe_on_its_page_is_read(tmp_path: Path):
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(shown, encoding="utf-8")
+    options = make_recipe(file).options()
+    assert options["macs"] == [0.5]
+    assert options["distill_text"] == "texts.txt"
 
 
 @cache

@@ -53,7 +53,7 @@ def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
         "reaches it.",
         "",
         markdown_table(
-            ["repair", "method", *(f"{kept} %" for kept in shares)],
+            ["recovery", "method", *(f"{kept} %" for kept in shares)],
             "llr",
             (
                 [repair, method, *(_cell(cells.get(kept, []), best[kept]) for kept in shares)]
@@ -89,7 +89,7 @@ def summary(rows: Sequence[Row], name: str) -> str:
     """A short form of `table`, for docs/results.md."""
     found = lines(rows)
     chosen = [line for line in SUMMARY if line in found]
-    titles = [f"heads of the {name} chosen by", "repair"]
+    titles = [f"heads of the {name} chosen by", "recovery"]
     titles += [f"{kept} % kept" for kept in SUMMARY_SHARES]
     rest = []
     for line in chosen:

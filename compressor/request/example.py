@@ -1,7 +1,7 @@
-"""The bundled example: a small English-German translator and the project's own sentences for it.
+"""The bundled examples: a small English-German translator and an intent classifier, with rows.
 
 Small enough to ship inside the package, so that every command can be tried without a download.
-`LICENSE.txt` beside this file states where the model and the sentences come from.
+`LICENSE.txt` beside them states where the models and the rows come from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compressor.errors import EnvironmentProblem
 
 
 def directory() -> Path:
-    """The directory of the example's files.
+    """The directory of the examples' files.
 
     Raises:
         EnvironmentProblem: the package is imported from a zip file, where no directory exists.
@@ -41,3 +41,9 @@ def calibration() -> Path:
 def test() -> Path:
     """Sentence pairs for measuring quality, disjoint from `calibration()`."""
     return directory() / "test.tsv"
+
+
+def help_desk() -> tuple[Path, Path, Path]:
+    """The bundled intent classifier, its calibration and its test rows (TSV: `text`, `label`)."""
+    name = directory() / "help-desk"
+    return name, directory() / "help-desk-calibration.tsv", directory() / "help-desk-test.tsv"

@@ -19,7 +19,7 @@ class EncoderRuntime(Runtime[Described]):
     """An exported encoder with a head; arguments and errors are those of `Runtime`."""
 
     kind = "encoder"
-    # docs/serving.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
+    # docs/tuning.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
     # GPU runs more rows at once, and 4096 are 32 rows of 128 tokens.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
 

@@ -48,7 +48,7 @@ class Runtime(ABC, Generic[Described]):
         threads: threads within an operation; None leaves the choice to the engine, and is 1 with
             several workers.
         workers: batches that are computed at the same time, by one copy of the weights. Small
-            models gain more from them than from threads (docs/serving.md, "Workers").
+            models gain more from them than from threads (docs/tuning.md, "Workers").
         verify: check the files against `manifest.json` first, about 3 s for each gigabyte; warn
             where there is none.
         engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
@@ -57,7 +57,7 @@ class Runtime(ABC, Generic[Described]):
         cache: directory where an engine that compiles models keeps them, outside of the artifact;
             None: they are compiled whenever they are opened.
         cuda_graphs: on CUDA, run small batches as captured CUDA graphs, where the graphs are made
-            for that (docs/serving.md, "On a GPU"); answers are the same without.
+            for that (docs/gpu-guide.md); answers are the same without.
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.

@@ -58,7 +58,7 @@ def choose_engine(
     """As `engine_for`; `auto` is the engine that the artifact records as the fastest.
 
     It was measured when the artifact was made, on the CPU, with the same precision: see
-    docs/serving.md, "Engines". Without a record, and on CUDA, it is onnxruntime.
+    docs/engines.md. Without a record, and on CUDA, it is onnxruntime.
 
     Args:
         precision: that was asked for; None: the artifact's default one.
