@@ -74,7 +74,7 @@ def plot_style(hash_salt: str) -> Iterator[None]:
 
 def _looks(report: Report) -> dict[str, dict[str, Any]]:
     """How each model is drawn in every plot; builds of a model differ in how it is filled."""
-    looks = {}
+    looks: dict[str, dict[str, Any]] = {}
     for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
         color, marker = DENSE, _DENSE_MARKER
         if first is not report.dense:
