@@ -24,7 +24,7 @@ ORDER = (
     ("export",),
     ("evaluation", "throughput"),
     ("report",),
-    ("request",),
+    ("request", "steps"),
     ("pipeline",),
     ("study",),
     ("commands",),

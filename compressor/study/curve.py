@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from compressor.budgets.units import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import encode
-from compressor.pipeline.repair import Repair
+from compressor.pipeline.inputs import ModelAndRows, encode
+from compressor.pipeline.recover import recover
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label
 from compressor.study.effects import MeasuredModel, cells, is_significant
@@ -109,10 +109,11 @@ def _point(request: CurveStudy, measured: MeasuredModel, pool: str, mask: Mask) 
     if removed and request.recovery:
         assert inputs.rows.calibration is not None
         examples = encode(inputs.rows.calibration, checkpoint, inputs.task)
-        repair = Repair(
-            request.recovery, checkpoint, examples, inputs.seed, inputs.device, inputs.progress
-        )
-        repaired = repair.run(prune(checkpoint.model, checkpoint.attention, mask), mask)
+        pruned = prune(checkpoint.model, checkpoint.attention, mask)
+        repaired = recover(
+            request.recovery, ModelAndRows(checkpoint, examples), pruned, mask, seed=inputs.seed,
+            device=inputs.device, progress=inputs.progress,
+        )  # fmt: skip
         recovery = repaired.text
         effect = measured.effect(measured.answers(model=repaired.model))
     else:

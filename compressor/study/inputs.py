@@ -17,14 +17,14 @@ from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.pipeline.inputs import (
     DataRows,
-    Fitted,
+    ModelAndRows,
     encode,
     load,
     pick_device,
     read,
     warn_of_shared_rows,
 )
-from compressor.pipeline.score import Scorer
+from compressor.pipeline.score import score
 from compressor.progress import Progress
 from compressor.request.sections import CalibrationData, ModelSection
 from compressor.request.validate import check_options, require_rows
@@ -94,9 +94,11 @@ class StudyInputs:
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else encode(rows, checkpoint, self.task)
-        layers, fitted = checkpoint.attention, Fitted(examples, rows)
-        scorer = Scorer(method, checkpoint, layers, fitted, self.seed, self.device, self.progress)
-        return scorer.score(Mask.full(layers))
+        return score(
+            Mask.full(checkpoint.attention), given=ModelAndRows(checkpoint, examples, rows),
+            method=method, sublayers=checkpoint.attention, seed=self.seed, device=self.device,
+            progress=self.progress,
+        )  # fmt: skip
 
     @contextmanager
     def scoring(
