@@ -219,13 +219,13 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
 
     refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
     with (
-        mock.patch("compressor.pipeline.run.export_model", refused),
+        mock.patch("compressor.pipeline.build.export_model", refused),
         pytest.raises(VerificationError, match="they differ"),
     ):
         export_checkpoint(wanted, out)
     assert out.exists() != is_new
     assert is_new or not list(out.iterdir())
-    with mock.patch("compressor.pipeline.run.export_model", partial(write, then=None)):
+    with mock.patch("compressor.pipeline.build.export_model", partial(write, then=None)):
         export_checkpoint(wanted, out)
     written = sorted(path.name for path in out.rglob("*"))
     assert written == ["manifest.json", "model.onnx", "onnx"]
