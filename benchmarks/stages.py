@@ -19,7 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # Step of a run -> its name in results.
-NAMES = {"score": "scores", "answer": "answers", "export_precision": "precision"}
+NAMES = {
+    "start": "started", "export_dense": "dense", "score": "scores", "choose": "choice",
+    "export_precision": "precision", "answer": "answers", "compare": "comparison",
+    "time_models": "throughput",
+}  # fmt: skip
 _PROCESS = Path("/proc/self")
 
 
