@@ -252,7 +252,7 @@ class RunTrials:
             name = f"{self.artifact.name}-candidate-{cut.position}"
             self.build(name, Choice(cut.mask, scores), directory)
             outputs = answers(directory, self.searched, setup.device, beams, steps.progress)
-            held_out = []
+            held_out: list[str] = []
             # The measured drop is the same for every error of the bound.
             if within(self._compare(self.searched, outputs, cut, drop, 0.5), drop):
                 held_out = answers(directory, self.held_out, setup.device, beams, steps.progress)
