@@ -28,7 +28,7 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import encode
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines

@@ -18,6 +18,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+# Step of a run -> its name in results.
+NAMES = {
+    "start": "started", "export_dense": "dense", "score": "scores", "choose": "choice",
+    "export_precision": "precision", "answer": "answers", "compare": "comparison",
+    "time_models": "throughput",
+}  # fmt: skip
 _PROCESS = Path("/proc/self")
 
 
@@ -26,7 +32,7 @@ class Stage:
     """What a stage took.
 
     Args:
-        name: of its record in the workspace.
+        name: of the step.
         seconds: by the clock.
         cpu_seconds: of all threads, in user and in system mode.
         peak_mib: largest resident memory, files that are mapped included.
@@ -81,20 +87,21 @@ def _field(file: str, name: str) -> str:
 
 def main() -> None:
     from compressor.commands import main as compress
-    from compressor.storage.workspace import Workspace
+    from compressor.steps import Steps
 
     path = Path(sys.argv[1])
-    meter, begin = _Meter(), Workspace.begin
+    meter, begin = _Meter(), Steps.begin
 
-    def measured(self: Workspace, name: str, title: str) -> float:
-        meter.next(name)
-        return begin(self, name, title)
+    def measured(self: Steps, label: str, title: str) -> None:
+        name = label.rpartition("-")[0]
+        meter.next(NAMES.get(name, name))
+        begin(self, label, title)
 
     def write() -> None:
         meter.next("")
         path.write_text(json.dumps([asdict(stage) for stage in meter.found]), encoding="utf-8")
 
-    Workspace.begin = measured  # type: ignore[method-assign]
+    Steps.begin = measured  # type: ignore[method-assign]
     atexit.register(write)
     sys.argv = ["compress", *sys.argv[2:]]
     compress()

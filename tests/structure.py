@@ -24,8 +24,8 @@ BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 LIMITS = {
     "lines in compressor/": 52_100,
     "lines in tests/": 36_500,
-    "rooms at the top": 25,
-    "loose modules at the top": 3,
+    "rooms at the top": 26,
+    "loose modules at the top": 4,
     "`generates` read outside tasks/": 0,
     "isinstance on budgets": 0,
     "class names that stand more than once": 0,

@@ -35,7 +35,7 @@ ORDER = (
     ("export",),
     ("evaluation", "throughput"),
     ("report",),
-    ("request",),
+    ("request", "steps"),
     ("pipeline",),
     ("study",),
     ("commands",),

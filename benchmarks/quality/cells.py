@@ -23,10 +23,10 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import Fitted, encode
+from compressor.pipeline.inputs import ModelAndRows, encode
 from compressor.pipeline.inputs import read as read_rows
-from compressor.pipeline.repair import Repair
-from compressor.pipeline.score import Scorer
+from compressor.pipeline.recover import recover
+from compressor.pipeline.score import score
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
@@ -273,17 +273,22 @@ class Experiment:
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
-        fitted = Fitted(self.examples, self.calibration)
-        sublayers = self._sublayers(cell.prune)
-        scorer = Scorer(method, self.checkpoint, sublayers, fitted, cell.seed, "cpu", self.progress)
-        return scorer.score(mask, model)
+        return score(
+            mask, given=self._given, method=method, sublayers=self._sublayers(cell.prune),
+            seed=cell.seed, device="cpu", progress=self.progress, model=model,
+        )  # fmt: skip
+
+    @property
+    def _given(self) -> ModelAndRows:
+        return ModelAndRows(self.checkpoint, self.examples, self.calibration)
 
     def repair(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> Recovered:
         epochs: dict[str, Any] = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
         steps: list[Any] = [RECOVERIES[name](**epochs.get(name, {})) for name in names]
-        repair = Repair(steps, self.checkpoint, self.examples, seed, "cpu", self.progress)
-        return repair.run(pruned, mask)
+        return recover(
+            steps, self._given, pruned, mask, seed=seed, device="cpu", progress=self.progress
+        )
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:

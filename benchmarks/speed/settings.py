@@ -13,8 +13,7 @@ from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
 from compressor.export import graph_bytes
 from compressor.export.ctranslate2 import STORED
-from compressor.pipeline.run import run
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint, run
 from compressor.progress import Progress
 from compressor.report.schema import load_report
 from compressor.request import example

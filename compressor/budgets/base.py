@@ -9,9 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, Self
-
-from pydantic import TypeAdapter
+from typing import ClassVar, Literal, Protocol, Self
 
 from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import (
@@ -41,37 +39,14 @@ class Choice:
     Args:
         text: how they were found, in words, where scores alone do not tell.
         search: what was measured on the way, for budgets that are measured.
+        weights: SHA-256 of the weights that belong to the mask; empty for the dense model's.
     """
 
     mask: Mask
     scores: Scores
     text: str = ""
     search: Search | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {
-            "kept": self.mask.to_json(),
-            "units": self.mask.totals(),
-            "dropped": sorted(self.mask.dropped),
-            "scores": self.scores.to_json(),
-            "text": self.text,
-            "search": None if self.search is None else self.search.model_dump(mode="json"),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Choice:
-        """Inverse of `to_json`.
-
-        Raises:
-            ValueError, KeyError, TypeError: `data` is something else.
-        """
-        return cls(
-            Mask.from_json(data["kept"], data["units"]).without_layers(data["dropped"]),
-            Scores.from_json(data["scores"]),
-            data["text"],
-            TypeAdapter[Search | None](Search | None).validate_python(data["search"]),
-        )
+    weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,15 +83,6 @@ class Tried:
 
     choice: Choice
     divergence: float
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"choice": self.choice.to_json(), "divergence": self.divergence}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Tried:
-        """Inverse of `to_json`; raises as `Choice.from_json`."""
-        return cls(Choice.from_json(data["choice"]), float(data["divergence"]))
 
 
 class Trials(Protocol):

@@ -14,7 +14,7 @@ def export(request: ExportRequest, output: o.Output) -> int:
     With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open, with
     --layout ctranslate2 one for ctranslate2.Translator.
     """
-    from compressor.pipeline.single_steps import export_checkpoint
+    from compressor.pipeline.run import export_checkpoint
 
     checks = export_checkpoint(request, output, request.layout)
     lines = [f"wrote {output / 'onnx' if request.layout == 'compress' else output}"]

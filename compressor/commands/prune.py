@@ -26,8 +26,8 @@ def prune(
     output: o.Output,
 ) -> int:
     """Remove the least important units, maybe repair, and save the smaller checkpoint."""
+    from compressor.pipeline.run import prune_checkpoint
     from compressor.pipeline.scores_file import read_scores
-    from compressor.pipeline.single_steps import prune_checkpoint
 
     mask, check, repair = prune_checkpoint(request, read_scores(scores), output, console)
     counts = "; ".join(

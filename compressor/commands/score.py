@@ -33,8 +33,8 @@ def score(
     ],
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
+    from compressor.pipeline.run import score_checkpoint
     from compressor.pipeline.scores_file import write_scores
-    from compressor.pipeline.single_steps import score_checkpoint
     from compressor.request.validate import score_requests
     from compressor.study.agreement import compare_scores, comparison_plot, comparison_text
 

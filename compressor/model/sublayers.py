@@ -131,7 +131,7 @@ class Scores:
     values: Mapping[str, tuple[float, ...]]
     method: str
     signature: str
-    cost: Mapping[str, float]
+    cost: Mapping[str, float] = field(compare=False)
     weights: str = ""
 
     def ascending(self) -> list[tuple[str, int]]:

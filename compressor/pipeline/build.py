@@ -1,18 +1,18 @@
-"""Building models: units removed, the rest repaired, saved, exported; every step is checked."""
+"""Saving and exporting models, each checked against the model before, and their facts."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors.torch import load_file, save_file
+
 from compressor import parallel
 from compressor.budgets import Choice
-from compressor.budgets.path import UnitCosts
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
-from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
@@ -24,181 +24,144 @@ from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.stored_weights import weight_files
 from compressor.model.sublayers import Mask, Scores, units_of
-from compressor.model.surgery import prune, verify_surgery
+from compressor.model.surgery import verify_surgery
 from compressor.model.weights import count_parameters
-from compressor.pipeline.choose import chosen_model
-from compressor.pipeline.engines import delivered
-from compressor.pipeline.inputs import Fitted, Probe, TargetTokens
-from compressor.pipeline.repair import Repair
-from compressor.pipeline.stages import DENSE, stage
-from compressor.request.plan import ArtifactPlan
+from compressor.pipeline.engines import DENSE
+from compressor.pipeline.inputs import ModelAndRows, Probe
+from compressor.recovery import Recovered
 from compressor.results import Check, Ranking, Variant
 from compressor.runtime.vocabulary import count_output_tokens
-from compressor.storage.workspace import Workspace
-from compressor.tasks import TASKS
+from compressor.steps import Steps
+from compressor.storage.files import written_at_once
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """A smaller model that was repaired and saved.
+def verify(source: nn.Module, pruned: nn.Module, given: ModelAndRows, mask: Mask) -> Check:
+    """Compare a pruned model with the one that it was cut from, its units masked.
 
-    Args:
-        checkpoint: the dense one's, with the smaller model and the units that it has.
-        checks: pruned equals masked, reloaded equals saved.
-        recovery: what the repair did, in words; empty if nothing.
+    Raises:
+        VerificationError: they differ.
     """
+    checkpoint, inputs = given.checkpoint, given.probe.inputs
+    cut = without_skipped(checkpoint, pruned, mask).model
+    return parallel.on_main(lambda: verify_surgery(source, cut, checkpoint.layers, mask, inputs))
 
-    checkpoint: Checkpoint
-    checks: list[Check]
-    recovery: str
 
-
-def save_pruned(
-    repair: Repair,
-    source: nn.Module,
+def save(
+    dense: Checkpoint,
+    recovered: Recovered,
     choice: Choice,
-    budget: str,
     probe: Probe,
     directory: Path,
-    name: str = "model",
-) -> Pruned:
-    """Remove units, repair what is left, save it; each step is checked against the one before.
+    *,
+    budget: str,
+    seed: int,
+) -> tuple[Checkpoint, Check]:
+    """Save a pruned model; loaded again it is the same, bit for bit.
 
     Args:
-        source: what the units are cut from; not changed.
         budget: in words, for the record beside the weights.
-        name: of the model, see `Repair.run`.
+
+    Returns:
+        The dense checkpoint with the smaller model and the units that it has.
     """
-    checkpoint = repair.checkpoint
-    pruned = prune(source, checkpoint.layers, choice.mask)
-    cut = without_skipped(checkpoint, pruned, choice.mask).model
-    check = parallel.on_main(
-        lambda: verify_surgery(source, cut, checkpoint.layers, choice.mask, probe.inputs)
-    )
-    repaired = repair.run(pruned, choice.mask, name)
     trim_memory()
-    small = without_skipped(checkpoint, repaired.model, choice.mask)
-    round_to(small.model, checkpoint.dtype)  # so that checks are of what is stored
-    record = pruning_facts(checkpoint, choice.mask, choice.scores, budget, repair.seed)
-    record |= {"selection": choice.text, "recovery": repaired.text or "none"}
-    parallel.on_main(lambda: save_checkpoint(checkpoint, small.model, record, directory))
-    reloaded = parallel.on_main(lambda: verify_reload(small, directory, probe))
-    return Pruned(small, [check, reloaded], repaired.text)
+    small = without_skipped(dense, recovered.model, choice.mask)
+    round_to(small.model, dense.dtype)  # so that checks are of what is stored
+    record = pruning_facts(dense, choice.mask, choice.scores, budget, seed)
+    record |= {"selection": choice.text, "recovery": recovered.text or "none"}
+    parallel.on_main(lambda: save_checkpoint(dense, small.model, record, directory))
+    return small, parallel.on_main(lambda: verify_reload(small, directory, probe))
 
 
-@dataclass(frozen=True)
-class Builder:
-    """Makes the artifacts of plans.
+def keep_weights(steps: Steps, artifact: str, model: nn.Module) -> str:
+    """Keep the weights that belong to an artifact's choice of units; their SHA-256."""
+    path = _weights_of(steps, artifact)
 
-    Args:
-        probe: what every build is compared on.
-        tokens: that decoders of pruned models score.
-        engines: to export for, and to compare with.
-    """
+    def write() -> str:
+        # Tied weights share memory, which the file format refuses: every name gets a copy.
+        tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in model.state_dict().items()}
+        with written_at_once(path) as staged:
+            save_file(tensors, staged)
+        return steps.wrote(path)
 
-    workspace: Workspace
-    repair: Repair
-    probe: Probe
-    tokens: TargetTokens
-    costs: UnitCosts
-    engines: Sequence[str] = (ONNXRUNTIME,)
-
-    def build(self, plan: ArtifactPlan, choice: Choice, directory: Path) -> Variant:
-        """Remove units, repair, save, export."""
-        checkpoint, probe, mask = self.repair.checkpoint, self.probe, choice.mask
-        tokens = self.tokens.tokens
-        source = chosen_model(self.workspace, plan, checkpoint)
-        budget = plan.budget.text
-        pruned = save_pruned(self.repair, source, choice, budget, probe, directory, plan.name)
-        small = pruned.checkpoint
-        network = Network(small, small.model, small.mask, tokens)
-        exported = parallel.on_main(
-            lambda: export_model(
-                network, probe.batches, probe.texts, directory, delivered(self.engines), probe.pairs
-            )
-        )
-        share = self.costs.share(mask, None if tokens is None else len(tokens))
-        checks, recovery = [*pruned.checks, *exported], pruned.recovery or "none"
-        built = parallel.on_main(
-            lambda: describe(
-                plan.name, small.model, mask, share, budget, directory, directory, checks,
-                choice.text, recovery,
-            )
-        )  # fmt: skip
-        release(small.model, keep=source)  # whose weights it shares where nothing was removed
-        return _with_scores(built, choice.scores)
+    return parallel.on_main(write)
 
 
-@stage("build")
-def build(workspace: Workspace, plan: ArtifactPlan, choice: Choice, builder: Builder) -> Variant:
-    """The artifact of a plan."""
-    with workspace.making(plan.directory) as making:
-        built = builder.build(plan, choice, making)
-    return built.model_copy(update={"directory": plan.directory.as_posix()})
+def chosen_model(steps: Steps, artifact: str, choice: Choice, checkpoint: Checkpoint) -> nn.Module:
+    """What an artifact's units are cut from: the dense model, or the weights of its choice."""
+    if not choice.weights:
+        return checkpoint.model
+    model = copy.deepcopy(checkpoint.model)
+    model.load_state_dict(load_file(_weights_of(steps, artifact)))
+    return model
 
 
-def _with_scores(model: Variant, scores: Scores) -> Variant:
-    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
-    scoring = Ranking(
-        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
-    )
-    return model.model_copy(update={"scoring": scoring})
+def _weights_of(steps: Steps, artifact: str) -> Path:
+    return steps.state / f"weights-{artifact}.safetensors"
 
 
-@stage("dense")
-def export_dense(
-    workspace: Workspace,
+def export(
     checkpoint: Checkpoint,
+    tokens: list[int] | None,
     probe: Probe,
-    costs: UnitCosts,
     directory: Path,
     engines: Sequence[str],
+) -> list[Check]:
+    """Write float32 graphs, and what engines need beside them, and compare them with PyTorch.
+
+    Args:
+        tokens: that the decoder scores; None for all.
+    """
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
+    return export_model(network, probe.batches, probe.texts, directory, engines, probe.pairs)
+
+
+def export_dense(
+    *, given: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
 ) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
+    checkpoint = given.checkpoint
+    with steps.making(directory) as making:
+        tokens = given.task.graphs.output_tokens(checkpoint)
+        checks = export(checkpoint, tokens, given.probe, making, engines)
     full = Mask.full(checkpoint.layers)
-    with workspace.making(directory) as making:
-        tokens = TASKS[checkpoint.task].graphs.output_tokens(checkpoint)
-        network = Network(checkpoint, checkpoint.model, full, tokens)
-        checks = export_model(network, probe.batches, probe.texts, making, engines, probe.pairs)
     return describe(
-        DENSE, checkpoint.model, full, costs.share(full), "all units", directory,
-        checkpoint.directory, checks,
-    )  # fmt: skip
+        DENSE, checkpoint.model, full, 1.0, "all units", directory, checkpoint.directory, checks
+    )
 
 
-@stage("precision")
 def export_precision(
-    workspace: Workspace,
     model: Variant,
     precision: str,
-    checkpoint: Checkpoint,
-    fitted: Fitted,
-    probe: Probe,
+    *,
+    given: ModelAndRows,
     device: str,
+    steps: Steps,
 ) -> Variant:
     """Write one more precision of an exported model and compare it with the float32 network.
 
     It is compared on the device that is measured on, if that has kernels for the precision.
 
     Args:
-        checkpoint: the dense one.
+        given: the dense model.
     """
-    directory = Path(model.directory)
-    with workspace.making(directory) as making:
+    directory, checkpoint = Path(model.directory), given.checkpoint
+    inputs = given.probe.inputs
+    with steps.making(directory) as making:
         # Before another model is opened: it takes memory.
-        examples = fitted.examples if fitted.calibrated else ()
+        examples = given.examples if given.calibrated else ()
         write_precision(directory, precision, examples, making, device)
     if model.name == DENSE:
-        expected = expect_answers(checkpoint.model.eval(), probe.inputs, directory, precision)
+        expected = expect_answers(checkpoint.model.eval(), inputs, directory, precision)
     else:
         auto_class = checkpoint.entry.auto_class
         opened = open_checkpoint(
             model.directory, task=checkpoint.task, auto_class=auto_class, verify=False
         )
-        expected = expect_answers(opened.model, probe.inputs, directory, precision)
+        expected = expect_answers(opened.model, inputs, directory, precision)
         release(opened.model)
     checks = compare_precision(expected, directory, precision, device, real=True)
     made = {
@@ -211,6 +174,14 @@ def export_precision(
         "checks": checks,
     }
     return model.model_copy(update=made)
+
+
+def ranking(scores: Scores) -> Ranking:
+    """Scores of heads, for the report."""
+    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
+    return Ranking(
+        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
+    )
 
 
 def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:

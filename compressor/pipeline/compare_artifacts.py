@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError
-from compressor.evaluation import compare_rows, require_references, with_tokenizers
+from compressor.evaluation import compare_rows, require_references, score_rows, with_tokenizers
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.pipeline.engines import Build, builds_of, choose_device
-from compressor.pipeline.evaluate import measure
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.request.validate import check_options
@@ -58,34 +57,27 @@ def evaluate_artifacts(
         EnvironmentProblem: the device or an engine is not usable.
     """
     rows, builds, device = _open(directories, request, precisions, engines, progress)
-    settings = request.evaluation
-    several = len(engines) > 1
-    keys = {f"{x.directory} ({x.engine + ', ' if several else ''}{x.precision})": x for x in builds}
-    first, *others = keys
-
-    def answer(name: str) -> list[str]:
-        build = keys[name]
+    settings, outputs = request.evaluation, list[list[str]]()
+    for build in builds:
+        how = f"{build.engine}, {build.precision}" if len(engines) > 1 else build.precision
+        name = f"{build.directory} ({how})"
         progress.message(f"evaluating {name} on {rows.count} rows …")
-        return answers(
-            build.directory, rows, device, settings.num_beams, progress, build.precision,
-            build.engine,
+        outputs.append(
+            answers(
+                build.directory, rows, device, settings.num_beams, progress, build.precision,
+                build.engine,
+            )
         )  # fmt: skip
-
-    def compared(name: str, base: str, outputs: Mapping[str, list[str]]) -> list[Comparison]:
-        return compare_rows(
-            rows, outputs[base], outputs[name], resamples=settings.resamples, seed=request.seed
-        )
-
-    measured = measure(rows, {first: []} | {name: [first] for name in others}, answer, compared)
+    first, resamples, seed = outputs[0], settings.resamples, request.seed
     return [
         Evaluated(
-            directory=str(keys[name].directory),
-            precision=keys[name].precision,
-            engine=keys[name].engine,
-            quality=found.quality,
-            comparisons=found.comparisons.get(first, []),
+            directory=str(build.directory),
+            precision=build.precision,
+            engine=build.engine,
+            quality=score_rows(rows, found),
+            comparisons=compare_rows(rows, first, found, resamples, seed) if number else [],
         )
-        for name, found in measured.items()
+        for number, (build, found) in enumerate(zip(builds, outputs, strict=True))
     ]
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
-from compressor.pipeline.stages import DENSE
 from compressor.results import Variant
 from compressor.runtime.artifact import Artifact, read_artifact
 from compressor.runtime.engines import engine_class
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.tasks import TASKS, Task
+
+DENSE = "dense"  # name of the model to compare with
 
 
 def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:

@@ -3,175 +3,139 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from compressor import throughput as timing
 from compressor.evaluation import compare_rows, score_rows
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import renumbered
-from compressor.pipeline.engines import delivered
-from compressor.pipeline.stages import DENSE, stage
+from compressor.pipeline.engines import DENSE, delivered
+from compressor.pipeline.setup import RunSetup
+from compressor.progress import Progress
 from compressor.report import facts
 from compressor.report.samples import sample_answers
 from compressor.request.sections import Benchmark
-from compressor.results import Comparison, Quality, Throughput, Variant
-from compressor.storage.workspace import Workspace
+from compressor.results import Comparison, Throughput, Variant
+from compressor.steps import Steps
 from compressor.tasks import Rows
 from compressor.throughput import Subject
-from compressor.throughput import benchmark as time_models
 
 
-@dataclass(frozen=True)
-class Answering:
-    """How exported models answer rows.
-
-    Args:
-        num_beams: beam width of generated answers; None for the checkpoint's own.
-    """
-
-    device: str
-    num_beams: int | None = None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The quality of a model's answers, and their differences from those of other models."""
-
-    quality: Quality
-    comparisons: Mapping[str, list[Comparison]]
-    samples: list[str]  # a few of its answers
-
-
-def measure(
-    rows: Rows,
-    bases: Mapping[str, Sequence[str]],
-    answer: Callable[[str], list[str]],
-    compare: Callable[[str, str, Mapping[str, list[str]]], list[Comparison]],
-) -> dict[str, Measured]:
-    """Score the answers of models to the same rows, and compare them.
+def answer_rows(
+    steps: Steps, model: Variant, rows: Rows, setup: RunSetup, what: str = "rows"
+) -> list[str]:
+    """What an exported model answers to rows.
 
     Args:
-        rows: read with the labels that the models know.
-        bases: model -> models to compare it with.
-        answer: of a model to all rows.
-        compare: a model's answers with another's, out of all.
+        what: the rows are, for messages.
     """
-    outputs = {name: answer(name) for name in bases}
-    return {
-        name: Measured(
-            score_rows(rows, outputs[name]),
-            {other: compare(name, other, outputs) for other in others},
-            sample_answers(outputs[name]),
-        )
-        for name, others in bases.items()
-    }
-
-
-def evaluate(
-    workspace: Workspace,
-    dense: Variant,
-    builds: Sequence[Variant],
-    rows: Rows | None,
-    answering: Answering,
-    resamples: int,
-    seed: int,
-) -> tuple[Variant, list[Variant]]:
-    """The models with their quality on the test rows, through the same runtime, and compared.
-
-    Args:
-        rows: test rows, read with the checkpoint's labels.
-        resamples, seed: of the bootstrap.
-
-    Returns:
-        The dense model and the others; as they were handed in where there are no test rows.
-    """
-    if rows is None:
-        workspace.progress.message("quality is not measured: no --test FILE was given")
-        return dense, list(builds)
-    models = {model.name: model for model in (dense, *builds)}
-    # Another precision of a pruned model is compared with that, too.
-    bases = {m.name: [DENSE] + [m.base] * (m.base not in ("", DENSE)) for m in builds}
-    measured = measure(
-        rows,
-        {dense.name: [], **bases},
-        lambda name: answer_rows(workspace, models[name], rows, answering),
-        lambda name, base, outputs: _compare(
-            workspace, models[name], models[base], outputs, rows, resamples, seed
-        ),
-    )
-    evaluated = []
-    for name, model in models.items():
-        found = measured[name]
-        update: dict[str, Any] = {"quality": found.quality, "samples": found.samples}
-        if name != dense.name:
-            update["comparisons"] = found.comparisons[DENSE]
-        if model.base not in ("", DENSE):
-            update["base_comparisons"] = found.comparisons[model.base]
-        evaluated.append(model.model_copy(update=update))
-    return evaluated[0], evaluated[1:]
-
-
-def _answer(workspace: Workspace, model: Variant, rows: Rows, answering: Answering) -> list[str]:
-    """What an exported model answers to rows."""
-    return answers(
-        Path(model.directory), rows, answering.device, answering.num_beams, workspace.progress,
-        model.precision, model.engine,
+    title = f"evaluating {model.name} on {rows.count} {what}"
+    return steps.do(
+        answer, model, rows, title=title, shared=True, device=setup.device,
+        num_beams=setup.plan.evaluation.num_beams, progress=steps.progress,
     )  # fmt: skip
 
 
-answer_rows = stage("answers")(_answer)  # the test rows
-answer_search_rows = stage("search-answers")(_answer)  # the rows that a search looks at
+def answer(
+    model: Variant, rows: Rows, *, device: str, num_beams: int | None, progress: Progress
+) -> list[str]:
+    """What an exported model answers to rows."""
+    directory = Path(model.directory)
+    return answers(directory, rows, device, num_beams, progress, model.precision, model.engine)
 
 
-@stage("comparison")
-def _compare(
-    workspace: Workspace,
-    model: Variant,
-    base: Variant,
-    outputs: Mapping[str, list[str]],
+def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[Variant]:
+    """The models with their quality on the test rows, through the same runtime, and compared.
+
+    Args:
+        models: the dense one first.
+
+    Returns:
+        The models; as they were handed in where there are no test rows.
+    """
+    rows, by_name = setup.data.test, {model.name: model for model in models}
+    if rows is None:
+        steps.progress.message("quality is not measured: no --test FILE was given")
+        return list(models)
+    outputs = {name: answer_rows(steps, model, rows, setup) for name, model in by_name.items()}
+
+    def compared(name: str, base: str) -> list[Comparison]:
+        resamples = setup.plan.evaluation.resamples
+        title = f"comparing {name} with {base} ({resamples} resamples)"
+        return steps.do(
+            compare, name, outputs[name], base, outputs[base], title=title, rows=rows,
+            resamples=resamples, seed=setup.plan.seed,
+        )  # fmt: skip
+
+    evaluated = []
+    for model in models:
+        given = outputs[model.name]
+        update: dict[str, Any] = {
+            "quality": score_rows(rows, given), "samples": sample_answers(given),
+        }  # fmt: skip
+        if model.name != DENSE:
+            update["comparisons"] = compared(model.name, DENSE)
+        # Another precision of a pruned model is compared with that, too.
+        if model.base not in ("", DENSE):
+            update["base_comparisons"] = compared(model.name, model.base)
+        evaluated.append(model.model_copy(update=update))
+    return evaluated
+
+
+def compare(
+    name: str,
+    outputs: list[str],
+    base: str,
+    reference: list[str],
+    *,
     rows: Rows,
     resamples: int,
     seed: int,
 ) -> list[Comparison]:
-    """Paired differences of a model from another in every metric."""
-    return compare_rows(rows, outputs[base.name], outputs[model.name], resamples, seed)
+    """Paired differences of a model's answers from another's in every metric."""
+    return compare_rows(rows, reference, outputs, resamples, seed)
 
 
-@stage("throughput")
-def benchmark(
-    workspace: Workspace,
-    models: Sequence[Variant],
-    rows: Rows,
-    config: dict[str, Any],
-    settings: Benchmark,
-    device: str,
-) -> Throughput:
-    """Interleaved timings of all models at all batch sizes.
+def benchmark(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> Throughput | None:
+    """Interleaved timings of all models at all batch sizes; None where none are asked for.
 
     Args:
         models: the dense one first.
-        config: of the dense model.
     """
-    return time_models(
-        [
-            Subject(
-                m.name,
-                Path(m.directory),
-                renumbered(m.counts, m.dropped_layers),
-                m.precision,
-                m.engine,
-                m.family == DENSE,
-            )
-            for m in models
-        ],
-        config=config,
-        rows=rows,
-        device=device,
-        progress=workspace.progress.message,
+    settings = setup.plan.throughput
+    if settings is None:
+        return None
+    title = f"measuring throughput at batch {settings.sizes}"
+    return steps.do(
+        time_models, models, title=title, settings=settings, setup=setup, progress=steps.progress
+    )
+
+
+def time_models(
+    models: Sequence[Variant], *, settings: Benchmark, setup: RunSetup, progress: Progress
+) -> Throughput:
+    """Timings of models in turns."""
+    subjects = [
+        Subject(
+            m.name,
+            Path(m.directory),
+            renumbered(m.counts, m.dropped_layers),
+            m.precision,
+            m.engine,
+            m.family == DENSE,
+        )
+        for m in models
+    ]
+    return timing.benchmark(
+        subjects,
+        config=setup.source.checkpoint.model.config.to_dict(),  # type: ignore[union-attr,operator]
+        rows=setup.data.timed,
+        device=setup.device,
+        progress=progress.message,
         **settings.settings(),
     )
 

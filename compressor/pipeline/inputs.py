@@ -16,7 +16,6 @@ from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
 from compressor.options.bounds import MINIMUM_ROWS
-from compressor.pipeline.stages import stage
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.request.sections import Columns, ModelSection
@@ -24,7 +23,6 @@ from compressor.request.validate import check_options
 from compressor.results import Source
 from compressor.runtime.session import choose_device
 from compressor.storage.hashes import sha256_of
-from compressor.storage.workspace import Workspace
 from compressor.tasks import (
     TASKS,
     Batch,
@@ -125,17 +123,26 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """The rows that a model is scored, repaired and checked on, encoded.
+class ModelAndRows:
+    """A checkpoint with the rows that its units are scored and repaired on, in its own tokens.
 
     Args:
+        examples: the rows, encoded.
         rows: as they were read; None where there are none.
+        probe: what every build is compared on.
         calibrated: whether they are calibration rows.
     """
 
-    examples: Sequence[Example]
-    rows: Rows | None
+    checkpoint: Checkpoint
+    examples: Sequence[Example] = ()
+    rows: Rows | None = None
+    probe: Probe = Probe(())
     calibrated: bool = True
+
+    @property
+    def task(self) -> Task:
+        """What the model is for."""
+        return TASKS[self.checkpoint.task]
 
 
 def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> Checkpoint:
@@ -273,24 +280,26 @@ def pick_device(wanted: str, progress: Progress) -> str:
     return device
 
 
-@dataclass(frozen=True)
-class EncodedInputs:
-    """A checkpoint with the rows that it is fitted to and checked on, in its own tokens."""
-
-    checkpoint: Checkpoint
-    fitted: Fitted
-    probe: Probe
-
-
-def encoded(
-    data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress
-) -> EncodedInputs:
+def with_rows(data: DataRows, checkpoint: Checkpoint, progress: Progress) -> ModelAndRows:
     """Encode the rows to score, repair and check on; tells how many are cut."""
-    examples = encode(data.fitted, checkpoint, task, progress)
-    fitted = Fitted(examples, data.fitted, data.calibration is not None)
-    return EncodedInputs(
-        checkpoint, fitted, make_probe(data.fitted, examples, checkpoint.model, task)
-    )
+    task, rows = TASKS[checkpoint.task], data.fitted
+    examples = encode(rows, checkpoint, task, progress)
+    probe = make_probe(rows, examples, checkpoint.model, task)
+    return ModelAndRows(checkpoint, examples, rows, probe, data.calibration is not None)
+
+
+def with_calibration(
+    section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
+) -> ModelAndRows:
+    """A checkpoint with the calibration rows that a single command is given, if any.
+
+    The probe is of random tokens.
+    """
+    task = TASKS[checkpoint.task]
+    check_options([section], task, checkpoint.name)
+    rows = read(section, checkpoint, task, progress).calibration
+    examples = [] if rows is None else encode(rows, checkpoint, task)
+    return ModelAndRows(checkpoint, examples, rows, synthetic_probe(checkpoint, task))
 
 
 def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
@@ -317,24 +326,13 @@ class TargetTokens:
     tokens: list[int] | None
 
 
-def target_tokens(
-    workspace: Workspace, checkpoint: Checkpoint, text: TextFile | None
-) -> TargetTokens:
+def target_tokens(file: TextFile, *, checkpoint: Checkpoint, progress: Progress) -> TargetTokens:
     """The tokens that decoders of pruned models shall score, by a text in the target language."""
-    if text is None:
-        graphs = TASKS[checkpoint.task].graphs
-        return TargetTokens(None, graphs.output_tokens(checkpoint))
-    return _tokens_of_text(workspace, checkpoint, text)
-
-
-@stage("target-text")
-def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, file: TextFile) -> TargetTokens:
-    source, progress = source_of_text(file), workspace.progress
+    source = source_of_text(file)
     seen = tokens_of_text(
         file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
     )
-    graphs = TASKS[checkpoint.task].graphs
-    return TargetTokens(source, graphs.output_tokens(checkpoint, seen))
+    return TargetTokens(source, TASKS[checkpoint.task].graphs.output_tokens(checkpoint, seen))
 
 
 def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: Task) -> Probe:

@@ -13,11 +13,10 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.export.precisions import set_default
-from compressor.model.card import CARD, CardFacts
-from compressor.model.checkpoint import Checkpoint
+from compressor.model.card import CARD, read_card
 from compressor.pipeline.evaluate import fastest_engines
-from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
-from compressor.pipeline.stages import stage
+from compressor.pipeline.inputs import source_of, source_of_text
+from compressor.pipeline.setup import RunSetup
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.model_card import render_card
 from compressor.report.one_variant import only, share_scoring
@@ -25,39 +24,35 @@ from compressor.report.samples import sample_rows
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
 from compressor.request.plan import ArtifactPlan
-from compressor.results import QualitySearch, Source, SpeedSearch, Throughput, Variant
+from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.steps import STATE, Steps
 from compressor.storage.hashes import sha256_of
 from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
-from compressor.storage.workspace import STATE, Workspace
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions
 
 RECIPE = "recipe.yaml"
 
 
-@stage("started")
-def start(workspace: Workspace, command: str) -> dict[str, str]:
+def start(*, command: str) -> dict[str, str]:
     """When and how the run was first started."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"created": now, "command": command}
 
 
 def describe_run(
-    checkpoint: Checkpoint,
-    data: DataRows,
-    seed: int,
+    setup: RunSetup,
     started: Mapping[str, str],
     dense: Variant,
     builds: Sequence[Variant],
     throughput: Throughput | None,
     search: SpeedSearch | QualitySearch | None,
-    tokens: TargetTokens,
-    source_text: Source | None,
 ) -> Report:
     """All that a run found out; the gate's outcomes are not in it yet."""
+    checkpoint, data, text = setup.source.checkpoint, setup.data, setup.source_text
     scoring, variants = share_scoring(builds)
     return Report(
         tool_version=__version__,
@@ -67,7 +62,7 @@ def describe_run(
         model=checkpoint.name,
         revision=checkpoint.revision,
         model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
-        seed=seed,
+        seed=setup.plan.seed,
         calibration=source_of(data.calibration) if data.calibration else None,
         test=source_of(data.test) if data.test else None,
         samples=sample_rows(data.test) if data.test else [],
@@ -77,44 +72,36 @@ def describe_run(
         variants=variants,
         throughput=throughput,
         search=search,
-        source_text=source_text,
-        target_text=tokens.source,
+        source_text=None if text is None else source_of_text(text),
+        target_text=setup.tokens.source,
         hardware=describe_hardware(),
         versions=versions(),
     )
 
 
-def require_own_outputs(workspace: Workspace, output: Path, plans: Sequence[ArtifactPlan]) -> None:
+def require_own_outputs(steps: Steps, output: Path, plans: Sequence[ArtifactPlan]) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's."""
     names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
     directories = {output, *(plan.directory for plan in plans)}
     paths = [directory / name for directory in directories for name in names]
-    require_written_by_run(output, workspace.state, paths)
+    require_written_by_run(output, steps.state, paths)
 
 
-def publish(
-    workspace: Workspace,
-    report: Report,
-    recipes: Mapping[Path, str],
-    precisions: Sequence[str],
-    output: Path,
-    known: CardFacts,
-) -> None:
+def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
     """Write reports, recipes, model cards and manifests.
 
     Of the machine's directories the recipes alone tell, which are for running again.
 
-    Args:
-        recipes: directory -> recipe, of the run and of each artifact.
-        precisions: of every artifact.
-        known: for the model cards.
-
     Raises:
         InputError: a file was changed while the run was going on, or is the user's.
     """
+    output, plan = setup.output, setup.plan
+    recipes = {output: plan.to_yaml()}
+    recipes |= {x.directory: plan.to_yaml(x.budget) for x in setup.artifacts}
+    known = plan.card.over(read_card(setup.dense.checkpoint.directory))
     models = facts.pruned(report)
-    _require_unchanged_graphs(workspace)
-    hashes = {n: digest for n, digest in workspace.files.items() if STATE not in Path(n).parts}
+    _require_unchanged_graphs(steps)
+    hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
     for model in models:
         directory = Path(model.directory)
         precision = facts.default_build(report, model).precision
@@ -131,31 +118,36 @@ def publish(
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
-    written = write_outputs(output, workspace.state, texts)
+    written = write_outputs(output, steps.state, texts)
     hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
     provenance: dict[str, Any] = {
         "tool": f"compress {__version__}",
         "created": report.created,
         "command": report.command,
         "seed": report.seed,
-        "precisions": list(precisions),
+        "precisions": list(setup.precisions),
         "calibration": report.calibration and report.calibration.model_dump(),
         "versions": report.versions,
         "hardware": report.hardware,
     }
-    _write_dense_manifest(workspace, provenance, output)
+    _write_dense_manifest(steps, provenance, output)
     # What holds the artifacts comes last: its manifest lists theirs.
     for directory in sorted(recipes, reverse=True):
-        own_hashes = _below(hashes, directory.relative_to(output))
+        below = directory.relative_to(output)
+        own_hashes = {
+            Path(name).relative_to(below).as_posix(): digest
+            for name, digest in hashes.items()
+            if Path(name).is_relative_to(below)
+        }
         manifest = manifest_of(directory, provenance, own_hashes)
         text = f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"
-        written = write_outputs(output, workspace.state, {directory / MANIFEST: text})
+        written = write_outputs(output, steps.state, {directory / MANIFEST: text})
         hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
 
 
-def _require_unchanged_graphs(workspace: Workspace) -> None:
-    described = {n: digest for n, digest in workspace.files.items() if Path(n).name == GRAPHS_FILE}
-    changed = workspace.lost(described)
+def _require_unchanged_graphs(steps: Steps) -> None:
+    described = {n: digest for n, digest in steps.files.items() if Path(n).name == GRAPHS_FILE}
+    changed = steps.lost(described)
     if changed:
         raise InputError(
             f"{changed} was changed while the run was going on; run the same command again",
@@ -163,19 +155,10 @@ def _require_unchanged_graphs(workspace: Workspace) -> None:
         )
 
 
-def _write_dense_manifest(workspace: Workspace, provenance: dict[str, Any], output: Path) -> None:
+def _write_dense_manifest(steps: Steps, provenance: dict[str, Any], output: Path) -> None:
     """The dense model's graphs can be opened as an artifact too."""
-    directory = workspace.state / "dense"
-    hashes = _below(workspace.files, directory.relative_to(output))
+    directory = steps.state / "dense"
+    hashes = steps.files_below(directory)
     graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE  # was found intact
     hashes[graphs.relative_to(directory).as_posix()] = sha256_of(graphs)
     write_manifest(directory, provenance, hashes)
-
-
-def _below(hashes: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """The files below a directory, named from there."""
-    return {
-        Path(name).relative_to(directory).as_posix(): digest
-        for name, digest in hashes.items()
-        if Path(name).is_relative_to(directory)
-    }

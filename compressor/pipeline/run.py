@@ -1,37 +1,77 @@
-"""`compress run`: from its options to a finished report.
+"""`compress run`, from its options to a finished report, and `score`, `prune` and `export`.
 
-Every step is one call into one package and returns a value. Steps that take long are stages
-(`compressor.pipeline.stages`): each leaves a record in `OUT/.compress`, from which a stopped run
-goes on.
+A run calls each step by its name, by `steps.do`, which keeps the result in `OUT/.compress`; a
+stopped run goes on from there. The single commands call the same functions in shorter lists.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from compressor import parallel
-from compressor.errors import InputError
+from compressor.budgets import Choice, Limits
+from compressor.errors import UsageError
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
-from compressor.model.card import read_card
-from compressor.model.location import checkpoint_files
-from compressor.parallel import launch
-from compressor.pipeline.artifacts import Inputs, begin, prepare, written_by_run
-from compressor.pipeline.build import export_bytes
-from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
-from compressor.pipeline.inputs import load, source_of_text
+from compressor.export.precisions import add_precision, require_within
+from compressor.export.source_text import cut_vocabulary
+from compressor.export.target_text import tokens_of_text
+from compressor.model.memory import release
+from compressor.model.sublayers import Mask, Scores, units_of
+from compressor.model.surgery import prune
+from compressor.pipeline.build import (
+    chosen_model,
+    describe,
+    export,
+    export_bytes,
+    export_dense,
+    export_precision,
+    ranking,
+    save,
+    verify,
+)
+from compressor.pipeline.engines import DENSE, delivered, engine_builds, require_engines
+from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
+from compressor.pipeline.inputs import (
+    ModelAndRows,
+    TargetTokens,
+    load,
+    make_probe,
+    pick_device,
+    target_tokens,
+    with_calibration,
+)
+from compressor.pipeline.layouts import check_export, layout_writer, texts_to_keep
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
+from compressor.pipeline.recover import (
+    answered_by_pytorch,
+    open_text,
+    recover,
+    require_earlier,
+    require_rows_to_train,
+    text_beams,
+    text_to_learn,
+)
+from compressor.pipeline.score import find_layers, score
+from compressor.pipeline.scores_file import require_weights, select_units, weights_of
+from compressor.pipeline.setup import RunSetup, prepare
+from compressor.pipeline.trials import RunTrials, choose, learn
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
-from compressor.request.plan import RunPlan
-from compressor.request.recipe import Recipe
+from compressor.request.plan import ArtifactPlan, RunPlan
+from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
 from compressor.request.resolve import resolve
-from compressor.request.validate import check_model
-from compressor.storage.disk import translate_disk_errors
+from compressor.request.validate import check_options, require_rows
+from compressor.results import Check, Variant
+from compressor.runtime.session import choose_device
+from compressor.steps import Steps, open_steps
 from compressor.storage.files import require_directory
-from compressor.storage.workspace import Workspace, open_workspace
+from compressor.storage.outputs import require_new, whole_output
 from compressor.tasks import TASKS
 
 
@@ -47,70 +87,248 @@ def run(
 
     Raises:
         CompressError: see `compressor.errors`; nothing is half written, and calling again with
-            the same recipe goes on from the last finished stage.
+            the same recipe goes on from the last finished step.
     """
     require_directory(output)
     plan = resolve(recipe)
-    checkpoint = load(plan.model)
-    check_model(plan, checkpoint, TASKS[checkpoint.task], progress)
-    inputs = prepare(plan, checkpoint, output, progress)
-    model = checkpoint.model
-    with translate_disk_errors(output, partial(export_bytes, model, [BASE]), lambda: "beginning"):
-        workspace = open_run(plan, inputs, output, progress)
-    needed = partial(written_by_run, inputs)
-    with translate_disk_errors(output, needed, lambda: workspace.doing), workspace:
-        report = _compress(plan, inputs, workspace, output, command)
+    setup = prepare(plan, load(plan.model), output, progress)
+    with open_steps(output, setup.identity(progress), progress, setup.written_bytes) as steps:
+        parallel.on_main(lambda: require_own_outputs(steps, output, setup.artifacts))
+        started = steps.do(start, title="reading inputs", command=command)
+        tokens, limits = scored_tokens(setup, steps), without_layers(setup, steps)
+        given = replace(setup, tokens=tokens, limits=limits)
+        dense = steps.do(
+            export_dense, title="exporting the dense model to compare with", given=setup.dense,
+            directory=steps.state / DENSE, engines=setup.engines, steps=steps,
+        )  # fmt: skip
+        text, translations = text_to_learn(setup.text, plan.recovery, dense, setup.device, steps)
+        given = replace(given, text=text, translations=translations)
+        models = [dense, *other_forms(dense, given.dense, given, steps)]
+        search = None
+        for artifact in given.artifacts:
+            trials = RunTrials(steps, given, artifact, dense, partial(try_build, given, steps))
+            name, title = artifact.name, artifact.action
+            if plan.method.learns:
+                choice = steps.do(learn, name, trials, title=title, shared=True)
+            else:
+                scores = trials.scores()
+                choice = steps.do(choose, name, scores, trials, title=title, shared=True)
+            if choice.text:
+                progress.message(f"  {choice.text}")
+            pruned = steps.do(
+                build, name, choice, given, title=build_title(choice, plan), shared=True,
+                artifact=artifact, making=steps.making(artifact.directory), steps=steps,
+            )  # fmt: skip
+            models += [pruned, *other_forms(pruned, given.source, given, steps)]
+            search = choice.search
+        dense, *builds = evaluate(models, given, steps)
+        throughput = benchmark(models, given, steps)
+        builds = choose_defaults(builds, throughput)
+        report = describe_run(given, started, dense, builds, throughput, search)
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
-        recipes = {output: plan.to_yaml()}
-        recipes |= {x.directory: plan.to_yaml(x.budget) for x in inputs.artifacts}
-        known = plan.card.over(read_card(checkpoint.directory))
-        parallel.on_main(
-            lambda: publish(workspace, report, recipes, inputs.precisions, output, known)
-        )
+        parallel.on_main(lambda: publish(steps, report, given))
     return without_paths(report, output)
 
 
-def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) -> Workspace:
-    """Take an empty output directory, or go on with one that holds the same run."""
-    files = checkpoint_files(inputs.dense.checkpoint.directory)
-    identity = plan.identity(inputs.device, files, inputs.data.sha256(), progress)
-    identity["tokenizers"] = dict(inputs.data.tokenizers)
-    advice = "give all ranks the same options, model and data"
-    launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
-    return open_workspace(output, identity, progress)
+def build(
+    name: str,
+    choice: Choice,
+    setup: RunSetup,
+    *,
+    artifact: ArtifactPlan,
+    making: AbstractContextManager[Path],
+    steps: Steps,
+) -> Variant:
+    """Remove units, repair what is left, save and export; each is checked against the one before.
+
+    Args:
+        making: an empty directory, whose files go to the artifact's.
+    """
+    plan, given, mask = setup.plan, setup.source, choice.mask
+    checkpoint, probe, tokens = given.checkpoint, given.probe, setup.tokens.tokens
+    source, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
+    with making as folder:
+        pruned = prune(source, checkpoint.layers, mask)
+        check = verify(source, pruned, given, mask)
+        recovered = recover(
+            plan.recovery, given, pruned, mask, seed=plan.seed, device=setup.device,
+            progress=steps.progress, text=setup.text, state=steps.scratch / "repair.safetensors",
+        )  # fmt: skip
+        small, reloaded = save(
+            checkpoint, recovered, choice, probe, folder, budget=budget, seed=plan.seed
+        )
+        exported = parallel.on_main(
+            lambda: export(small, tokens, probe, folder, delivered(setup.engines))
+        )
+        share = setup.costs.share(mask, None if tokens is None else len(tokens))
+        checks, text = [check, reloaded, *exported], recovered.text or "none"
+        built = parallel.on_main(
+            lambda: describe(
+                name, small.model, mask, share, budget, folder, folder, checks, choice.text, text
+            )
+        )
+    release(small.model, keep=source)  # whose weights it shares where nothing was removed
+    directory = artifact.directory.as_posix()
+    return built.model_copy(update={"scoring": ranking(choice.scores), "directory": directory})
 
 
-def _compress(
-    plan: RunPlan,
-    inputs: Inputs,
-    workspace: Workspace,
-    output: Path,
-    command: str,
-) -> Report:
-    """Make and measure all models; the gate's outcomes are not in the report yet."""
-    data, device, seed = inputs.data, inputs.device, plan.seed
-    checkpoint = inputs.encoded.checkpoint
-    parallel.on_main(lambda: require_own_outputs(workspace, output, inputs.artifacts))
-    started = start(workspace, command)
-    maker = begin(plan, inputs, workspace)
-    dense, builds, search = maker.dense, maker.builds_of(maker.dense, inputs.dense), None
-    for trials in maker.trials:
-        choice, made = maker.artifact(trials)
-        builds += made
-        search = choice.search
+def build_title(choice: Choice, plan: RunPlan) -> str:
+    """What `build` does, for messages."""
+    names = "+".join(method.name for method in plan.recovery)
+    repair = f", repairing ({names})" if names else ""
+    return f"removing units ({choice.mask} kept){repair}, exporting, checking"
 
-    answering = Answering(device, plan.evaluation.num_beams)
-    dense, builds = evaluate(
-        workspace, dense, builds, data.test, answering, plan.evaluation.resamples, seed
+
+def try_build(setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path) -> None:
+    """Build a model for a search, which is not delivered."""
+    artifact = replace(setup.artifacts[0], directory=directory)
+    setup = replace(setup, engines=(ONNXRUNTIME,))
+    build(name, choice, setup, artifact=artifact, making=nullcontext(directory), steps=steps)
+
+
+def scored_tokens(setup: RunSetup, steps: Steps) -> TargetTokens:
+    """The tokens that decoders of pruned models score: all, or those of a text."""
+    if setup.target_text is None:
+        return setup.tokens
+    title = f"cutting {setup.target_text.path.name} into tokens"
+    checkpoint, progress = setup.source.checkpoint, steps.progress
+    return steps.do(
+        target_tokens, setup.target_text, title=title, checkpoint=checkpoint, progress=progress
     )
-    throughput, settings = None, plan.throughput
-    if settings is not None:
-        config = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-        throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
-    builds = choose_defaults(builds, throughput)
-    text = None if inputs.source_text is None else source_of_text(inputs.source_text)
-    return describe_run(
-        checkpoint, data, seed, started, dense, builds, throughput, search,
-        maker.builder.tokens, text,
+
+
+def without_layers(setup: RunSetup, steps: Steps) -> Limits:
+    """What may be removed, without the layers that go first."""
+    limits, progress = setup.limits, steps.progress
+    if not limits.to_drop:
+        return limits
+    found = steps.do(
+        find_layers, limits.to_drop, (), title="finding the layers to drop", shared=True,
+        given=setup.source, device=setup.device, progress=progress,
     )  # fmt: skip
+    for name, divergence in found.items():
+        progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
+    return replace(limits, dropped=frozenset(found))
+
+
+def other_forms(
+    model: Variant, given: ModelAndRows, setup: RunSetup, steps: Steps
+) -> list[Variant]:
+    """Other precisions, and other engines, of a model in float32."""
+    return [
+        steps.do(
+            export_precision, model, name, title=f"exporting {model.name} in {name}, checking",
+            given=given, device=setup.device, steps=steps,
+        )
+        for name in setup.precisions[1:]
+    ] + engine_builds(model, setup.engines, setup.device)  # fmt: skip
+
+
+def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
+    """Score every unit of a dense checkpoint with a method and calibration rows."""
+    require_rows(request.method, [], request.data)
+    device = pick_device(request.device, progress)
+    checkpoint = load(request.model)
+    request.method.check_task(TASKS[checkpoint.task])
+    given = with_calibration(request.data, checkpoint, progress)
+    sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
+    scores = score(
+        Mask.full(checkpoint.layers), given=given, method=request.method, sublayers=sublayers,
+        seed=request.seed, device=device, progress=progress,
+    )  # fmt: skip
+    return replace(scores, weights=weights_of(request.model))
+
+
+def prune_checkpoint(
+    request: PruneRequest, scores: Scores, output: Path, progress: Progress = SILENT
+) -> tuple[Mask, Check, str]:
+    """Remove the least important units, repair what is left, and save.
+
+    Returns:
+        The mask, the check of the cut (before the repair, on random ragged batches), and what the
+        repair did, in words; empty if nothing.
+    """
+    methods, seed = request.recovery, request.seed
+    require_new(output)
+    require_rows(None, methods, request.data)
+    if request.data.calibration is not None and not methods:
+        raise UsageError(
+            f"--calibration {request.data.calibration} is for the repair; add --recover "
+            "reconstruct, or leave it out",
+            id="option-without-use",
+        )
+    require_weights(scores, request.model)
+    device = pick_device(request.device, progress)
+    checkpoint = load(request.model)
+    check_options(methods, TASKS[checkpoint.task], checkpoint.name)
+    given = with_calibration(request.data, checkpoint, progress)
+    require_rows_to_train(methods, len(given.examples))
+    require_earlier(methods)
+    text = open_text(methods, given.rows, given.task, checkpoint, request.data, progress)
+    budget, mask = select_units(request, scores, checkpoint)
+    dense, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
+    with (
+        answered_by_pytorch(text, text_beams(methods), checkpoint, device, progress) as translated,
+        whole_output(output, needed, "saving the pruned checkpoint") as making,
+    ):
+        pruned = prune(dense, checkpoint.layers, mask)
+        check = verify(dense, pruned, given, mask)
+        recovered = recover(
+            methods, given, pruned, mask, seed=seed, device=device, progress=progress,
+            text=translated,
+        )  # fmt: skip
+        choice = Choice(mask, scores)
+        save(checkpoint, recovered, choice, given.probe, making, budget=budget.text, seed=seed)
+    return mask, check, recovered.text
+
+
+def export_checkpoint(
+    request: ExportRequest, output: Path, layout: str = "compress"
+) -> list[Check]:
+    """Export a checkpoint, dense or pruned; checked on random ragged batches.
+
+    Args:
+        layout: `compress` for this tool's own runtime, in `output/onnx`; `optimum` for the ONNX
+            Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
+            `ctranslate2` for `ctranslate2.Translator`, in `output` itself, in one precision.
+
+    Calibration rows are for int8: the ranges of its activations are taken from them, and its
+    answers to them are compared. Without rows each token has a scale of its own.
+
+    `output` may be the checkpoint's own directory, as long as it has no `onnx` directory. The
+    runtime's default stays float32, since no test rows say what other precisions lose.
+
+    Raises:
+        UsageError: an unknown layout, or a precision that it does not have.
+        InputError: `output` holds something already, or the layout cannot hold the checkpoint.
+        VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
+    """
+    other = layout_writer(layout)
+    if other is not None:
+        return other(request, output)
+    precisions, engines = check_export(request, output), request.export.engines
+    checkpoint = load(request.model, dense=False)
+    task = TASKS[checkpoint.task]
+    require_engines(engines, task)
+    source, target = texts_to_keep(request, checkpoint, output)
+    if source is not None:
+        checkpoint = cut_vocabulary(checkpoint, source)
+    seen = None if target is None else tokens_of_text(target, checkpoint.tokenizer)
+    given = with_calibration(request.data, checkpoint)
+    compared = given.probe
+    if given.rows is not None:
+        compared = make_probe(given.rows, given.examples, checkpoint.model, task)
+    with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
+        tokens = task.graphs.output_tokens(checkpoint, seen)
+        probe = replace(compared, batches=given.probe.batches)
+        checks = export(checkpoint, tokens, probe, making, engines)
+        for precision in precisions[1:]:
+            # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
+            device = choose_device(request.device) if precision == "fp16" else "cpu"
+            found = add_precision(
+                checkpoint.model, compared.inputs, making, precision, device, given.examples
+            )
+            require_within(found, precision)
+            checks += found
+    return checks

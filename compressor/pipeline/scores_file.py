@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compressor.budgets import Counts
+from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError
+from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import resolve
 from compressor.model.stored_weights import weight_files
-from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Scores
+from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, units_of
+from compressor.request.recipe import PruneRequest
 from compressor.request.sections import ModelSection
 from compressor.storage.files import write_json
 from compressor.storage.hashes import fingerprint
@@ -78,6 +82,39 @@ def require_weights(scores: Scores, model: ModelSection) -> None:
             "with `compress score`",
             id="scores-of-other-weights",
         )
+
+
+def select_units(
+    request: PruneRequest, scores: Scores, checkpoint: Checkpoint
+) -> tuple[Counts, Mask]:
+    """The budget that `compress prune` is given, and the units that it keeps by scores.
+
+    Raises:
+        UsageError: several budgets, one that cannot be met, or scores of other units.
+    """
+    full = Mask.full(checkpoint.layers)
+    if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
+        raise UsageError(
+            f"the scores are of another model than {request.model.path}: its sublayers differ; "
+            "make new ones with `compress score`",
+            id="scores-of-another-model",
+        )
+    budgets = request.budget.each()
+    if len(budgets) != 1:
+        raise UsageError(
+            "say once how many units to keep, for example --keep 0.5", id="budget-twice"
+        )
+    (budget,) = budgets
+    missing = budget.units(full) - {units_of(name) for name in scores.values}
+    if missing:
+        raise UsageError(
+            f"{budget.text}: the scores are not of {' and '.join(sorted(missing))}; make them with "
+            "`compress score --prune both`",
+            id="scores-missing",
+        )
+    limits = budget.limits(full)
+    budget.require_possible(limits)
+    return budget, select(scores, full, budget.amounts(full), limits.floors, limits.multiples)
 
 
 def weights_of(model: ModelSection) -> str:

@@ -7,11 +7,9 @@ they are neither repaired nor checked, and deleted once timed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
-from compressor.budgets.cost_table import trial_mask
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.for_cuda import link_float32
 from compressor.export.precision_names import BASE
@@ -22,108 +20,56 @@ from compressor.model.depth import without_skipped
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.stages import stage
+from compressor.progress import Progress
 from compressor.request.sections import Benchmark
-from compressor.results import Throughput, Timing
+from compressor.results import Throughput
 from compressor.runtime.artifact import GRAPH_DIRECTORY
-from compressor.storage.staging import staging
-from compressor.storage.workspace import Workspace
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
-_CHOICE = "choice"
 
-
-@dataclass(frozen=True)
-class Timer:
-    """Times models without the units that masks remove, in turns with the dense one.
-
-    Args:
-        dense: the artifact of the dense model, exported for the engine.
-        rows: to time on.
-        settings: of the run's throughput measurement.
-        engine: that computes.
-        precision: that graphs are timed in.
-    """
-
-    checkpoint: Checkpoint
-    dense: Path
-    rows: Rows
-    settings: Benchmark
-    device: str
-    engine: str = ONNXRUNTIME
-    precision: str = BASE
-
-    def time(self, workspace: Workspace, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
-        """Time some masks against the dense model.
-
-        Args:
-            masks: name of each model -> its units; `dense` is taken.
-        """
-        progress = workspace.progress
-        with staging(workspace.state) as staged:
-            full = Mask.full(self.checkpoint.layers).counts()
-            dense = self._dense(staged)
-            subjects = [Subject("dense", dense, full, self.precision, self.engine)]
-            for number, (name, mask) in enumerate(masks.items(), 1):
-                path = staged / str(number)
-                export_trial(self.checkpoint, mask, self.dense, path, self.engine)
-                self._convert(path)
-                counts = mask.of_layers_left().counts()
-                subjects.append(Subject(name, path, counts, self.precision, self.engine))
-                progress.update("graphs", number, len(masks))
-            settings = self.settings.settings() | {"batch_sizes": [at_batch], "memory": False}
-            return benchmark(
-                subjects, rows=self.rows, device=self.device, progress=progress.message, **settings
-            )
-
-    def _dense(self, staged: Path) -> Path:
-        """The dense artifact in the precision; it may not have been exported in that yet."""
-        if self.precision == BASE:
-            return self.dense
-        copied = staged / "dense"
-        link_float32(self.dense, copied)
-        self._convert(copied)
-        return copied
-
-    def _convert(self, directory: Path) -> None:
-        if self.precision != BASE:
-            write_precision(directory, self.precision, (), device=self.device)
-
-    def time_one(self, workspace: Workspace, mask: Mask, at_batch: int) -> Timing:
-        """One choice of units, with its speed-up over dense."""
-        timed = self.time(workspace, {_CHOICE: mask}, at_batch)
-        return next(row for row in timed.rows if row.variant == _CHOICE)
-
-
-@stage("costs")
-def time_units(
-    workspace: Workspace,
-    timer: Timer,
-    kind: str,
-    counts: str,
-    numbers: Sequence[int],
+def time_masks(
+    masks: Mapping[str, Mask],
     at_batch: int,
+    *,
+    checkpoint: Checkpoint,
+    dense: Path,
+    rows: Rows,
+    settings: Benchmark,
+    device: str,
+    folder: Path,
+    progress: Progress,
+    engine: str = ONNXRUNTIME,
+    precision: str = BASE,
 ) -> Throughput:
-    """Models with all sublayers of some kinds at some number of units, timed against dense.
+    """Time a dense model without the units that masks remove, in turns with itself.
 
     Args:
-        kind: or several, joined by plus signs.
-        counts: the numbers, for messages.
+        masks: name of each model -> its units; `dense` is taken.
+        dense: the artifact of the dense model, exported for the engine.
+        settings: of the run's throughput measurement.
+        folder: an empty directory for the graphs.
     """
-    full, kinds = Mask.full(timer.checkpoint.layers), kind.split("+")
-    masks = {f"{kind}={count}": trial_mask(full, kinds, count) for count in numbers}
-    return timer.time(workspace, masks, at_batch)
 
+    def convert(directory: Path) -> Path:
+        if precision != BASE:
+            write_precision(directory, precision, (), device=device)
+        return directory
 
-@stage("timed-choice")
-def time_mask(workspace: Workspace, timer: Timer, mask: Mask, number: int, at_batch: int) -> Timing:
-    """Timing of one choice of units, with its speed-up over dense.
-
-    Args:
-        number: of the try, from 1.
-    """
-    return timer.time_one(workspace, mask, at_batch)
+    reference = dense
+    if precision != BASE:  # it may not have been exported in that yet
+        link_float32(dense, folder / "dense")
+        reference = convert(folder / "dense")
+    full = Mask.full(checkpoint.layers).counts()
+    subjects = [Subject("dense", reference, full, precision, engine)]
+    for number, (name, mask) in enumerate(masks.items(), 1):
+        path = folder / str(number)
+        export_trial(checkpoint, mask, dense, path, engine)
+        counts = mask.of_layers_left().counts()
+        subjects.append(Subject(name, convert(path), counts, precision, engine))
+        progress.update("graphs", number, len(masks))
+    how = settings.settings() | {"batch_sizes": [at_batch], "memory": False}
+    return benchmark(subjects, rows=rows, device=device, progress=progress.message, **how)
 
 
 def export_trial(

@@ -25,6 +25,7 @@ from compressor.runtime.artifact import (
     read_artifact,
 )
 from compressor.runtime.vocabulary import open_output_tokens
+from compressor.steps import STATE
 from compressor.storage.manifest import (
     GRAPHS_FILE,
     MANIFEST,
@@ -35,7 +36,6 @@ from compressor.storage.manifest import (
     read_manifest,
     require_no_links_out,
 )
-from compressor.storage.workspace import STATE
 from compressor.tasks import TASKS
 
 # Of an artifact, whose other directories are artifacts.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from compressor.budgets.units import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import DataRows, encode
-from compressor.pipeline.repair import Repair
+from compressor.pipeline.inputs import DataRows, ModelAndRows, encode
+from compressor.pipeline.recover import recover
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label
 from compressor.report.plots import COLORS, DENSE
@@ -110,8 +110,10 @@ def _point(
     if removed and options.recovery:
         assert rows.calibration is not None
         dense, examples = model.checkpoint, encode(rows.calibration, model.checkpoint, model.task)
-        repair = Repair(options.recovery, dense, examples, model.seed, model.device, model.progress)
-        repaired = repair.run(prune(dense.model, model.layers, mask), mask)
+        repaired = recover(
+            options.recovery, ModelAndRows(dense, examples), prune(dense.model, model.layers, mask),
+            mask, seed=model.seed, device=model.device, progress=model.progress,
+        )  # fmt: skip
         recovery = repaired.text
         effect = quality.effect(quality.answers(network=repaired.model))
     else:

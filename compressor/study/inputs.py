@@ -16,14 +16,14 @@ from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.pipeline.inputs import (
     DataRows,
-    Fitted,
+    ModelAndRows,
     encode,
     load,
     pick_device,
     read,
     warn_of_shared_rows,
 )
-from compressor.pipeline.score import Scorer
+from compressor.pipeline.score import score
 from compressor.progress import Progress
 from compressor.report import phrases
 from compressor.request.sections import CalibrationData
@@ -66,15 +66,11 @@ class StudiedModel:
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else encode(rows, self.checkpoint, self.task)
-        return Scorer(
-            method,
-            self.checkpoint,
-            self.layers,
-            Fitted(examples, rows),
-            self.seed,
-            self.device,
-            self.progress,
-        ).score()
+        return score(
+            Mask.full(self.layers), given=ModelAndRows(self.checkpoint, examples, rows),
+            method=method, sublayers=self.layers, seed=self.seed, device=self.device,
+            progress=self.progress,
+        )  # fmt: skip
 
     @contextmanager
     def scoring(

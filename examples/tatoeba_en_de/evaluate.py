@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import EvaluateRequest, ExportRequest, make_request
 
 

@@ -137,7 +137,7 @@ def serve(material: Path) -> None:
     # What libraries print by themselves is none of the answers.
     os.dup2(2, 1)
     os.chdir(material)
-    import compressor.pipeline.single_steps
+    import compressor.pipeline.run
     import compressor.runtime  # noqa: F401 - the bound is on what comes after the imports
 
     with open("/proc/self/statm", encoding="ascii") as file:

@@ -17,8 +17,7 @@ from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
-from compressor.pipeline.run import run
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint, run
 from compressor.progress import SILENT
 from compressor.request import example
 from compressor.request.recipe import ExportRequest, make_recipe, make_request

@@ -23,7 +23,7 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import synthetic_probe
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import Check
 from compressor.runtime import Translator, collate
@@ -219,13 +219,13 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
 
     refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
     with (
-        mock.patch("compressor.pipeline.single_steps.export_model", refused),
+        mock.patch("compressor.pipeline.build.export_model", refused),
         pytest.raises(VerificationError, match="they differ"),
     ):
         export_checkpoint(wanted, out)
     assert out.exists() != is_new
     assert is_new or not list(out.iterdir())
-    with mock.patch("compressor.pipeline.single_steps.export_model", partial(write, then=None)):
+    with mock.patch("compressor.pipeline.build.export_model", partial(write, then=None)):
         export_checkpoint(wanted, out)
     written = sorted(path.name for path in out.rglob("*"))
     assert written == ["manifest.json", "model.onnx", "onnx"]

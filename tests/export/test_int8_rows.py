@@ -10,7 +10,7 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.export import int8
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from tests.helpers import toy
 from tests.helpers.command_line import invoke

@@ -27,7 +27,7 @@ from compressor.export import optimum, optimum_translator
 from compressor.export.encoder import EncoderGraphs
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.surgery import prune
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from tests.helpers import toy
 from tests.helpers.command_line import compress

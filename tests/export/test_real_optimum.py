@@ -17,7 +17,7 @@ import torch
 
 from compressor.model.architectures import ARCHITECTURES, architecture
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from tests.helpers.optimum_exports import save_pruned
 from tests.helpers.recipes import request

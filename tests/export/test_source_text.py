@@ -19,8 +19,7 @@ from compressor.export.source_text import cut_vocabulary
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
-from compressor.pipeline.run import run
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest
 from compressor.runtime import Classifier

@@ -15,8 +15,7 @@ from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.inputs import encode
-from compressor.pipeline.run import run
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint, run
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from compressor.budgets import Choice
 from compressor.model.sublayers import Mask
-from compressor.pipeline.artifacts import make_trials, prepare
-from compressor.pipeline.build import Builder
-from compressor.pipeline.choose import RunTrials
-from compressor.pipeline.inputs import TargetTokens, load
-from compressor.pipeline.run import open_run
-from compressor.pipeline.unit_costs import unit_costs
+from compressor.pipeline.inputs import load
+from compressor.pipeline.setup import prepare
+from compressor.pipeline.trials import RunTrials
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe
 from compressor.request.resolve import resolve
 from compressor.results import Variant
-from compressor.tasks import TASKS
+from compressor.steps import open_steps
 from tests.helpers.command_line import compress
 
 
@@ -25,29 +26,32 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
     return compress("run", *arguments, "--device", "cpu")
 
 
-def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
+Build = Callable[[str, Choice, Path], None]
+
+
+@contextmanager
+def before_search(
+    recipe: Recipe, out: Path, progress=SILENT, build: Build | None = None
+) -> Iterator[RunTrials]:
     """A run up to the search for its only budget; the dense model is only a name."""
-    plan, checkpoint = resolve(recipe), load(recipe.model)
-    inputs = prepare(plan, checkpoint, out, progress)
-    workspace = open_run(plan, inputs, out, progress)
-    full = Mask.full(checkpoint.layers)
+    plan = resolve(recipe)
+    setup = prepare(plan, load(recipe.model), out, progress)
+    full = Mask.full(setup.dense.checkpoint.layers)
     dense = Variant(
-        name="dense", directory="nowhere", budget="", kept=full.to_json(), heads=full.counts(),
-        neurons={}, kept_neurons={}, macs_share=1.0, parameters=0, checkpoint_bytes=0,
-        onnx_bytes=0, precision="fp32",
+        name="dense", directory=str(out / "nowhere"), budget="", kept=full.to_json(),
+        heads=full.counts(), neurons={}, kept_neurons={}, macs_share=1.0, parameters=0,
+        checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    task = TASKS[checkpoint.task]
-    costs = unit_costs(checkpoint, task, inputs.encoded.fitted.examples)
-    tokens = TargetTokens(None, None)
-    builder = Builder(workspace, inputs.repair, inputs.encoded.probe, tokens, costs)
-    (trials,) = make_trials(plan, inputs, workspace, dense, builder)
-    trials.scores()
-    return trials
+    with open_steps(out, setup.identity(progress), progress, setup.written_bytes) as steps:
+        (artifact,) = setup.artifacts
+        trials = RunTrials(steps, setup, artifact, dense, build)
+        trials.scores()
+        yield trials
 
 
-def state(out: Path) -> set[str]:
-    """Names of finished stages; nothing temporary may be left."""
+def finished_steps(out: Path) -> Counter[str]:
+    """Names of finished steps; nothing temporary may be left."""
     entries = list((out / ".compress").iterdir())
-    assert not [path for path in entries if path.name.startswith(("trial-", "candidate-")) and
-                path.is_dir()]  # fmt: skip
-    return {path.stem for path in entries}
+    assert not [path for path in entries if path.name.startswith(".writing")]
+    records = [path.stem for path in entries if path.suffix == ".json" and path.stem != "run"]
+    return Counter(name.rpartition("-")[0] for name in records)

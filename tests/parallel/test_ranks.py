@@ -18,8 +18,8 @@ from compressor import parallel
 from compressor.commands import invoke
 from compressor.errors import InputError
 from compressor.parallel import Ranks
-from compressor.pipeline.artifacts import require_rows_for_ranks
 from compressor.pipeline.run import run
+from compressor.pipeline.setup import require_rows_for_ranks
 from compressor.request.recipe import make_recipe
 from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples

@@ -12,8 +12,8 @@ from compressor.errors import InputError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import encode, read
-from compressor.pipeline.repair import Repair
+from compressor.pipeline.inputs import ModelAndRows, encode, read
+from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.recovery.earlier_weights import with_earlier_weights
@@ -66,8 +66,11 @@ def test_more_training_comes_closer_to_the_dense_model(translator, earlier, tmp_
     checkpoint, mask = open_checkpoint(str(translator)), read_pruning_record(earlier).mask
     task = TASKS[checkpoint.task]
     examples = encode(read(given.data, checkpoint, task).calibration, checkpoint, task)
-    repair = Repair(given.recovery, checkpoint, examples, given.seed, "cpu", SILENT)
-    text = repair.run(prune(checkpoint.model, checkpoint.layers, mask), mask).text
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+    text = recover(
+        given.recovery, ModelAndRows(checkpoint, examples), pruned, mask, seed=given.seed,
+        device="cpu", progress=SILENT,
+    ).text  # fmt: skip
     before, after = text.split("held-out rows ")[1].split(" before, ")
     assert float(after.split(" after")[0]) < float(before)
 

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from compressor.errors import UsageError
 from compressor.importance import METHODS
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.depth import without_skipped
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import Fitted, encode, read
+from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.run import run
-from compressor.pipeline.score import Scorer
+from compressor.pipeline.score import score
 from compressor.progress import SILENT
 from compressor.request.sections import Data
 from compressor.runtime import Classifier
@@ -49,17 +48,18 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, cla
     save_checkpoint(dense, small.model, record, tmp_path / "shallow")
     rows = Data(calibration=str(toy.labels_file(tmp_path / "rows.tsv")))
 
-    def score(directory: Path, mask: Mask | None) -> dict[str, tuple[float, ...]]:
+    def scores(directory: Path, mask: Mask | None) -> dict[str, tuple[float, ...]]:
         checkpoint = open_checkpoint(str(directory))
         task, method = TASKS[checkpoint.task], METHODS[name]()
         sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
         found = read(rows, checkpoint, task).calibration
         assert found is not None
-        fitted = Fitted(encode(found, checkpoint, task), found)
-        scorer = Scorer(method, checkpoint, sublayers, fitted, 0, "cpu", SILENT)
-        return dict(scorer.score(mask).values)
+        given = ModelAndRows(checkpoint, encode(found, checkpoint, task), found)
+        how = {"method": method, "sublayers": sublayers, "seed": 0, "device": "cpu"}
+        full = Mask.full(checkpoint.layers)
+        return dict(score(mask or full, given=given, progress=SILENT, **how).values)
 
-    skipping, without = score(classifier, start), score(tmp_path / "shallow", None)
+    skipping, without = scores(classifier, start), scores(tmp_path / "shallow", None)
     assert set(renumbered(skipping, start.dropped)) == set(without)
     for sublayer, values in renumbered(skipping, start.dropped).items():
         assert values == pytest.approx(without[sublayer], rel=1e-4, abs=1e-9)
@@ -135,23 +135,3 @@ def test_where_layers_alone_are_enough_no_unit_goes(classifier, tmp_path):
     counts = report.variants[0].counts
     assert sorted({counts[name] for name in report.dense.heads}) == [0, 4]
     assert not (tmp_path / "out" / "modeling_pruned.py").exists()
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ("decoder=1", "there is no 'decoder'"),
-        ("encoder=3", "keeps at least one"),
-        ("encoder=0", "STACK=NUMBER"),
-        ("2", "STACK=NUMBER"),
-        ("encoder=1,encoder=1", "STACK=NUMBER"),
-    ],
-)
-def test_impossible_layers_are_refused_before_anything_is_written(
-    value, problem, classifier, tmp_path
-):
-    made = recipe_for(classifier, tmp_path, keep=None, macs="0.5", drop_layers=value)
-    with pytest.raises(UsageError) as caught:
-        run(made, tmp_path / "out", "", SILENT)
-    assert problem in str(caught.value)
-    assert not (tmp_path / "out").exists()

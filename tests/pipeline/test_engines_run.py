@@ -129,14 +129,6 @@ def test_the_gate_holds_the_best_build_against_the_fastest_dense_one(translation
     assert f"({half.name} over " in outcomes[0].message
 
 
-def test_the_rule_about_engines_needs_them(translation, tmp_path):
-    asked, _ = translation
-    rules = asked.gate.model_copy(update={"min_fastest_speedup": ["2"]})
-    export = asked.export.model_copy(update={"engines": ["onnxruntime"]})
-    with raises(UsageError, "engines-missing"):
-        run(asked.model_copy(update={"gate": rules, "export": export}), tmp_path / "out")
-
-
 def test_auto_is_the_fastest_engine_in_the_same_precision(translation, tmp_path):
     out = shutil.copytree(translation[1], tmp_path / "out")
     report = load_report(out / "report.json")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,9 @@ from scipy.stats import norm
 
 from compressor.budgets import Choice
 from compressor.commands import invoke
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline import judge as judging
+from compressor.pipeline import trials as searching
 from compressor.pipeline.inputs import load, read
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
@@ -33,7 +32,7 @@ from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.measured import before_search, shell, state
+from tests.helpers.measured import before_search, finished_steps, shell
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 
@@ -51,12 +50,8 @@ def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Re
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses; nothing is built."""
-    trials = before_search(recipe, out, progress)
-    judge = replace(trials.artifact_judge, build=Models.build)
-    try:
-        return trials.plan.budget.choose(replace(trials, artifact_judge=judge))
-    finally:
-        trials.workspace.close()
+    with before_search(recipe, out, progress, Models.build) as trials:
+        return trials.artifact.budget.choose(trials)
 
 
 class Models:
@@ -73,12 +68,11 @@ class Models:
         self.wrong = wrong
         self.seen: list[Rows] = []
         Models.built = []
-        monkeypatch.setattr(judging, "answers", self.answers)
-        monkeypatch.setattr(judging, "answer_rows", lambda w, m, rows, a: rows.targets)
-        monkeypatch.setattr(judging, "answer_search_rows", lambda w, m, rows, a: rows.targets)
+        monkeypatch.setattr(searching, "answers", self.answers)
+        monkeypatch.setattr(searching, "answer_rows", lambda s, m, rows, *rest: rows.targets)
 
     @classmethod
-    def build(cls, plan, choice, directory) -> None:
+    def build(cls, name, choice, directory) -> None:
         assert directory.parent.is_dir()
         cls.built.append(choice.mask.count("heads"))
 
@@ -98,7 +92,7 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     models = Models(lambda kept, held_out: float(kept < 8), monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         choose(recipe, out, Progress("trying 6 of 12 heads"))
-    assert state(out) == {"run", "scores", *(f"candidate-max-drop-30-{n}" for n in (9, 4))}
+    assert finished_steps(out) == {"score": 1, "try_cut": 2}
     choice = choose(recipe, out)
     assert models.built == [3, 8, 6, 7]
     assert choice.mask.count("heads") == 8
@@ -114,21 +108,6 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     # Rules for the gate are not part of what was run.
     more = drop_recipe(classifier, tmp_path, max_drop="30", max_metric_drop=["accuracy=1"])
     assert choose(more, out).mask == choice.mask
-
-
-def test_rows_too_few_to_prove_any_drop_are_searched_by_the_measured_one_at_once(
-    classifier, tmp_path, monkeypatch
-):
-    """Of 30 rows without a changed answer, the score bound is z^2 / (30 + z^2), 11 points."""
-    models = Models(lambda kept, held_out: float(kept < 8), monkeypatch)
-    progress = Progress()
-    recipe = drop_recipe(classifier, tmp_path, rows=60, max_drop="5")
-    choice = choose(recipe, tmp_path / "out", progress)
-    least = 100 * norm.isf(0.025) ** 2 / (30 + norm.isf(0.025) ** 2)
-    (said,) = (text for text in progress.messages if "cannot prove" in text)
-    assert f"30 rows cannot prove a drop of less than {least:.2f} accuracy" in said
-    assert models.built == [3, 8, 6, 7]  # a bisection for 8 of 3 to 12 heads, and no other cut
-    assert (choice.mask.count("heads"), choice.search.proven) == (8, False)
 
 
 def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_path, monkeypatch):
@@ -155,27 +134,6 @@ def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_pa
     (warning,) = (text for text in progress.messages if text.startswith("warning: 300 test rows"))
     assert "about 21,000 would do for this model" in warning  # both parts, rounded up
     assert 20_000 < 2 * needed < 21_000
-
-
-def test_enough_rows_prove_a_smaller_drop(classifier, tmp_path, monkeypatch):
-    """The same models and 4,000 rows: a drop of 2 is proven to be below 3, a drop of 3 is not."""
-    Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
-    progress = Progress()
-    recipe = drop_recipe(classifier, tmp_path, rows=4000, max_drop="3")
-    search = choose(recipe, tmp_path / "out", progress).search
-    (look,) = search.looks
-    assert (look.kept, search.proven) == (10, True)
-    assert look.bound >= -3
-    assert not [text for text in progress.messages if text.startswith("warning: 4,000")]
-
-
-def test_proof_can_be_waived(classifier, tmp_path, monkeypatch):
-    Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
-    progress = Progress()
-    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop="3", drop_proof="measured")
-    search = choose(recipe, tmp_path / "out", progress).search
-    assert (search.looks[-1].kept, search.looks[-1].accepted) == (9, True)
-    assert not [text for text in progress.messages if text.startswith("warning: 300")]
 
 
 def test_held_out_rows_refuse_what_only_the_searched_ones_bore(classifier, tmp_path, monkeypatch):
@@ -205,21 +163,6 @@ def test_where_nothing_is_within_the_limit_the_run_says_what_is(classifier, tmp_
         == 11
     )
     assert models.built.count(11) == 2
-
-
-def test_where_no_unit_may_go_there_is_nothing_to_search(classifier, tmp_path):
-    recipe = drop_recipe(classifier, tmp_path, max_drop="3", floor="4")
-    with raises(UsageError, "floors-too-high"):
-        choose(recipe, tmp_path / "out")
-
-
-@pytest.mark.parametrize("rows", [8, 15])
-def test_both_parts_need_rows(classifier, tmp_path, rows):
-    recipe = drop_recipe(classifier, tmp_path, rows=rows, max_drop="1")
-    with raises(InputError, "too-few-rows") as caught:
-        run(recipe, tmp_path / "out")
-    assert f"too few test rows, {rows}, of which {rows // 2} would be" in str(caught.value)
-    assert not (tmp_path / "out").exists()
 
 
 def own_labels(model: Path, path: Path) -> Path:
@@ -253,7 +196,7 @@ def check_search(recipe: Recipe, out: Path, drop: float) -> QualitySearch:
     assert variant.comparisons[0] == look.comparison
     assert sum(map(len, variant.kept.values())) == look.kept
     assert sum(variant.kept_neurons.values()) == look.neurons
-    state(out)
+    finished_steps(out)
     return search
 
 
@@ -340,7 +283,7 @@ def test_a_drop_that_the_metric_cannot_see_is_no_budget(chinese, tmp_path):
         done.stderr
     )
     assert "give another --bleu-tokenizer" in done.stderr
-    assert not [path for path in state(tmp_path / "out") if "candidate" in path]
+    assert finished_steps(tmp_path / "out")["try_cut"] == 0
 
 
 def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(chinese, tmp_path, capsys):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import scipy.special
@@ -16,15 +15,14 @@ import torch
 
 from compressor.budgets import Choice
 from compressor.budgets.cost_table import trial_mask
-from compressor.errors import UsageError
 from compressor.export.precision_names import precision_timed
 from compressor.export.translator import TranslatorGraphs
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline import time_masks as timing_masks
-from compressor.pipeline.inputs import encode, read
-from compressor.pipeline.repair import Repair
+from compressor.pipeline.inputs import ModelAndRows, encode, read
+from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
@@ -37,8 +35,7 @@ from compressor.tasks import TASKS
 from compressor.throughput import Subject
 from compressor.training.data import hold_out
 from tests.helpers import toy
-from tests.helpers.errors import raises
-from tests.helpers.measured import before_search, shell, state
+from tests.helpers.measured import before_search, finished_steps, shell
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 from tests.helpers.runtime_artifacts import export
@@ -54,11 +51,8 @@ def translator(tmp_path_factory) -> Path:
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses, without building anything."""
-    trials = before_search(recipe, out, progress)
-    try:
-        return trials.plan.budget.choose(trials)
-    finally:
-        trials.workspace.close()
+    with before_search(recipe, out, progress) as trials:
+        return trials.artifact.budget.choose(trials)
 
 
 class Machine:
@@ -152,7 +146,8 @@ def test_the_number_of_layers_is_searched(classifier, tmp_path, monkeypatch):
     assert choice.mask.dropped == set(best.layers)
     assert best.divergence == pytest.approx(divergence(recipe, choice.mask), rel=1e-4)
     assert f"the best of {len(tries)} numbers of layers" in choice.text
-    assert len(machine.runs) == timed + len(tries) - 1  # the first try was not timed again
+    # Two kinds and a choice for each try; none was timed again.
+    assert (timed, len(machine.runs)) == (4, 2 + len(tries))
     again = choose(recipe, tmp_path / "out")
     assert (again.mask, again.search) == (choice.mask, choice.search)
 
@@ -163,9 +158,9 @@ def divergence(recipe: Recipe, mask: Mask) -> float:
     task = TASKS[checkpoint.task]
     rows = read(recipe.data, checkpoint, task).calibration
     learn, held = hold_out(encode(rows, checkpoint, task), recipe.seed)
-    steps = list(recipe.recovery)
-    pruned = prune(checkpoint.model, checkpoint.layers, mask)
-    cut = Repair(steps, checkpoint, learn, recipe.seed, "cpu", SILENT).run(pruned, mask).model
+    methods, pruned = list(recipe.recovery), prune(checkpoint.model, checkpoint.layers, mask)
+    given, how = ModelAndRows(checkpoint, learn), {"device": "cpu", "progress": SILENT}
+    cut = recover(methods, given, pruned, mask, seed=recipe.seed, **how).model
     (batch,) = task.batches(held, checkpoint.model, batch_tokens=None, batch_size=len(held))
     with torch.no_grad():
         wanted, found = (model(**batch.inputs()).logits for model in (checkpoint.model, cut))
@@ -173,25 +168,12 @@ def divergence(recipe: Recipe, mask: Mask) -> float:
     return float(scipy.special.rel_entr(p, q).sum(-1).mean())
 
 
-def test_heads_and_neurons_are_timed_and_what_costs_time_goes(translator, tmp_path, monkeypatch):
-    costs = {"encoder_self": 1e-9, "decoder_self": 1e-9, "cross": 1e-9}
-    machine = Machine(costs | {"encoder_ffn": 0.004, "decoder_ffn": 1e-9}, monkeypatch)
-    recipe = speed_recipe(translator, tmp_path, method="random", prune="both", multiple="16")
-    choice = choose(recipe, tmp_path / "out")
-    timed = {names[1].partition("=")[0]: names[1:] for names in machine.runs}
-    assert timed["encoder_ffn"] == [f"encoder_ffn={n}" for n in (0, 16, 32)]  # of 48
-    assert timed["decoder_ffn"] == [f"decoder_ffn={n}" for n in (0, 16)]  # of 40
-    # A saving of 1 - 1/1.2 takes 42 of the encoder's neurons, in groups of 16.
-    assert choice.mask.count("encoder_ffn") == 96 - 48
-    assert choice.mask.total() - choice.mask.count() == 48
-
-
 def test_a_miss_is_tried_again_and_a_stopped_run_goes_on(classifier, tmp_path, monkeypatch):
     machine = Machine({"encoder_self": 0.04}, monkeypatch, share=0.8)
     recipe, out = speed_recipe(classifier, tmp_path, test=None, batch_size="4"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         choose(recipe, out, Progress("(try 2)"))
-    assert state(out) == {"run", "scores", "costs-encoder_self", "timed-choice-1"}
+    assert finished_steps(out) == {"score": 1, "time_units": 1, "time_mask": 1}
     choice = choose(recipe, out)
     assert [len(names) for names in machine.runs] == [5, 2, 2]  # nothing was timed twice
     assert [found.met for found in choice.search.tries] == [False, True]
@@ -199,36 +181,6 @@ def test_a_miss_is_tried_again_and_a_stopped_run_goes_on(classifier, tmp_path, m
     again = choose(recipe, out)
     assert (again.mask, again.search) == (choice.mask, choice.search)
     assert len(machine.runs) == 3
-
-
-def test_a_speedup_that_is_not_reached_is_told(classifier, tmp_path, monkeypatch):
-    """Four choices, each far slower than the cost table promised, and the fastest is taken."""
-
-    class Stubborn(Machine):
-        def __call__(self, subjects, **settings) -> Throughput:
-            found = super().__call__(subjects, **settings)
-            slow = timing(1.1 + 0.001 * len(self.runs), "choice")
-            rows = [slow if row.variant == "choice" else row for row in found.rows]
-            return found.model_copy(update={"rows": rows})
-
-    Stubborn({"encoder_self": 0.07}, monkeypatch)
-    progress = Progress()
-    choice = choose(speed_recipe(classifier, tmp_path), tmp_path / "out", progress)
-    assert [found.met for found in choice.search.tries] == [False] * 4
-    assert choice.search.tries[-1].kept == str(choice.mask)
-    assert (
-        "no choice reached 1.2 at batch 4 in 4 tries; the fastest one is taken" in progress.messages
-    )
-
-
-def test_what_cannot_be_reached_ends_with_the_most_that_can(classifier, tmp_path, monkeypatch):
-    Machine({"encoder_self": 0.04}, monkeypatch)
-    recipe = speed_recipe(classifier, tmp_path, speedup=5.0, floor="1")
-    # Nine of twelve heads can go: 1 / (1 - 9 x 0.04).
-    with raises(UsageError, "speedup-unreachable") as caught:
-        choose(recipe, tmp_path / "out")
-    assert "1.562" in str(caught.value)
-    assert "3 of 12 heads" in str(caught.value)
 
 
 def test_a_classifier_is_built_as_fast_as_wanted(short_classifier, tmp_path, monkeypatch):
@@ -261,11 +213,11 @@ def test_costs_are_measured_on_the_machine(short_classifier, tmp_path):
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert json.loads(done.stdout)["id"] == "speedup-unreachable"
-    text = (out / ".compress" / "costs-encoder_self.json").read_text(encoding="utf-8")
-    rows = json.loads(text)["result"]["rows"]
+    (record,) = (out / ".compress").glob("time_units-*.json")
+    rows = json.loads(record.read_text(encoding="utf-8"))["result"]["rows"]
     assert [row["variant"] for row in rows] == ["dense", "encoder_self=3"]
     assert all(row["sentences_per_second"] > 0 for row in rows)
-    assert "timed-choice-1" in state(out)
+    assert finished_steps(out)["time_mask"] == 1
 
 
 @pytest.mark.parametrize("kind", ["encoder_self", "decoder_self", "cross"])
@@ -308,56 +260,16 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(tmp_path, monkeyp
 
     monkeypatch.setattr(timing_masks, "benchmark", look)
     rows = TASKS["classification"].read_rows(toy.labels_file(tmp_path / "rows.tsv"))
-    workspace = SimpleNamespace(progress=SILENT, state=tmp_path / "state")
-    timer = timing_masks.Timer(
-        checkpoint, made.directory, rows, Benchmark(), "cuda", precision="fp16"
-    )
     half = trial_mask(Mask.full(checkpoint.layers), ["encoder_self"], 2)
-    timer.time(workspace, {"half": half}, 1)
+    (tmp_path / "trials").mkdir()
+    timing_masks.time_masks(
+        {"half": half}, 1, checkpoint=checkpoint, dense=made.directory, rows=rows,
+        settings=Benchmark(), device="cuda", folder=tmp_path / "trials", progress=SILENT,
+        precision="fp16",
+    )  # fmt: skip
     assert seen == [(name, "fp16", {"fp16": "cuda"}) for name in ("dense", "half")]
     assert sorted(path.name for path in (made.directory / "onnx").iterdir()) == before
     assert (precision_timed(("fp32", "fp16"), "cuda"), precision_timed(("fp32",), "cuda")) == (
         "fp16", "fp32",
     )  # fmt: skip
     assert precision_timed(("fp32", "fp16"), "cpu") == "fp32"
-
-
-@pytest.mark.parametrize(
-    ("options", "problem", "detail"),
-    [
-        ({"speedup": 1.3, "at_batch": 16}, "batch-size-not-measured", "16"),
-        (
-            {"speedup": 1.3, "at_batch": 4, "bench": False},
-            "options-exclude-each-other", "--no-bench",
-        ),
-        (
-            {"speedup": 1.3, "at_batch": 4, "keep": ["0.5"]},
-            "options-exclude-each-other", "--keep and --speedup",
-        ),
-        (
-            {"speedup": 1.3, "at_batch": 4, "max_drop": "1"},
-            "options-exclude-each-other", "--speedup and --max-drop",
-        ),
-        ({"speedup": 1.3, "at_batch": 4, "steps": 2}, "option-without-use", "--steps 2"),
-        (
-            {"speedup": 1.3, "at_batch": 4, "floor": "4", "prune": "heads"},
-            "floors-too-high", "12",
-        ),
-        (
-            {"speedup": 1.3, "at_batch": 4, "at_engine": "openvino"},
-            "engine-not-exported", "--engines onnxruntime,openvino",
-        ),
-        ({"keep": ["0.5"], "even_heads": True}, "option-without-use", "--even-heads"),
-        ({"max_drop": "0.3", "remove": ["2"]}, "options-exclude-each-other", "--remove"),
-        ({"max_drop": "0.3", "test": None}, "test-rows-missing", "--max-drop 0.3"),
-        ({"max_drop": "0.3", "method": "subset"}, "options-exclude-each-other", "taylor"),
-        ({"keep": ["0.5"], "drop_proof": "measured"}, "option-without-use", "--drop-proof"),
-        ({"max_drop": "-1"}, "option-invalid", "from 0 up"),
-        ({"max_drop": "1", "max_metric_drop": ["bleu=1"]}, "metric-of-another-task", "accuracy"),
-    ],
-)  # fmt: skip
-def test_refusals_come_before_anything_is_written(classifier, tmp_path, options, problem, detail):
-    with raises(UsageError, problem) as caught:
-        run(recipe_for(classifier, tmp_path, **{"keep": []} | options), tmp_path / "out")
-    assert detail in str(caught.value)
-    assert not (tmp_path / "out").exists()

@@ -119,14 +119,6 @@ def test_the_default_is_what_the_rule_says(finished):
     assert f"without one it is {chosen}" in (finished / "README.md").read_text()
 
 
-def test_a_finished_run_repeats_nothing_and_keeps_the_default(inputs, finished):
-    before = (finished / "onnx" / "graphs.json").read_bytes()
-    progress = Progress()
-    assert run(inputs, finished, progress=progress) == load_report(finished / "report.json")
-    assert all("done before" in message for message in progress.messages)
-    assert (finished / "onnx" / "graphs.json").read_bytes() == before
-
-
 def test_nothing_but_the_recipe_tells_where_files_lie(inputs, finished):
     """What is published: all that is not the run's own state."""
     where = str(Path(inputs.model.path).parent).encode()

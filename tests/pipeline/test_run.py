@@ -11,16 +11,13 @@ import pytest
 import torch
 
 import compressor
-from compressor.errors import InputError, UsageError
 from compressor.evaluation.bounds import score_bound
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.run import run
-from compressor.pipeline.single_steps import score_checkpoint
+from compressor.pipeline.run import run, score_checkpoint
 from compressor.report.schema import load_report
 from compressor.request.recipe import ScoreRequest
 from compressor.runtime import Classifier, Translator
 from tests.helpers import toy
-from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 from tests.helpers.runs import Progress, check_manifest, recipe_for, short
 
@@ -100,41 +97,6 @@ def test_steps_score_again_before_each(classifier, tmp_path):
     assert "re-solved" in report.variants[0].recovery
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "problem", "detail"),
-    [
-        ({"keep": []}, UsageError, "option-missing", "--keep"),
-        ({"keep": ["0.5", "0.5"]}, UsageError, "budget-twice", "keep 0.5"),
-        ({"keep": ["2"]}, UsageError, "floors-too-high", "need 3"),
-        ({"keep": ["99"]}, UsageError, "budget-too-large", "12"),
-        ({"keep": ["cross=0.5"]}, UsageError, "kind-unknown", "'cross'"),
-        ({"method": "tailor"}, UsageError, "name-unknown", "hard-concrete, subset"),
-        ({"task": "translation"}, UsageError, "task-of-another-model", "translation"),
-        ({"calibration": None}, UsageError, "calibration-missing", "--calibration"),
-        (
-            {"test": None, "max_metric_drop": ["accuracy=1"]},
-            UsageError, "test-rows-missing", "--max-metric-drop accuracy=1",
-        ),
-        ({"min_speedup": ["1.1@32"]}, UsageError, "batch-size-not-measured", "32"),
-        (
-            {"bench": False, "min_speedup": ["1.1"]},
-            UsageError, "options-exclude-each-other", "--no-bench",
-        ),
-        ({"max_metric_drop": ["bleu=1"]}, UsageError, "metric-of-another-task", "accuracy"),
-        ({"bleu_tokenizer": "zh"}, UsageError, "option-without-use", "for translation, and"),
-        ({"bleu_tokenizer": "zh", "test": None}, UsageError, "option-without-use", "--test"),
-        ({"model": "/nothing/there"}, InputError, "checkpoint-missing", "/nothing/there"),
-    ],
-)  # fmt: skip
-def test_refusals_come_before_anything_is_written(
-    inputs, tmp_path, options, error, problem, detail
-):
-    with raises(error, problem) as caught:
-        run(short(**inputs | options), tmp_path / "out")
-    assert detail in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
     def warnings(name: str, **options: object) -> list[str]:
         progress = Progress("exporting the dense model")
@@ -145,11 +107,6 @@ def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
     (warning,) = warnings("both", calibration=inputs["test"], calibration_rows=20)
     assert "20 of 24 test rows are calibration rows too" in warning
     assert warnings("apart") == []
-
-
-def test_compressed_checkpoints_are_not_compressed_again(inputs, finished, tmp_path):
-    with raises(InputError, "checkpoint-already-pruned"):
-        run(short(**inputs | {"model": str(finished)}), tmp_path / "again")
 
 
 def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished, tmp_path):

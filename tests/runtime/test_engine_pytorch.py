@@ -9,8 +9,7 @@ import pytest
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.pipeline import engines
-from compressor.pipeline.run import run
-from compressor.pipeline.single_steps import export_checkpoint
+from compressor.pipeline.run import export_checkpoint, run
 from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.engines.pytorch import PyTorch

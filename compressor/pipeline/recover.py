@@ -1,7 +1,6 @@
-"""The repair after a cut, and the text of `--distill-text` that it may learn from.
+"""The repair of pruned models, and the text of `--distill-text` that it may learn from.
 
-The text is checked before the run starts and translated once by the dense model. Within a run the
-exported dense model translates, several times as fast on the CPU as PyTorch.
+The text is checked before the run starts and translated once by the dense model.
 """
 
 from __future__ import annotations
@@ -9,21 +8,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from compressor import parallel, recovery
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import left_of
-from compressor.model.location import checkpoint_files
 from compressor.model.modes import evaluating
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
-from compressor.pipeline.stages import stage, weights_file
+from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
 from compressor.recovery import (
     Recovered,
@@ -31,15 +29,13 @@ from compressor.recovery import (
     RecoveryMethod,
     earlier_artifact,
     extra_text,
-    recover,
 )
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
-from compressor.results import Source, Variant
+from compressor.results import Variant
+from compressor.steps import Steps
 from compressor.storage.files import written_at_once
-from compressor.storage.hashes import fingerprint, sha256_of
-from compressor.storage.workspace import Workspace
-from compressor.tasks import TASKS, Example, Rows, Task
+from compressor.tasks import Rows, Task
 from compressor.tasks.texts import columns_of
 from compressor.training.text import Text, TextLines
 
@@ -47,53 +43,41 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True)
-class Repair:
-    """Recovery methods, and the checkpoint whose model they bring a pruned one close to.
+def recover(
+    methods: Sequence[RecoveryMethod],
+    given: ModelAndRows,
+    pruned: nn.Module,
+    mask: Mask,
+    *,
+    seed: int,
+    device: str,
+    progress: Progress,
+    text: Text | None = None,
+    state: Path | None = None,
+) -> Recovered:
+    """Repair a pruned model; of layers that it skips nothing is repaired or matched.
 
     Args:
-        examples: calibration rows, encoded.
-        state: directory for files from which a stopped training goes on; None for none.
+        given: the dense model, and calibration rows.
+        mask: the units that the pruned model has.
         text: to distill from, of a translator with its translations.
+        state: file from which a stopped training goes on; None for none.
     """
-
-    steps: Sequence[RecoveryMethod]
-    checkpoint: Checkpoint
-    examples: Sequence[Example]
-    seed: int
-    device: str
-    progress: Progress
-    state: Path | None = None
-    text: Text | None = None
-
-    def __str__(self) -> str:
-        """`, repairing (reconstruct)`, for messages; empty where nothing is repaired."""
-        names = "+".join(step.name for step in self.steps)
-        return f", repairing ({names})" if names else ""
-
-    def run(self, pruned: nn.Module, mask: Mask, name: str = "model") -> Recovered:
-        """Repair a pruned model; of layers that it skips nothing is repaired or matched.
-
-        Args:
-            mask: the units that it has.
-            name: of the model, for the file from which a stopped training goes on.
-        """
-        progress, task = self.progress, TASKS[self.checkpoint.task]
-        job = RecoveryJob(
-            dense=self.checkpoint.model,
-            pruned=pruned,
-            mask=mask,
-            layers=left_of(pruned, self.checkpoint.layers),
-            task=task,
-            examples=self.examples,
-            seed=self.seed,
-            device=self.device,
-            progress=lambda done, total: progress.update("repair", done, total),
-            report=progress.message,
-            state=self.state and self.state / f"repair-{name}.safetensors",
-            text=self.text,
-        )
-        return recover(self.steps, job)
+    job = RecoveryJob(
+        dense=given.checkpoint.model,
+        pruned=pruned,
+        mask=mask,
+        layers=left_of(pruned, given.checkpoint.layers),
+        task=given.task,
+        examples=given.examples,
+        seed=seed,
+        device=device,
+        progress=partial(progress.update, "repair"),
+        report=progress.message,
+        state=state,
+        text=text,
+    )
+    return recovery.recover(methods, job)
 
 
 def require_rows_to_train(
@@ -158,50 +142,53 @@ def open_text(
     )
 
 
-def unpacked_bytes(text: Text | None) -> int:
-    """How much unpacking the text writes; 0 where there is none, or it is not packed."""
-    return text.lines.size if text is not None and text.lines.is_packed else 0
+def text_to_learn(
+    text: Text | None,
+    methods: Sequence[RecoveryMethod],
+    dense: Variant,
+    device: str,
+    steps: Steps,
+) -> tuple[Text | None, str]:
+    """A run's text to distill from: unpacked, and where the model translates with translations.
+
+    Returns:
+        The text, and the SHA-256 of its translations; empty for none.
+    """
+    translations = ""
+    if text is not None and text.lines.is_packed:
+        path = steps.state / "distill-text.unpacked"
+        title = f"unpacking {text.lines.path.name}"
+        steps.do(unpack, title=title, lines=text.lines, path=path, steps=steps)
+        text = text.unpacked(path)
+    if text is not None and text.task.learns_from_answers:
+        path, beams = steps.state / "translations.txt", text_beams(methods)
+        title = f"answering {text.lines.path.name} with the dense model"
+        translations = steps.do(
+            translate, beams, dense, title=title, shared=True, text=text, path=path, device=device,
+            steps=steps,
+        )  # fmt: skip
+        text = text.translated(path)
+    return text, translations
 
 
-def with_unpacked_text(repair: Repair, workspace: Workspace) -> Repair:
-    """The repair of a run, its text unpacked to `OUT/.compress` if it is packed."""
-    text = repair.text
-    if text is None or not text.lines.is_packed:
-        return repair
-    _unpack(workspace, text.lines)
-    return replace(repair, text=text.unpacked(weights_file(workspace, "unpacked-text")))
-
-
-@stage("unpacked-text")
-def _unpack(workspace: Workspace, lines: TextLines) -> int:
+def unpack(*, lines: TextLines, path: Path, steps: Steps) -> int:
     """Write the unpacked text; how many lines of it hold text."""
-    with written_at_once(weights_file(workspace, "unpacked-text")) as path:
-        lines.unpack(path, partial(workspace.progress.update, "MiB unpacked"))
+    with written_at_once(path) as staged:
+        lines.unpack(staged, partial(steps.progress.update, "MiB unpacked"))
+    steps.wrote(path)
     return lines.rows
 
 
-def with_translations(repair: Repair, workspace: Workspace, dense: Variant) -> Repair:
-    """The repair of a run, its text translated where there is one and the model translates."""
-    text = repair.text
-    if text is None or not text.task.learns_from_answers:
-        return repair
-    beams = text_beams(repair.steps)
-    _translate(workspace, text, repair.checkpoint, dense, beams, repair.device)
-    return replace(repair, text=text.translated(weights_file(workspace, "distill-text")))
+def translate(
+    beams: int, dense: Variant, *, text: Text, path: Path, device: str, steps: Steps
+) -> str:
+    """Write the exported dense model's translations, several times as fast as PyTorch's on a CPU.
 
-
-@stage("distill-text")
-def _translate(
-    workspace: Workspace,
-    text: Text,
-    checkpoint: Checkpoint,
-    dense: Variant,
-    beams: int,
-    device: str,
-) -> Source:
+    Returns:
+        SHA-256 of the file that is written.
+    """
     runtime = text.task.open(dense.directory, precision=BASE, device=device)
-    path, progress = text.lines.path, workspace.progress
-    sha256 = sha256_of(path, partial(progress.update, f"MiB of {path.name} hashed"))
+    file, progress = text.lines.path, steps.progress
     warned = False
 
     def answers(texts: Sequence[str]) -> list[str]:
@@ -211,19 +198,19 @@ def _translate(
             translations = text.task.answer(runtime, texts, num_beams=beams)
         if caught and not warned:
             warned = True
-            progress.message(f"  lines of {path} with more than {text.max_tokens} tokens are cut")
+            progress.message(f"  lines of {file} with more than {text.max_tokens} tokens are cut")
         return translations
 
-    weights = fingerprint(checkpoint_files(checkpoint.directory))
+    scratch = steps.scratch / path.name
     translate_lines(
         text.lines,
-        weights_file(workspace, "distill-text"),
+        scratch,
         answers,
-        key=f"{sha256} {weights} {beams}",
         chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
         progress=partial(progress.update, "lines answered"),
     )
-    return Source(files=[path.as_posix()], rows=text.rows, sha256=sha256)
+    parallel.on_main(lambda: scratch.replace(path))
+    return parallel.on_main(lambda: steps.wrote(path))
 
 
 @contextmanager

@@ -1,0 +1,157 @@
+"""What `compress export` checks first, and the layouts of other programs that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.export.ctranslate2 import STORED
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.optimum import export_optimum
+from compressor.export.precision_names import AUTO, BASE, precisions_to_export
+from compressor.export.task_graphs import Network
+from compressor.model.checkpoint import Checkpoint
+from compressor.pipeline.build import export_bytes
+from compressor.pipeline.inputs import load, open_text_option, synthetic_probe
+from compressor.request.recipe import ExportRequest
+from compressor.request.validate import check_texts, require_rows
+from compressor.results import Check
+from compressor.runtime.engines.ctranslate2 import CTranslate2
+from compressor.runtime.session import choose_device
+from compressor.storage.files import require_directory
+from compressor.storage.outputs import require_new, whole_output
+from compressor.storage.staging import require_free
+from compressor.tasks import TASKS
+from compressor.tasks.texts import SOURCE, TARGET, TextFile
+
+
+def texts_to_keep(
+    request: ExportRequest, checkpoint: Checkpoint, output: Path
+) -> tuple[TextFile | None, TextFile | None]:
+    """The texts whose tokens encoders and decoders keep, as far as they are given."""
+    given = {SOURCE: request.export.source_text, TARGET: request.export.target_text}
+    paths = {option: None if text is None else Path(text) for option, text in given.items()}
+    _require_place(output, checkpoint, paths[SOURCE])
+    task = TASKS[checkpoint.task]
+    check_texts(paths, request.data.columns(), task, checkpoint.name)
+    source, target = (
+        open_text_option(path, option, task, request.data) for option, path in paths.items()
+    )
+    return source, target
+
+
+def _require_place(output: Path, checkpoint: Checkpoint, source: Path | None) -> None:
+    """Check that graphs may be written there; beside a checkpoint they have all of its tokens."""
+    if output.resolve() != checkpoint.directory.resolve():
+        require_new(output)
+    elif source is not None:
+        raise UsageError(
+            f"--source-text {source} leaves tokens out of the graphs, which the checkpoint in "
+            f"{output} has; choose another --output",
+            id="options-exclude-each-other",
+        )
+
+
+def check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
+    """The precisions to export; raises if the request contradicts itself or would overwrite."""
+    # Nothing is timed here, so every precision that is named can be made on every machine.
+    names = request.export.precision
+    device = choose_device(request.device) if names == [AUTO] else "cpu"
+    precisions = precisions_to_export(names, device)
+    require_rows(None, [], request.data)
+    if request.data.calibration is not None and "int8" not in precisions:
+        raise UsageError(
+            f"--calibration {request.data.calibration} is for int8; add --precision int8, or leave "
+            "it out",
+            id="option-without-use",
+        )
+    require_directory(output)
+    require_free(output)
+    if (output / "onnx").exists():
+        raise InputError(
+            f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
+        )
+    return precisions
+
+
+def _require_plain(request: ExportRequest, layout: str) -> None:
+    """Refuse options that a layout other than this tool's own has no use for."""
+    export = request.export
+    if export.engines != [ONNXRUNTIME]:
+        raise UsageError(
+            f"--engines {','.join(export.engines)} is for --layout compress; leave it out, or "
+            f"leave out --layout {layout}",
+            id="options-exclude-each-other",
+        )
+    texts = {"--source-text": export.source_text, "--target-text": export.target_text}
+    for flag, text in texts.items():
+        if text is not None:
+            raise UsageError(
+                f"{flag} {text} is not possible with --layout {layout}, whose loaders know one "
+                "numbering of tokens; leave it out, or use --layout compress",
+                id="options-exclude-each-other",
+            )
+    if request.data.calibration is not None:
+        raise UsageError(
+            f"--calibration {request.data.calibration} does nothing with --layout {layout}; leave "
+            "it out",
+            id="option-without-use",
+        )
+
+
+def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
+    if request.export.precision != [BASE]:
+        raise UsageError(
+            f"--precision {','.join(request.export.precision)} is not possible with --layout "
+            f"optimum, which has {BASE} alone; leave --precision out, or use --layout compress",
+            id="options-exclude-each-other",
+        )
+    _require_plain(request, "optimum")
+    # Also where the output is the checkpoint's own directory: both have a config.json.
+    require_new(output)
+    checkpoint = load(request.model, dense=False)
+    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
+    with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
+        return export_optimum(checkpoint, probe.batches, making)
+
+
+def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
+    if len(request.export.precision) != 1 or request.export.precision[0] not in STORED:
+        raise UsageError(
+            f"--layout ctranslate2 stores one precision, {', '.join(STORED)}; give that one",
+            id="options-exclude-each-other",
+        )
+    (precision,) = request.export.precision
+    _require_plain(request, "ctranslate2")
+    require_new(output)
+    CTranslate2.library()
+    checkpoint = load(request.model, dense=False)
+    graphs = TASKS[checkpoint.task].graphs
+    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+    needed = 2 * export_bytes(checkpoint.model, [BASE])
+    with whole_output(output, needed, "exporting") as making:
+        return graphs.export_ctranslate2(network, making, precision, probe.inputs)
+
+
+# Name -> what writes it; None: this tool's own.
+LAYOUTS: dict[str, Callable[[ExportRequest, Path], list[Check]] | None] = {
+    "compress": None,
+    "optimum": _export_optimum,
+    "ctranslate2": _export_ctranslate2,
+}
+
+
+def layout_writer(name: str) -> Callable[[ExportRequest, Path], list[Check]] | None:
+    """What writes a layout; None for this tool's own.
+
+    Raises:
+        UsageError: there is no such layout.
+    """
+    if name not in LAYOUTS:
+        raise UsageError(
+            f"--layout {name!r} is unknown; use {', '.join(LAYOUTS)}" + did_you_mean(name, LAYOUTS),
+            id="name-unknown",
+        )
+    return LAYOUTS[name]

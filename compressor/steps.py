@@ -1,0 +1,365 @@
+"""The steps of a run: functions whose results are kept on disk, from which a stopped run goes on.
+
+`Steps.do` computes a step once. Its key is the function's name, the run's options and input files,
+and what it is given; results of other steps count by their contents and by the SHA-256 of the files
+that they wrote. A changed input therefore changes the key, and nothing says which step needs which.
+
+A record in `OUT/.compress` holds the result as JSON and the hashes of the files that the step
+wrote. It is written last and at once, so it is there exactly when all of that is complete. A record
+that cannot be read, or whose files are missing or changed, counts as not there: the step is done
+again, after a message. The manifest takes its hashes from the records, so a file that was damaged
+since does not get a new one.
+
+One process at a time works in an output directory; a lock says which. Of several ranks of a run
+(`compressor.parallel`) rank 0 has the lock, writes and reads records; the others only read files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter
+
+from compressor import parallel
+from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.model.memory import trim_memory
+from compressor.progress import Progress
+from compressor.results import Variant
+from compressor.storage.disk import translate_disk_errors
+from compressor.storage.files import write_json
+from compressor.storage.hashes import sha256_below, sha256_of
+from compressor.storage.locks import lock_output
+from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.staging import move_files, remove_leftovers, staging
+
+STATE = ".compress"
+_RUN = "run.json"
+_LOCK = "lock"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What is kept of a finished step: its result as JSON, and path -> SHA-256 of its files."""
+
+    result: Any
+    files: dict[str, str] = field(default_factory=dict)
+
+
+_RECORD = TypeAdapter(StepRecord)
+
+
+class Steps:
+    """The steps of the run in an output directory; see `open_steps`.
+
+    Args:
+        root: the output directory.
+        identity: the run's options and fingerprints of its inputs, which every key has in it.
+    """
+
+    def __init__(self, root: Path, identity: Mapping[str, Any], progress: Progress) -> None:
+        self.root, self.state, self.progress = root, root / STATE, progress
+        self.identity = json.loads(json.dumps(identity))
+        self.files: dict[str, str] = {}  # path -> SHA-256, of all steps that were found or done
+        self.doing = "beginning"  # the step that was begun last, in words
+        self._running: list[tuple[str, dict[str, str]]] = []  # label and files, innermost last
+        self._announced: set[str] = set()
+
+    def do(
+        self,
+        function: Callable[..., Result],
+        *inputs: Any,
+        title: str,
+        shared: bool = False,
+        **context: Any,
+    ) -> Result:
+        """What a function returns for its inputs, computed once.
+
+        Args:
+            function: or a method, whose object is an input, too.
+            inputs: positional arguments, which tell this step from others of the function.
+            title: what the user reads while it runs.
+            shared: of several ranks all take part in it; otherwise rank 0 computes it alone. All
+                get the result of rank 0.
+            context: more arguments of the function, which the same run has always given it.
+        """
+        encode, decode = self._forms(function)
+        label, found = parallel.on_main(lambda: self._find(function, inputs, decode, title))
+        if found is None:
+            files: dict[str, str] = {}
+            began = time.perf_counter()
+            self._running.append((label, files))
+            try:
+                parallel.on_main(lambda: self.begin(label, title))
+                if shared:
+                    made = function(*inputs, **context)
+                else:
+                    made = parallel.on_main(lambda: function(*inputs, **context))
+            finally:
+                self._running.pop()
+            # As it is read later, so that a stopped run goes on with exactly the same.
+            found = decode(parallel.on_main(lambda: self._finish(label, encode(made), files)))
+            took = f"  {title}: {time.perf_counter() - began:.1f} s"
+            parallel.on_main(lambda: self.progress.detail(took))
+            trim_memory()
+        if parallel.is_main():
+            shutil.rmtree(self.state / label, ignore_errors=True)
+        return found
+
+    @property
+    def scratch(self) -> Path:
+        """Where the running step keeps states of trainings; removed when it is finished."""
+        return self.state / self._running[-1][0]
+
+    def begin(self, label: str, title: str) -> None:
+        """Announce a step."""
+        self._announced.add(label)
+        self.doing = title
+        self.progress.message(f"{title} …")
+
+    def _finish(self, label: str, result: Any, files: dict[str, str]) -> Any:
+        self.files |= files
+        write_json(self.state / f"{label}.json", {"result": result, "files": files})
+        return result
+
+    def _find(
+        self,
+        function: Callable[..., Result],
+        inputs: Sequence[Any],
+        decode: Callable[[Any], Result],
+        title: str,
+    ) -> tuple[str, Result | None]:
+        """A step's label, and its result; None where there is none that can be relied on."""
+        name = function.__name__.strip("_")
+        given = [getattr(function, "__self__", None), *inputs]
+        key = json.dumps([self.identity, self._fingerprint(given)], sort_keys=True)
+        label = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        path = self.state / f"{label}.json"
+        if not path.exists():
+            return label, None
+        try:
+            record = _RECORD.validate_json(path.read_bytes())
+            result = decode(record.result)
+        except (ValueError, KeyError, TypeError):
+            self.progress.message(f"{path} cannot be read; {title} is done again")
+            return label, None
+        lost = self.lost(record.files)
+        if lost:
+            self.progress.message(f"{lost} is missing or changed; {title} is done again")
+            return label, None
+        self.files |= record.files
+        if label not in self._announced:
+            self._announced.add(label)
+            self.progress.message(f"{title}: done before")
+        return label, result
+
+    def _forms(
+        self, function: Callable[..., Result]
+    ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """How a function's results become JSON and come back, by their type."""
+        kind = get_type_hints(function)["return"]
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        if kind is not Variant:
+            return lambda made: adapter.dump_python(made, mode="json"), adapter.validate_python
+        # The output directory may be moved: a model's lies in it.
+        return self._model_to_json, lambda data: adapter.validate_python(
+            data | {"directory": (self.root / data["directory"]).as_posix()}
+        )
+
+    def _model_to_json(self, model: Variant) -> dict[str, Any]:
+        directory = Path(model.directory).relative_to(self.root).as_posix()
+        return model.model_dump(mode="json") | {"directory": directory}
+
+    def _fingerprint(self, value: Any) -> Any:
+        """What tells an input from others, as JSON."""
+        if isinstance(value, Variant):
+            return [self._model_to_json(value), self.files_below(Path(value.directory))]
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json")
+        if isinstance(value, Path):
+            return sha256_of(value)
+        if hasattr(value, "sha256"):
+            return value.sha256
+        if is_dataclass(value):
+            return [self._fingerprint(getattr(value, x.name)) for x in fields(value) if x.compare]
+        if isinstance(value, Mapping):
+            return {str(key): self._fingerprint(x) for key, x in value.items()}
+        if isinstance(value, Set):
+            return sorted(value)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [self._fingerprint(x) for x in value]
+        return value
+
+    def files_below(self, directory: Path) -> dict[str, str]:
+        """Path from a directory -> SHA-256, of what the steps so far wrote there for the user."""
+        below = directory.relative_to(self.root)
+        return {
+            Path(name).relative_to(below).as_posix(): digest
+            for name, digest in self.files.items()
+            if Path(name).is_relative_to(below)
+            and (STATE in below.parts or STATE not in Path(name).parts)
+        }
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """An empty directory, removed when the block ends; of several ranks that of rank 0.
+
+        The others wait at the end, until all need it no longer.
+        """
+        with staging(self.state) if parallel.is_main() else nullcontext(self.state) as staged:
+            yield parallel.agree(staged)
+            parallel.gather(None)
+
+    @contextmanager
+    def making(self, directory: Path) -> Iterator[Path]:
+        """An empty directory, whose files go to `directory` when the block ends without an error.
+
+        Until then nothing of what is made stands under its final name. Of several ranks all get
+        the directory of rank 0.
+        """
+        with self.staging() as staged:
+            yield staged
+            parallel.on_main(lambda: self._take(staged, directory))
+
+    def _take(self, staged: Path, directory: Path) -> None:
+        hashes = sha256_below(staged)
+        move_files(staged, directory, hashes, last=GRAPHS_FILE)
+        for name, digest in hashes.items():
+            path = directory / name
+            self._note(path, _graphs_digest(path) if path.name == GRAPHS_FILE else digest)
+
+    def wrote(self, path: Path) -> str:
+        """Note a file that the running step wrote; its SHA-256."""
+        digest = sha256_of(path)
+        self._note(path, digest)
+        return digest
+
+    def _note(self, path: Path, digest: str) -> None:
+        self._running[-1][1][path.relative_to(self.root).as_posix()] = digest
+
+    def lost(self, files: Mapping[str, str]) -> str:
+        """The first of some files that is missing or changed; later steps may add graphs."""
+        for name, digest in files.items():
+            path = self.root / name
+            if not path.is_file() or not _holds(path, digest):
+                return str(path)
+        return ""
+
+
+def _holds(path: Path, digest: str) -> bool:
+    if path.name != GRAPHS_FILE:
+        return sha256_of(path) == digest
+    precisions, _, _ = digest.partition(":")
+    try:
+        return _graphs_digest(path, precisions.split(",")) == digest
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
+    """What `graphs.json` says of some precisions, all by default: their names and a SHA-256.
+
+    Later steps add precisions and choose the default one and engines, without which it is
+    computed.
+    """
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if data.pop("default_precision") not in data["precisions"]:
+        raise ValueError("the default precision is not there")
+    data.pop("fastest_engines", None)
+    names = list(data["precisions"]) if precisions is None else precisions
+    data["precisions"] = {name: data["precisions"][name] for name in names}
+    made_for = {name: x for name, x in (data.pop("made_for", None) or {}).items() if name in names}
+    data |= {"made_for": made_for} if made_for else {}
+    text = json.dumps(data, sort_keys=True)
+    return f"{','.join(names)}:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+@contextmanager
+def open_steps(
+    root: Path, identity: Mapping[str, Any], progress: Progress, needed: Callable[[], int]
+) -> Iterator[Steps]:
+    """Take an empty directory, or go on with one that holds the same run.
+
+    No other process can open it within the block.
+
+    Args:
+        root: a directory that can be written (`files.require_directory`).
+        identity: the resolved options and fingerprints of all inputs.
+        needed: about how many bytes the run writes in all.
+
+    Raises:
+        InputError: the directory holds something that is not ours, another process works there,
+            or the disk is full, read-only or gone.
+        UsageError: it holds a run with other options or other inputs.
+        EnvironmentProblem: a rank does not see the directory.
+    """
+    steps = Steps(root, identity, progress)
+    with translate_disk_errors(root, needed, lambda: steps.doing), ExitStack() as stack:
+        parallel.on_main(lambda: _require_own(root))
+        if parallel.is_main():
+            stack.callback(lock_output(steps.state / _LOCK, root).release)
+        parallel.on_main(lambda: _take_up(steps))
+        seen = parallel.gather((steps.state / _RUN).exists())
+        if not all(seen):
+            raise EnvironmentProblem(
+                f"rank {seen.index(False)} does not see {root}, where rank 0 writes; give an "
+                "--output on a file system that all machines share",
+                id="output-not-shared",
+            )
+        yield steps
+
+
+def _require_own(root: Path) -> None:
+    """Raise `InputError` for a directory that holds something else than a run."""
+    is_new = not (root / STATE / _RUN).exists()
+    if is_new and root.exists() and any(path.name != STATE for path in root.iterdir()):
+        raise InputError(
+            f"{root} is not empty and holds no run; choose another --output", id="output-not-empty"
+        )
+
+
+def _take_up(steps: Steps) -> None:
+    """Check that what is there belongs to the same run, and note its options if nothing is."""
+    path = steps.state / _RUN
+    before = _read_identity(path) if path.exists() else None
+    if before is not None:
+        for key, old, new in _differences(before, steps.identity):
+            raise UsageError(
+                f"{steps.root} holds a run with {key}={old!r}, now it is {new!r}; "
+                "give the same options to go on, or another --output",
+                id="output-of-another-run",
+            )
+    elif path.exists():
+        steps.progress.message(f"{path} cannot be read; it is written again")
+    remove_leftovers(steps.root, recursive=True)
+    if before is None:
+        write_json(path, steps.identity)
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], section: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Options that differ, as `section.option`, with both values."""
+    for key in {**now, **before}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{section}{key}.")
+        elif old != new:
+            yield f"{section}{key}", old, new
+
+
+def _read_identity(path: Path) -> dict[str, Any] | None:
+    try:
+        identity = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return identity if isinstance(identity, dict) else None

@@ -1,0 +1,99 @@
+"""What a run refuses before anything is written: one table, by the names of the options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compressor.errors import CompressError
+from compressor.pipeline.run import run
+from tests.helpers.recipes import recipe
+
+WITHOUT_USE, EXCLUDE = "option-without-use", "options-exclude-each-other"
+NO_KEEP, TIMED = {"keep": []}, {"bench": True, "batch_size": "2,4"}
+SPEED = NO_KEEP | {"speedup": 1.3, "at_batch": 4}
+LAYERS = NO_KEEP | {"macs": "0.5"}
+# Options of a run of a classifier of 12 heads; id of the error, and what its message has in it.
+REFUSED = [
+    (NO_KEEP, "option-missing", "--keep"),
+    ({"keep": ["0.5", "0.5"]}, "budget-twice", "keep 0.5"),
+    ({"keep": ["2"]}, "floors-too-high", "need 3"),
+    ({"keep": ["99"]}, "budget-too-large", "12"),
+    ({"keep": ["cross=0.5"]}, "kind-unknown", "'cross'"),
+    ({"method": "tailor"}, "name-unknown", "hard-concrete, subset"),
+    ({"task": "translation"}, "task-of-another-model", "translation"),
+    ({"calibration": None}, "calibration-missing", "--calibration"),
+    ({"test": None, "max_metric_drop": ["accuracy=1"]}, "test-rows-missing", "accuracy=1"),
+    (TIMED | {"min_speedup": ["1.1@32"]}, "batch-size-not-measured", "32"),
+    ({"min_speedup": ["1.1"]}, EXCLUDE, "--no-bench"),
+    (TIMED | {"min_fastest_speedup": ["2"]}, "engines-missing", "--engines"),
+    ({"max_metric_drop": ["bleu=1"]}, "metric-of-another-task", "accuracy"),
+    ({"bleu_tokenizer": "zh"}, WITHOUT_USE, "for translation, and"),
+    ({"bleu_tokenizer": "zh", "test": None}, WITHOUT_USE, "--test"),
+    ({"model": "/nothing/there"}, "checkpoint-missing", "/nothing/there"),
+    ({"model": "PRUNED"}, "checkpoint-already-pruned", "units"),
+    # Learned masks, repairs, and options of other choices.
+    ({"method": "subset"} | NO_KEEP, "option-missing", "--keep"),
+    (
+        {"method": "subset", "train_weights": "all", "recover": "reconstruct"}, EXCLUDE,
+        "--train-weights all",
+    ),
+    ({"method": "subset", "penalty": 0.1} | NO_KEEP, WITHOUT_USE, "hard-concrete"),
+    ({"method": "hard-concrete", "penalty": 0.1}, EXCLUDE, "--penalty"),
+    ({"method": "hard-concrete", "estimator": "straight-through"}, WITHOUT_USE, "--method subset"),
+    ({"method": "subset", "steps": 2}, EXCLUDE, "--steps 2"),
+    ({"method": "taylor", "penalty": 0.1} | NO_KEEP, WITHOUT_USE, "--method hard-concrete"),
+    ({"method": "taylor", "train_weights": "all"}, WITHOUT_USE, "hard-concrete or subset"),
+    ({"method": "taylor", "gate_epochs": 3}, WITHOUT_USE, "--gate-epochs 3"),
+    ({"ablate": "metric"}, WITHOUT_USE, "--method ablation"),
+    ({"normalize": "none"}, WITHOUT_USE, "taylor or"),
+    ({"test": None, "test_rows": 9}, WITHOUT_USE, "--test"),
+    ({"per": "example"}, WITHOUT_USE, "--method taylor or relevance"),
+    ({"distill_epochs": 3}, WITHOUT_USE, "--recover distill"),
+    ({"method": "subset", "learning_rate": 0.1}, WITHOUT_USE, "--train-weights"),
+    ({"patience": 3}, WITHOUT_USE, "--recover distill"),
+    ({"num_beams": 2}, WITHOUT_USE, "for translation"),
+    ({"target_length": 9, "bench": True, "batch_size": "2"}, WITHOUT_USE, "for translation"),
+    ({"method": "subset", "calibration": None}, "calibration-missing", "--method subset"),
+    ({"recover": "reconstruct+none"}, "name-twice", "none"),
+    ({"method": "confidence", "keep": ["neurons=0.5"]}, "method-for-heads-alone", "--prune heads"),
+    ({"method": "subset", "calibration_rows": 10}, "too-few-rows-to-train", "16"),
+    ({"recover": "distill", "calibration_rows": 10}, "too-few-rows-to-train", "16"),
+    # Budgets that are measured, shares and layers.
+    (SPEED | TIMED | {"at_batch": 16}, "batch-size-not-measured", "16"),
+    (SPEED, EXCLUDE, "--no-bench"),
+    ({"speedup": 1.3, "at_batch": 4}, EXCLUDE, "--keep and --speedup"),
+    (SPEED | {"max_drop": "1"}, EXCLUDE, "--speedup and --max-drop"),
+    (SPEED | {"steps": 2}, WITHOUT_USE, "--steps 2"),
+    (SPEED | TIMED | {"floor": "4", "prune": "heads"}, "floors-too-high", "12"),
+    (SPEED | TIMED | {"at_engine": "openvino"}, "engine-not-exported", "--engines"),
+    ({"even_heads": True}, WITHOUT_USE, "--even-heads"),
+    (NO_KEEP | {"max_drop": "0.3", "remove": ["2"]}, EXCLUDE, "--remove"),
+    (NO_KEEP | {"max_drop": "0.3", "test": None}, "test-rows-missing", "--max-drop 0.3"),
+    (NO_KEEP | {"max_drop": "0.3", "method": "subset"}, EXCLUDE, "taylor"),
+    (NO_KEEP | {"max_drop": "1", "test_rows": 15}, "too-few-rows", "15, of which 7 would be"),
+    ({"drop_proof": "measured"}, WITHOUT_USE, "--drop-proof"),
+    (NO_KEEP | {"max_drop": "-1"}, "option-invalid", "from 0 up"),
+    (NO_KEEP | {"macs": "0.9,0.1", "prune": "heads"}, "macs-unreachable", "0.1"),
+    (NO_KEEP | {"macs": "1.5"}, "option-invalid", "1.5"),
+    (LAYERS | {"drop_layers": "decoder=1"}, None, "there is no 'decoder'"),
+    (LAYERS | {"drop_layers": "encoder=3"}, None, "keeps at least one"),
+    (LAYERS | {"drop_layers": "encoder=0"}, None, "STACK=NUMBER"),
+    (LAYERS | {"drop_layers": "encoder=1,encoder=1"}, None, "STACK=NUMBER"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "problem", "detail"), REFUSED)
+def test_refusals_come_before_anything_is_written(
+    inputs, finished, tmp_path: Path, options, problem, detail
+):
+    if options.get("model") == "PRUNED":
+        options = {"model": str(finished)}
+    given = inputs | {"keep": ["0.5"], "bench": False, "device": "cpu"} | options
+    with pytest.raises(CompressError) as caught:
+        run(recipe(**given), tmp_path / "out")
+    assert problem in (None, caught.value.id)
+    assert detail in str(caught.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,320 @@
+"""Steps of a run: kept where their records can be relied on, done again where not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from compressor.budgets.path import PathCut
+from compressor.errors import InputError, UsageError
+from compressor.model.sublayers import Mask, Scores
+from compressor.progress import SILENT
+from compressor.results import Variant
+from compressor.steps import Steps, open_steps
+from compressor.storage.files import write_json
+from compressor.storage.hashes import sha256_of
+from compressor.storage.manifest import find_change, read_manifest
+from compressor.storage.outputs import write_manifest
+from compressor.storage.staging import staging
+from tests.helpers.errors import raises
+from tests.helpers.runs import Progress
+
+
+def opened(root: Path, identity=None, progress=SILENT) -> AbstractContextManager[Steps]:
+    return open_steps(root, identity or {}, progress, lambda: 0)
+
+
+@pytest.fixture
+def steps(tmp_path):
+    with opened(tmp_path / "out") as steps:
+        yield steps
+
+
+GRAPHS = {"precisions": {"fp32": {"model": "model.onnx"}}, "default_precision": "fp32", "pad": 0}
+
+
+def build(number: int, *, steps: Steps, result: int = 1) -> int:
+    """A step that writes two files."""
+    with steps.making(steps.root) as making:
+        (making / "weights").write_bytes(b"12345")
+        write_json(making / "graphs.json", GRAPHS)
+    return result
+
+
+def built(steps: Steps, result: int, number: int = 0) -> int:
+    return steps.do(build, number, title="building", steps=steps, result=result)
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:2])
+
+
+def test_what_was_done_is_kept(steps):
+    assert [built(steps, 7), built(steps, 8)] == [7, 7]
+
+
+@pytest.mark.parametrize("name", ["weights", "graphs.json"])
+@pytest.mark.parametrize("harm", [zeros, cut, Path.unlink])
+def test_a_lost_or_changed_file_makes_its_step_undone(steps, harm, name):
+    built(steps, 1)
+    harm(steps.root / name)
+    assert built(steps, 2) == 2
+    assert built(steps, 3) == 2
+
+
+def test_files_of_others_and_what_later_steps_add_are_no_loss(steps):
+    (steps.root / "report.md").write_text("short", encoding="utf-8")
+    built(steps, 1)
+    more = GRAPHS["precisions"] | {"int8": {"model": "model.int8.onnx"}}
+    later = {"precisions": more, "default_precision": "int8"}
+    write_json(steps.root / "graphs.json", GRAPHS | later)
+    (steps.root / "report.md").write_text("much longer", encoding="utf-8")
+    (steps.root / "weights.int8").touch()
+    assert built(steps, 2) == 1
+    (steps.root / "report.md").unlink()
+    assert built(steps, 2) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pad": 1},
+        {"precisions": {}},
+        {"precisions": {"fp32": {"model": "other.onnx"}}},
+        {"default_precision": "int8"},
+        {"end": 2},
+    ],
+)
+def test_what_a_step_wrote_into_a_description_of_graphs_may_not_change(steps, change):
+    built(steps, 1)
+    write_json(steps.root / "graphs.json", GRAPHS | change)
+    assert built(steps, 2) == 2
+
+
+def test_what_fails_leaves_nothing_under_its_final_name(steps):
+    def interrupted() -> int:
+        with steps.making(steps.root / "made") as making:
+            (making / "weights").write_bytes(b"123")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        steps.do(interrupted, title="building")
+    assert not (steps.root / "made").exists()
+    assert steps.files == {}
+
+
+def model(directory: Path, **facts) -> Variant:
+    given = {"name": "a", "budget": "", "kept": {}, "heads": {}, "neurons": {}, "kept_neurons": {}}
+    numbers = dict.fromkeys(("macs_share", "parameters", "checkpoint_bytes", "onnx_bytes"), 1)
+    return Variant(directory=str(directory), precision="fp32", **given | numbers | facts)
+
+
+MASK = Mask({"cross.0": (True, False)})
+SCORES = Scores({"cross.0": (0.5, 0.25)}, "taylor", "taylor|x", {"seconds": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (1, 2),
+        ("a", "b"),
+        ([1, 2], [2, 1]),
+        ({"encoder": 1}, {"encoder": 2}),
+        (MASK, MASK.without([("cross.0", 0)])),
+        (MASK, Mask(MASK.keep, frozenset({"decoder.0"}))),
+        (PathCut(MASK, 0.5, 1), PathCut(MASK, 0.5, 2)),
+        (SCORES, Scores({"cross.0": (0.5, 0.75)}, "taylor", "taylor|x", {})),
+    ],
+)
+def test_another_input_is_another_step(steps, first, second):
+    """Also one that differs only within."""
+    seen = []
+
+    def step(given: object) -> int:
+        seen.append(given)
+        return len(seen)
+
+    assert [steps.do(step, x, title="") for x in (first, second, first)] == [1, 2, 1]
+
+
+def test_what_scores_took_makes_no_other_step(steps):
+    later = Scores(SCORES.values, SCORES.method, SCORES.signature, {"seconds": 2.0})
+    assert count(steps, SCORES) == count(steps, later) == 1
+
+
+def count(steps: Steps, given: object) -> int:
+    return steps.do(counted, given, title="", steps=steps)
+
+
+def counted(given: object, *, steps: Steps) -> int:
+    return len(list(steps.state.glob("counted-*.json"))) + 1
+
+
+def test_a_file_that_was_made_again_differently_changes_what_depends_on_it(steps):
+    def make(*, content: bytes) -> Variant:
+        with steps.making(steps.root / "model") as making:
+            (making / "weights").write_bytes(content)
+        return model(steps.root / "model")
+
+    first = steps.do(make, title="", content=b"1")
+    assert count(steps, first) == count(steps, first) == 1
+    (steps.root / "model" / "weights").unlink()
+    again = steps.do(make, title="", content=b"1")
+    assert (again, count(steps, again)) == (first, 1)  # the same bytes as before
+    (steps.root / "model" / "weights").unlink()
+    other = steps.do(make, title="", content=b"2")
+    assert count(steps, other) == 2
+
+
+def test_scratch_files_stay_until_their_step_is_finished(steps):
+    def train(*, fails: bool) -> int:
+        steps.scratch.mkdir(exist_ok=True)
+        with (steps.scratch / "state").open("a", encoding="utf-8") as file:
+            file.write("1")
+        if fails:
+            raise KeyboardInterrupt
+        return len((steps.scratch / "state").read_text(encoding="utf-8"))
+
+    with pytest.raises(KeyboardInterrupt):
+        steps.do(train, title="", fails=True)
+    assert steps.do(train, title="", fails=False) == 2
+    assert not [path for path in steps.state.iterdir() if path.is_dir()]
+
+
+def test_what_a_killed_run_was_making_is_removed(tmp_path):
+    with opened(tmp_path / "out") as steps, staging(steps.state) as staged:
+        left = shutil.copytree(staged.parent, staged.parent.with_name(".writing-left"))
+    with opened(tmp_path / "out"):
+        assert not left.exists()
+
+
+def test_two_runs_do_not_share_an_output(tmp_path):
+    with opened(tmp_path / "out") as first:
+        built(first, 1)
+        with raises(InputError, "output-in-use") as caught, opened(tmp_path / "out"):
+            pass
+        assert str(tmp_path / "out") in str(caught.value)
+        assert f"process {os.getpid()} on " in str(caught.value)
+    with opened(tmp_path / "out") as second:
+        assert built(second, 2) == 1
+
+
+RECORD = {"result": 1, "files": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"result": 1, "fi',
+        "\x00 garbage",
+        b"\xff\xfe\x00\x80",
+        "[1, 2]",
+        "null",
+        json.dumps(RECORD | {"result": "many"}),
+        json.dumps(RECORD | {"result": None}),
+        json.dumps(RECORD | {"files": ["weights"]}),
+        json.dumps({"files": {}}),
+    ],
+)
+def test_a_damaged_record_is_told_and_counts_as_not_there(tmp_path, text):
+    progress = Progress()
+    with opened(tmp_path / "out", progress=progress) as steps:
+        built(steps, 1)
+        (path,) = steps.state.glob("build-*.json")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        assert built(steps, 2) == 2
+    (message,) = progress.messages[1:-1]
+    assert str(path) in message
+    assert "building is done again" in message
+
+
+def test_a_step_that_is_asked_for_often_is_told_once(tmp_path):
+    progress = Progress()
+    for _ in range(2):  # as if by two processes
+        with opened(tmp_path / "out", progress=progress) as steps:
+            assert [built(steps, 1) for _ in range(3)] == [1, 1, 1]
+    assert progress.messages == ["building …", "building: done before"]
+
+
+def test_a_moved_output_still_has_its_files(tmp_path):
+    with opened(tmp_path / "out") as steps:
+        built(steps, 1)
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    with opened(moved) as steps:
+        assert built(steps, 2) == 1
+
+
+def test_another_run_is_refused_with_the_option_that_differs(tmp_path):
+    root = tmp_path / "out"
+    before = {"budget": {"name": "counts", "keep": ["0.5"]}, "throughput": {"threads": 1}}
+    for _ in range(2):
+        with opened(root, before):
+            pass
+    other = {"budget": {"name": "counts", "keep": ["0.7"]}}
+    with raises(UsageError, "output-of-another-run") as caught, opened(root, before | other):
+        pass
+    assert "budget.keep=['0.5'], now it is ['0.7']" in str(caught.value)
+    with (
+        raises(UsageError, "output-of-another-run") as caught,
+        opened(root, before | {"throughput": None}),
+    ):
+        pass
+    assert "throughput=" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
+def test_a_run_whose_options_are_lost_finds_its_own_steps_alone(tmp_path, text):
+    root, progress = tmp_path / "out", Progress()
+    with opened(root, {"seed": 1}) as steps:
+        built(steps, 1)
+    path = root / ".compress" / "run.json"
+    path.write_text(text, encoding="utf-8")
+    with opened(root, {"seed": 2}, progress) as steps:
+        assert built(steps, 2) == 2
+    assert str(path) in progress.messages[0]
+    path.write_text(text, encoding="utf-8")
+    with opened(root, {"seed": 1}) as steps:
+        assert built(steps, 3) == 1
+    with raises(UsageError, "output-of-another-run"), opened(root, {"seed": 2}):
+        pass
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path):
+    (tmp_path / "mine.txt").touch()
+    with raises(InputError, "output-not-empty"), opened(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_manifest_lists_what_was_written_and_tells_what_changed(tmp_path):
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "weights").write_bytes(b"12345")
+    (tmp_path / "onnx" / "model.onnx").write_bytes(b"graph")
+    names = ["weights", "onnx/model.onnx"]
+    hashes = {name: sha256_of(tmp_path / name) for name in names}
+    write_manifest(tmp_path, {"tool": "compress 1", "seed": 3}, hashes)
+    found = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    # printf 12345 | sha256sum
+    digest = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"
+    assert found["files"]["weights"] == {"bytes": 5, "sha256": digest}
+    assert found["seed"] == 3
+    listed = read_manifest(tmp_path)
+    assert list(listed) == sorted(names)
+    assert [find_change(tmp_path, name, x) for name, x in listed.items()] == ["", ""]
+    (tmp_path / "weights").write_bytes(b"12346")
+    assert find_change(tmp_path, "weights", listed["weights"])
+    (tmp_path / "weights").write_bytes(b"1234")
+    assert "4 bytes" in find_change(tmp_path, "weights", listed["weights"])
+    (tmp_path / "weights").unlink()
+    assert find_change(tmp_path, "weights", listed["weights"]) == "is missing"
