@@ -51,7 +51,7 @@ def demo_recipes() -> dict[str, Recipe]:
             test=str(test),
             macs=macs,
             precision=["fp32,int8"],
-            batch_size=[1, 16, 64],
+            batch_size=[1, 16],
             bench_seconds=1.0,
             threads=1,
         )
