@@ -131,7 +131,8 @@ def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Dependencie
     Args:
         positions: see `patterns.count_positions`.
     """
-    syntactic = dict(zip(followed.heads, followed.syntactic.any(0).tolist(), strict=True))
+    follows: list[bool] = np.asarray(followed.syntactic.any(0)).tolist()
+    syntactic = dict(zip(followed.heads, follows, strict=True))
     roles: Roles = {}
     for name, counted in positions.items():
         # Counted in the encoder alone, and only if a sentence has a rare token.
