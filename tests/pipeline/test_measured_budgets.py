@@ -352,7 +352,7 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(tmp_path, monkeyp
         ({"max_drop": "0.3", "test": None}, "test-rows-missing", "--max-drop 0.3"),
         ({"max_drop": "0.3", "method": "subset"}, "options-exclude-each-other", "taylor"),
         ({"keep": ["0.5"], "drop_proof": "measured"}, "option-without-use", "--drop-proof"),
-        ({"max_drop": "-1"}, "option-invalid", "from 0 up"),
+        ({"max_drop": "-1"}, "option-invalid", "--max-drop -1"),
         ({"max_drop": "1", "max_metric_drop": ["bleu=1"]}, "metric-of-another-task", "accuracy"),
     ],
 )  # fmt: skip
