@@ -184,7 +184,7 @@ class Steps:
         if isinstance(value, Variant):
             return [self._model_to_json(value), self.files_below(Path(value.directory))]
         if isinstance(value, BaseModel):
-            return value.model_dump(mode="json")
+            return [type(value).__name__, value.model_dump(mode="json")]
         if isinstance(value, Path):
             return sha256_of(value)
         if hasattr(value, "sha256"):

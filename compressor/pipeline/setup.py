@@ -105,7 +105,7 @@ class RunSetup:
 def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> RunSetup:
     """Read the rows, and check all that can be checked before the first long computation."""
     task = TASKS[dense.task]
-    check_model(plan, dense, task, progress)
+    plan = check_model(plan, dense, task, progress)
     data = read(plan.data, dense, task, progress, plan.evaluation.tokenizers)
     if data.test is not None:
         for rule in plan.rules:

@@ -74,7 +74,7 @@ REFUSED = [
     (NO_KEEP | {"max_drop": "0.3", "method": "subset"}, EXCLUDE, "taylor"),
     (NO_KEEP | {"max_drop": "1", "test_rows": 15}, "too-few-rows", "15, of which 7 would be"),
     ({"drop_proof": "measured"}, WITHOUT_USE, "--drop-proof"),
-    (NO_KEEP | {"max_drop": "-1"}, "option-invalid", "from 0 up"),
+    (NO_KEEP | {"max_drop": "-1"}, "option-invalid", "--max-drop -1"),
     (NO_KEEP | {"macs": "0.9,0.1", "prune": "heads"}, "macs-unreachable", "0.1"),
     (NO_KEEP | {"macs": "1.5"}, "option-invalid", "1.5"),
     (LAYERS | {"drop_layers": "decoder=1"}, None, "there is no 'decoder'"),
