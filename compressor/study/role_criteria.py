@@ -131,8 +131,8 @@ def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Dependencie
     Args:
         positions: see `patterns.count_positions`.
     """
-    follows: list[bool] = np.asarray(followed.syntactic.any(0)).tolist()
-    syntactic = dict(zip(followed.heads, follows, strict=True))
+    columns = zip(followed.heads, followed.syntactic.T, strict=True)
+    syntactic = {key for key, column in columns if column.any()}
     roles: Roles = {}
     for name, counted in positions.items():
         # Counted in the encoder alone, and only if a sentence has a rare token.
@@ -140,7 +140,7 @@ def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Dependencie
         roles[name] = []
         for head, share in enumerate(counted["share"]):
             # Decoders are not counted on dependencies.
-            has = share >= POSITIONAL, syntactic.get((name, head), False), rare[head] >= RARE
+            has = share >= POSITIONAL, (name, head) in syntactic, rare[head] >= RARE
             roles[name].append([role for role, yes in zip(ROLES, has, strict=True) if yes])
     return roles
 
