@@ -18,6 +18,8 @@ from compressor.report.plots import COLORS, DENSE, FAINT, plot_style
 from compressor.report.schema import Report
 from compressor.results import Variant
 
+Row = dict[str, Any]  # one build of `benchmarks.engines` at one shape
+
 FIGURE = RESULTS / "first-page.png"
 MOST_LOST = 1.0  # points, of what is shown
 SHOWN = 3.0  # points, in the figure
@@ -106,14 +108,14 @@ def choice() -> str:
     for name, task in TASKS.items():
         for machine, rows in read_json(RESULTS / f"engines-{name}.json", {}).items():
             shapes = sorted({(row["rows"], row["tokens"]) for row in rows}, key=_by_work)
-            winners: list[tuple[Any, ...]] = [(shape, *_winners(rows, shape)) for shape in shapes]
-            for key, group in groupby(winners, lambda found: tuple(map(_build, found[1:]))):
-                found = list(group)
-                where = ", ".join(f"{count} × {tokens}" for (count, tokens), *_ in found)
-                gains = ", ".join(f"{pruned['fastest'][0]:.1f}" for *_, pruned in found)
-                best = found[-1][2]
-                lost = f"{best['model']}: {best['quality'] - rows[0]['quality']:+.1f}"
-                lines.append([task, _processor(machine), where, *key, gains, lost])
+            found = [_winners(rows, shape) for shape in shapes]
+            for builds, group in groupby(found, lambda pair: (_build(pair[0]), _build(pair[1]))):
+                pruned = [best for _, best in group]
+                where = ", ".join(f"{row['rows']} × {row['tokens']}" for row in pruned)
+                gains = ", ".join(f"{row['fastest'][0]:.1f}" for row in pruned)
+                lost = pruned[-1]["quality"] - rows[0]["quality"]
+                model = f"{pruned[-1]['model']}: {lost:+.1f}"
+                lines.append([task, _processor(machine), where, *builds, gains, model])
     titles = ["task", "processor", "rows × tokens", "fastest dense build", "fastest pruned build"]
     return markdown_table([*titles, "times as fast", "pruned model: points"], "l", lines)
 
@@ -122,21 +124,22 @@ def _by_work(shape: tuple[int, int]) -> tuple[int, int]:
     return shape[0] * shape[1], shape[1]
 
 
-def _winners(rows: list[dict[str, Any]], shape: tuple[int, int]) -> list[dict[str, Any]]:
+def _winners(rows: list[Row], shape: tuple[int, int]) -> tuple[Row, Row]:
     """The fastest dense build and the fastest pruned one, of what `compress` writes unasked."""
-    there = [
-        row for row in rows
-        if (row["rows"], row["tokens"]) == shape
-        and "NNCF" not in row["precision"] and not row["model"].endswith(" tokens")
-    ]  # fmt: skip
-    return [
-        max((row for row in there if row["model"].startswith("dense") is dense),
-            key=lambda row: row["rows_per_second"])
+    there = sorted(
+        (row for row in rows
+         if (row["rows"], row["tokens"]) == shape
+         and "NNCF" not in row["precision"] and not row["model"].endswith(" tokens")),
+        key=lambda row: -row["rows_per_second"],
+    )  # fmt: skip
+    dense, pruned = (
+        next(row for row in there if row["model"].startswith("dense") is dense)
         for dense in (True, False)
-    ]  # fmt: skip
+    )
+    return dense, pruned
 
 
-def _build(row: dict[str, Any]) -> str:
+def _build(row: Row) -> str:
     return f"{ENGINES[row['engine']]} {row['precision']}"
 
 
