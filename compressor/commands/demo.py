@@ -21,7 +21,7 @@ def demo(output: o.Output = Path("demo-out")) -> int:
     from compressor.pipeline.run import run
     from compressor.report.summary import short_table, summary
 
-    gc.freeze()  # or each stage ends with a search for garbage in all that was imported
+    gc.freeze()  # or each step ends with a search for garbage in all that was imported
     tables, verdicts, results = [], [], {}
     for number, (name, recipe) in enumerate(demo_recipes().items(), start=1):
         directory = output / name

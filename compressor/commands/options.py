@@ -34,7 +34,7 @@ Quiet = Annotated[
 ]
 Verbose = Annotated[
     bool,
-    typer.Option("-v", "--verbose", callback=_set("verbose"), help="Also how long stages took."),
+    typer.Option("-v", "--verbose", callback=_set("verbose"), help="Also how long steps took."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", callback=_set("as_json"), help="The result as one JSON object.")

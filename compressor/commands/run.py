@@ -45,7 +45,7 @@ def execute(recipe: Recipe, output: Path) -> int:
     from compressor.report.rules import exit_status
     from compressor.report.summary import short_table, summary
 
-    gc.freeze()  # or each stage ends with a search for garbage in all that was imported
+    gc.freeze()  # or each step ends with a search for garbage in all that was imported
     command = shlex.join(["compress", *sys.argv[1:]])
     report = run_pipeline(recipe, output, command, console)
     console.message(f"\nreport: {output / 'report.html'}\n")
