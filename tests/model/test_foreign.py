@@ -60,9 +60,8 @@ def rename(change):
         ("module.net.", "another model", "inner model"),
     ],
 )
-@pytest.mark.parametrize("name", ["bert", "marian"])
-def test_names_of_weights_of_what_was_around_a_model(name, prefix, named, advice, copy):
-    directory = copy(name)
+def test_names_of_weights_of_what_was_around_a_model(prefix, named, advice, copy):
+    directory = copy("bert")
     rename(lambda x: prefix + x)(directory)
     told = refused(directory, "weights-do-not-fit", named)
     assert repr(prefix.removeprefix("module.") or prefix) in told

@@ -49,11 +49,6 @@ from tests.helpers.tiny import (
     uneven_mask,
 )
 
-# CamemBERT's entry is XLM-RoBERTa's.
-EACH = [
-    pytest.param(name, marks=pytest.mark.attack) if name == "camembert" else name
-    for name in ENCODER_RELATIVES
-]
 # Whose entry in the table is their own.
 OWN = [name for name in ENCODER_RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
 # As classifiers, in these precisions too; CamemBERT's entry is XLM-RoBERTa's.
@@ -99,7 +94,7 @@ def answers(model: torch.nn.Module) -> np.ndarray:
     return torch.cat(found).numpy()
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", ENCODER_RELATIVES)
 def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
     """Against columns of the output projections that are zeroed by hand."""
     dense = opened(name, tmp_path / "dense")
@@ -144,7 +139,7 @@ def test_an_encoder_alone_makes_embeddings(name: str, tmp_path):
         np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [*OWN, "mt5", pytest.param("m2m_100", marks=pytest.mark.attack)])
+@pytest.mark.parametrize("name", [*OWN, "mt5"])
 def test_units_are_scored_and_learned(name: str):
     for method in METHODS:
         setup = scoring(name, units="heads" if method == "confidence" else None)
@@ -189,7 +184,7 @@ def test_relevance_passes_a_gate_and_fused_projections_once():
         torch.testing.assert_close((gradient * seen[0]).sum(), logits[row, label])
 
 
-@pytest.mark.parametrize("name", [*OWN, "mt5", pytest.param("m2m_100", marks=pytest.mark.attack)])
+@pytest.mark.parametrize("name", [*OWN, "mt5"])
 def test_repairs_come_closer_to_the_dense_model(name: str):
     setup = job(name, rows=200)
     before = difference(setup, setup.pruned)
