@@ -88,9 +88,9 @@ def test_only_tasks_compares_names_of_tasks(package):
     names = {"translation", "classification"}
     comparing = {
         module
-        for module, tree in package.trees.items()
+        for module, nodes in package.nodes.items()
         if room_of(module) not in ("tasks", "runtime")
-        for compare in ast.walk(tree)
+        for compare in nodes
         if isinstance(compare, ast.Compare)
         and names & {x.value for x in ast.walk(compare) if isinstance(x, ast.Constant)}
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.cells import Cell, Experiment, all_cells, fill, read
+from benchmarks.quality.cells import Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
 from compressor.progress import SILENT
 from compressor.request.sections import Data
@@ -54,13 +54,6 @@ def test_the_summary_has_a_line_for_each_finished_cell():
 def test_the_figure_has_a_panel_per_repair(tmp_path: Path):
     figure(ROWS, "translator", tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_no_cell_occurs_twice():
-    cells = list(all_cells())
-    assert len({cell.key for cell in cells}) == len(cells)
-    assert Cell("subset", 2, "distill", 20) in cells
-    assert Cell("taylor", 1, "none", 90) not in cells  # nothing random about it
 
 
 @pytest.mark.parametrize("method", ["fisher", "subset"])

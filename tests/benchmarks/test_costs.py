@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from benchmarks import costs, memory, stages
+from benchmarks import costs, stages
 
 COEFFICIENTS = {"constant": 3.0, "weights": 0.05, "products": 40.0, "solved": 90.0}
 
@@ -51,21 +51,6 @@ def test_gpus_take_products_and_leave_the_rest():
     text = costs.page({"hardware": "a processor", "cases": [row(x) for x in costs.CASES]})
     assert "| 3.3B |" in text
     assert "8.0 bytes for each weight" in text
-
-
-def test_peaks_are_told_in_checkpoints():
-    found = {
-        "checkpoint_mib": 100.0, "batch_mib": 50.0, "sublayer_mib": 25.0,
-        "stages": [
-            {"name": "dense", "peak_mib": 550.0},
-            {"name": "precision-dense-int8", "peak_mib": 500.0},
-            {"name": "precision-macs-0.5-int8", "peak_mib": 525.0},
-            {"name": "scores", "peak_mib": 650.0},
-        ],
-    }  # fmt: skip
-    tiny = {"dense": 400.0, "precision": 400.0, "scores": 400.0}
-    peaks = memory.shares(found, tiny)
-    assert peaks == pytest.approx({"dense": 1.5, "precision": 1.25, "scores": 1.75})
 
 
 @pytest.mark.slow

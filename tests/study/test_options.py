@@ -53,31 +53,6 @@ def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
     assert -1 < top["spearman"] < 0
 
 
-def test_a_cut_beside_ties_is_counted():
-    first = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 1, 2, 3])
-    last = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 2, 3, 1])
-    lowest = {row["units"]: row for row in agreement.compared(first, last, seed=0)["lowest"]}
-    assert lowest[4]["shared"] == 4
-    assert lowest[4]["p"] == pytest.approx(1 / 70)
-    assert lowest[2]["shared"] is None
-    assert training.ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
-
-
-def test_correlations_that_are_undefined_are_not_interpreted():
-    constant = scores(encoder_0=[1, 1, 1, 1])
-    undefined = agreement.compared(constant, scores(encoder_0=[1, 2, 3, 4]), seed=0)
-    assert (undefined["correlations"][0]["spearman"], undefined["correlations"][0]["p"]) == (
-        None, None,
-    )  # fmt: skip
-    fine = agreement.compared(*[scores(encoder_0=[1, 2, 3, 4])] * 2, seed=0)
-    halves = {"two halves of the first": fine, "two halves of the other": undefined}
-    said = agreement.verdict({"the two data sets": fine} | halves)
-    assert "correlation of two halves of the other is not defined" in said
-    assert "data differ;" not in said
-    whole = agreement.verdict({"the two data sets": fine, "a": fine, "b": fine})
-    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00. " in whole
-
-
 @pytest.mark.parametrize(
     ("name", "given", "id", "flag"),
     [
@@ -105,14 +80,6 @@ def test_a_study_has_only_its_own_flags():
     assert "--conllu" not in flags["heads"]
     assert "--model" not in flags["training"]
     assert "--calibration" not in flags["heads"]
-
-
-def test_options_of_the_method_that_scores_are_taken():
-    common = {"model": "m", "test": "t", "calibration": "c", "text_column": "a"}
-    taken = request(STUDIES["layers"], **common, method="taylor", per="example")
-    assert taken.method.per == "example"
-    taken = request(STUDIES["curve"], **common, method="ablation", ablate="metric")
-    assert taken.method.ablate == "metric"
 
 
 def test_every_study_is_described():

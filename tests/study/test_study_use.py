@@ -79,16 +79,5 @@ def test_a_study_from_the_shell(toys, tmp_path):
     again = compress(*arguments)
     assert again.returncode == 4
     assert "holds study-heads.json already" in again.stderr
-    (out / "study-heads.json").unlink()  # as after a kill: the file that is written last
-    again = compress(*arguments)
-    assert "Corrected for 12 tests" in again.stdout
     run("layers", out, model=model.model, test=model.test, method="magnitude")
     assert {path.stem for path in out.glob("*.md")} == {"study-heads", "study-layers"}
-
-
-def test_a_directory_with_other_things_is_left_alone(toys, tmp_path):
-    model = toys["classification"]
-    (tmp_path / "report.json").write_text("{}", encoding="utf-8")
-    with raises(InputError, "output-not-empty"):
-        run("heads", tmp_path, model=model.model, test=model.test)
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
