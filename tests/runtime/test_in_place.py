@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,13 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compressor.errors import InputError
 from compressor.export.shared_caches import share_caches
 from compressor.runtime import Translator
 from compressor.runtime.decoder import CachedDecoder
 from compressor.runtime.in_place import FIRST_LENGTH, InPlaceDecoder
 from tests.helpers import runtime_artifacts, toy
-from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, write_hashes
 from tests.runtime.test_translator import batch_of, generated
 
@@ -76,48 +73,3 @@ def test_two_batches_at_a_time_do_not_share_caches(in_place: Path) -> None:
         step = one.step(tokens)
         two.step(tokens)
         np.testing.assert_array_equal(step.scores(), logits)
-
-
-def test_reordered_rows_go_on_as_those_that_they_copy(in_place: Path) -> None:
-    translator = Translator(in_place, threads=1)
-    texts = ["w5 w9 w30"] * 3  # rows of one source
-    decoder, other = (translator.start(batch_of(translator, texts)) for _ in range(2))
-    for step in ([3, 7, 11], [20, 21, 22]):
-        decoder.step(np.array(step))
-        other.step(np.array(step)[[2, 0, 0]])
-    decoder.reorder(np.array([2, 0, 0]))
-    tokens = np.array([4, 5, 6])
-    np.testing.assert_allclose(
-        decoder.step(tokens).scores(), other.step(tokens).scores(), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_heads_of_another_size_keep_the_growing_caches(pieces: Exported) -> None:
-    model = onnx.load(pieces.directory / "onnx" / "decoder.onnx")
-    for value in (*model.graph.input, *model.graph.output):
-        if value.name.startswith(("past_", "present_")):
-            value.type.tensor_type.shape.dim[3].dim_value = 12
-    before = model.SerializeToString()
-    share_caches(model)
-    assert model.SerializeToString() == before
-
-
-def test_half_precision_caches_are_refused_in_place(in_place: Path, tmp_path: Path) -> None:
-    """Their memory would be read as float32."""
-    directory = Path(shutil.copytree(in_place, tmp_path / "out"))
-    path = directory / "onnx" / "encoder.onnx"
-    model = onnx.load(path)
-    (name,) = (v.name for v in model.graph.output if v.name == "cross_key.1")
-    maker = next(node for node in model.graph.node if name in node.output)
-    maker.output[list(maker.output).index(name)] = "whole"
-    half = onnx.helper.make_node("Cast", ["whole"], [name], to=onnx.TensorProto.FLOAT16)
-    model.graph.node.append(half)
-    for value in model.graph.output:
-        if value.name == name:
-            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    onnx.save(model, path)
-    path.with_name("encoder.onnx_data").unlink(missing_ok=True)
-    write_hashes(directory)
-    assert json.loads((directory / "onnx" / "graphs.json").read_text())["cross_heads"][1]
-    with raises(InputError, "graphs-disagree"):
-        Translator(directory)
