@@ -21,7 +21,7 @@ BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
     "lines in compressor/": 52_100,
-    "lines in tests/": 36_500,
+    "lines in tests/": 33_000,
     "rooms at the top": 25,
     "loose modules at the top": 3,
     "`generates` read outside tasks/": 0,

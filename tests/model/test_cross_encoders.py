@@ -127,17 +127,6 @@ def test_the_runtime_gives_the_scores_of_the_package(tmp_path, capsys):
     np.testing.assert_allclose([*regressor.predict_stream(PAIRS)], expected, atol=1e-5)
 
 
-def test_several_labels_are_classes(tmp_path):
-    model = save_newest(tmp_path / "m", outputs=3)
-    opened = open_checkpoint(str(model))
-    assert opened.task == "classification"
-    mask = Mask.full(opened.layers)
-    save_checkpoint(opened, opened.model, facts(opened.layers, mask), tmp_path / "out")
-    expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
-    found = CrossEncoder(str(tmp_path / "out"), device="cpu").predict(PAIRS)
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_what_is_not_followed_is_refused(tmp_path):
     odd = save_newest(tmp_path / "odd", activation_fn=nn.Tanh())
     with raises(InputError, "activation-unsupported") as caught:

@@ -150,13 +150,6 @@ def test_weights_that_do_not_fit_are_an_error(change, complaint: str, tmp_path):
         pruned_class("MarianMTModel").from_pretrained(directory, ignore_mismatched_sizes=True)
 
 
-def test_an_earlier_transformers_is_an_error(monkeypatch):
-    # transformers replaces its own module when its first class is looked up.
-    monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.57.6")
-    with pytest.raises(ImportError, match=r"need transformers 5, and transformers 4\.57\.6"):
-        runpy.run_path(modeling_pruned.__file__)
-
-
 def test_this_package_does_not_run_the_file(tmp_path):
     directory = save_pruned("bert", tmp_path / "pruned")
     (directory / "modeling_pruned.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
@@ -176,3 +169,10 @@ def test_what_this_package_loaded_is_saved_whole(tmp_path):
     batch = ragged_batch(loaded)
     with torch.no_grad():
         assert torch.equal(again(**batch).logits, loaded(**batch).logits)
+
+
+def test_an_earlier_transformers_is_an_error(monkeypatch):
+    # transformers replaces its own module when its first class is looked up.
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.57.6")
+    with pytest.raises(ImportError, match=r"need transformers 5, and transformers 4\.57\.6"):
+        runpy.run_path(modeling_pruned.__file__)
