@@ -174,6 +174,7 @@ def test_padding_and_rows_without_a_token_change_no_other_row():
     np.testing.assert_allclose(found[:5], wanted, atol=1e-5)
 
 
+@pytest.mark.attack
 def test_graphs_with_products_of_positions_stay_plain():
     """DeBERTa's scores are more than one node can add up."""
     assert fuse(plain("deberta-v2")[0]) is None
