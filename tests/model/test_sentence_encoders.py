@@ -85,65 +85,6 @@ def test_a_pooler_that_nothing_reads_may_be_missing(tmp_path):
         open_checkpoint(str(directory))
 
 
-MODULE = "sentence_transformers.models."
-POOLED = [{"idx": 0, "name": "0", "path": "", "type": f"{MODULE}Transformer"}]
-REFUSED = {
-    "no pooling": ({"modules.json": POOLED}, "sentence-modules-unsupported"),
-    "unknown module": (
-        {
-            "modules.json": [
-                *POOLED,
-                {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{MODULE}Pooling"},
-                {"idx": 2, "name": "2", "path": "2_LSTM", "type": f"{MODULE}LSTM"},
-            ]
-        },
-        "sentence-modules-unsupported",
-    ),
-    "folder outside": (
-        {"modules.json": [
-            *POOLED, {"idx": 1, "name": "1", "path": "../x", "type": f"{MODULE}Pooling"},
-        ]},
-        "sentence-file-malformed",
-    ),
-    "no list": ({"modules.json": {"idx": 1}}, "sentence-file-malformed"),
-    "empty list": ({"modules.json": []}, "sentence-file-malformed"),
-    "no pooling config": ({"1_Pooling/config.json": None}, "sentence-file-missing"),
-    "other mode": ({"1_Pooling/config.json": {"pooling_mode": "middle"}}, "pooling-unsupported"),
-    "one of two modes": (
-        {"1_Pooling/config.json": {"pooling_mode": ["mean", "middle"]}},
-        "pooling-unsupported",
-    ),
-    "Transformer in a folder": (
-        {"modules.json": [
-            {"idx": 0, "name": "0", "path": "0_BERT", "type": f"{MODULE}Transformer"},
-            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{MODULE}Pooling"},
-        ]},
-        "sentence-modules-unsupported",
-    ),
-    "other sizes": (
-        {"2_Dense/config.json": {"in_features": 32, "out_features": 7}},
-        "weights-do-not-fit",
-    ),
-    "other activation": (
-        {
-            "2_Dense/config.json": {
-                "in_features": 32, "out_features": 12, "activation_function": "os.system",
-            }
-        },
-        "activation-unsupported",
-    ),
-    "length": ({"sentence_bert_config.json": {"max_seq_length": 0}}, "sentence-file-malformed"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_supported_is_refused(case: str, tmp_path):
-    changes, error = REFUSED[case]
-    with raises(InputError, error) as caught:
-        open_checkpoint(str(save_encoder(tmp_path / "m", dense=True, changes=changes)))
-    assert str(tmp_path / "m") in str(caught.value)
-
-
 def test_half_an_encoder_decoder_is_refused(tmp_path):
     directory = save_encoder(tmp_path / "m")
     tiny_model("t5").save_pretrained(directory)

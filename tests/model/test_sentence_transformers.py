@@ -211,6 +211,20 @@ def batches_of(opened: Checkpoint, texts: list[str]) -> list[Any]:
 
 MODULES = "modules.json"
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+
+
+def listed(*types: str, **entry: Any) -> Changes:
+    """`modules.json` with these modules behind the encoder."""
+
+    def change(directory: Path) -> None:
+        modules = json.loads((directory / MODULES).read_text("utf-8"))[:1]
+        for i, name in enumerate(types, 1):
+            modules.append({"idx": i, "name": str(i), "path": f"{i}_x", "type": name} | entry)
+        (directory / MODULES).write_text(json.dumps(modules), "utf-8")
+
+    return change
+
+
 # Changes of a model with a dense layer, what the message must name, and the id.
 REFUSED: dict[str, tuple[Changes, str, str]] = {
     f"{key} in {file}": (edit(file, **{key: value}), key, "sentence-settings-unsupported")
@@ -236,6 +250,21 @@ REFUSED: dict[str, tuple[Changes, str, str]] = {
         each(edit(POOLING, include_prompt=False), edit(SETTINGS, prompts={"query": "w5 "})),
         "include_prompt", "sentence-settings-unsupported",
     ),
+    "no pooling": (listed(), "", "sentence-modules-unsupported"),
+    "no file of the pooling": (
+        lambda directory: (directory / POOLING).unlink(), POOLING, "sentence-file-missing",
+    ),
+    "another mode": (edit(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
+    "a folder outside": (
+        listed("sentence_transformers.models.Pooling", path="../x"), MODULES,
+        "sentence-file-malformed",
+    ),
+    "no list": (
+        lambda directory: (directory / MODULES).write_text("{}") and None, MODULES,
+        "sentence-file-malformed",
+    ),
+    "other sizes": (edit(DENSE, out_features=7), "", "weights-do-not-fit"),
+    "no length": (edit(ENCODER, max_seq_length=0), ENCODER, "sentence-file-malformed"),
     "no such prompt": (
         edit(SETTINGS, default_prompt_name="x"), "default_prompt_name", "sentence-file-malformed",
     ),
@@ -266,18 +295,6 @@ def test_what_is_not_followed_is_refused_by_name(case: str, with_dense, tmp_path
     with raises(InputError, error) as caught:
         open_checkpoint(str(model))
     assert named in str(caught.value)
-
-
-def listed(*types: str, **entry: Any) -> Changes:
-    """`modules.json` with these modules behind the encoder."""
-
-    def change(directory: Path) -> None:
-        modules = json.loads((directory / MODULES).read_text("utf-8"))[:1]
-        for i, name in enumerate(types, 1):
-            modules.append({"idx": i, "name": str(i), "path": f"{i}_x", "type": name} | entry)
-        (directory / MODULES).write_text(json.dumps(modules), "utf-8")
-
-    return change
 
 
 def test_other_modules_are_refused_by_name(encoder, tmp_path):
