@@ -2,7 +2,7 @@
 #   make demo   installs into .venv and compresses the two bundled models; reports in demo-out/
 #   make test   installs the test extras too and runs the whole suite
 #   make quick  the tests that are not marked slow, in about two minutes on two cores
-#   make attack  kills, damage and strange input, before every release; at most 20 minutes on two cores
+#   make attack  kills, damage and strange input, before every release; under five minutes on two cores
 #   make test-optimum  exports opened by optimum-onnx and sentence-transformers, in .venv-optimum
 #   make docs   the documentation as a site, in site/
 #   make test-node  the example in examples/node; needs node and npm

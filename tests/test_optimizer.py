@@ -64,23 +64,6 @@ def test_rows_of_other_tokens_stay_to_the_bit(sparse: bool):
     assert not torch.isclose(found[had], before[had]).any()
 
 
-def test_a_table_with_a_gradient_in_every_row_is_trained_as_by_adamw():
-    def adamw(table: nn.Parameter, decay: float) -> torch.optim.AdamW:
-        return torch.optim.AdamW([table], lr=0.1, eps=EPS, weight_decay=decay, fused=True)
-
-    results = []
-    for make in (by_rows, adamw):
-        torch.manual_seed(0)
-        table = nn.Parameter(torch.randn(ROWS, WIDTH))
-        optimizer = make(table, 0.5)
-        for step in range(5):
-            optimizer.zero_grad()
-            (table - step).pow(2).sum().backward()
-            optimizer.step()
-        results.append(table.detach())
-    torch.testing.assert_close(*results)
-
-
 @pytest.mark.parametrize("largest", [0.5, 1e6])
 def test_sparse_gradients_are_clipped_as_dense_ones(largest: float):
     ids, factor = torch.tensor([1, 3, 3, 5]), torch.arange(WIDTH) + 1.0

@@ -13,10 +13,11 @@ from tests.helpers import toy
 
 @pytest.fixture(scope="session")
 def intact(once) -> Callable[[str], Path]:
-    """Checkpoints to take copies of: `bert`, `marian` with pieces, and a `pruned` one."""
+    """Checkpoints to take copies of: `bert`, `bart`, `marian` with pieces, and a `pruned` one."""
 
     def make(directory: Path) -> None:
         toy.classifier(directory / "bert")
+        toy.translator(directory / "bart", "bart")
         toy.marian_with_pieces(directory / "marian")
         toy.pruned(directory / "marian", directory / "pruned")
 

@@ -90,12 +90,6 @@ def contents(paths: tuple[Path, ...]) -> list[bytes]:
     return [path.read_bytes() for path in paths]
 
 
-@cache
-def artifacts(material: Path) -> list[str]:
-    """Models that were taken through a whole run."""
-    return [name for name in ARTIFACTS if (material / f"{name}-run").exists()]
-
-
 def _changed_file(
     draw: Draw, path: Path, others: Sequence[Path] = (), json_percent: int = 60
 ) -> tuple[str, bytes]:
@@ -134,7 +128,7 @@ def _reader(draw: Draw, model: str, name: str, directory: str, material: Path) -
 @st.composite
 def artifact(draw: Draw, material: Path) -> Case:
     """A file of an artifact that its manifest lists, or the manifest."""
-    model = one(draw, artifacts(material))
+    model = one(draw, list(ARTIFACTS))
     source = material / f"{model}-run"
     paths = [path for path in files_of(source) if ".compress" not in path.parts]
     path = one(draw, paths)
@@ -247,7 +241,7 @@ def rows(draw: Draw, material: Path) -> Case:
 @st.composite
 def texts(draw: Draw, material: Path) -> Case:
     """Lines that are no texts, to classify or to translate."""
-    model = one(draw, artifacts(material))
+    model = one(draw, list(ARTIFACTS))
     told, data = draw(changed_bytes((material / "texts.txt").read_bytes()))
     words = [ARTIFACTS[model], str(material / f"{model}-run"), str(SCRATCH / "t.txt")]
     words += one(draw, ([], ["--pairs"])) if model == "bert" else []
@@ -319,8 +313,4 @@ def failing(material: Path) -> dict[str, Case]:
     return {
         "bug": Case(["gate", 5], ""),  # type: ignore[list-item]
         "lie": Case(inspect[0], "", intact=inspect[1]),
-        "end": Case(["python", "import os; os._exit(7)"], ""),
-        "hang": Case(["python", "import time; time.sleep(3600)"], ""),
-        # Zeros would take no pages.
-        "take": Case(["python", f"assert b'x' * {MEMORY_BYTES + (1 << 27)}"], ""),
     }

@@ -21,28 +21,24 @@ from tests.helpers.runs import recipe_for
 ARTIFACTS = {"bert": "classify", "marian": "translate"}  # directory -> what runs it
 
 
-def make_material(directory: Path, artifacts: tuple[str, ...] = tuple(ARTIFACTS)) -> None:
-    """Fill a directory; the same every time on the same machine, but for dates.
-
-    Args:
-        artifacts: models to take through a whole run, of which `bert` must be one.
-    """
+def make_material(directory: Path) -> None:
+    """Fill a directory; the same every time on the same machine, but for dates."""
     directory.mkdir(parents=True, exist_ok=True)
     seconds, threads = itertools.count(step=0.125), torch.get_num_threads()
     torch.set_num_threads(1)  # as the processes have that run the cases
     # Relative paths and made-up durations: neither is in the files, whose bytes are then the same.
     with contextlib.chdir(directory), mock.patch("time.perf_counter", seconds.__next__):
-        _fill(artifacts)
+        _fill()
     torch.set_num_threads(threads)
 
 
-def _fill(artifacts: tuple[str, ...]) -> None:
+def _fill() -> None:
     here = Path()
     toy.classifier(here / "bert")
     toy.marian_with_pieces(here / "marian")
     (here / "texts.txt").write_text("\n".join([*toy.sentences(6, 5), ""]), "utf-8")
     with kept_exports(here / "exports"):
-        for name in artifacts:
+        for name in ARTIFACTS:
             rows = here / f"{name}-rows"
             rows.mkdir()
             recipe = recipe_for(here / name, rows, bench=False, precision=["fp32"])

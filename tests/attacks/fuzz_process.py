@@ -95,8 +95,7 @@ class Judge:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            own = {"load": _load, "python": _python}.get(words[0])
-            status = own(words[1]) if own else invoke(words)
+            status = _load(words[1]) if words[0] == "load" else invoke(words)
         said = (scratch / "stdout").read_text("utf-8")
         if job.answer and status == 0:
             said = repr(sorted(hashes(scratch / job.answer).items()))
@@ -113,11 +112,6 @@ def _load(directory: str) -> int:
         return error.exit_code
     values = [tensor.numpy().tobytes() for tensor in model.state_dict().values()]
     print(hashlib.sha256(b"".join(values)).hexdigest())
-    return 0
-
-
-def _python(code: str) -> int:
-    exec(code)
     return 0
 
 

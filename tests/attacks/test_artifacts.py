@@ -7,19 +7,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 
 from compressor.commands import invoke as status_of
-from compressor.errors import CompressError, InputError
+from compressor.errors import InputError
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier, Translator
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest
 from tests.helpers import runtime_artifacts
-from tests.helpers.damaged_checkpoints import HTML, PANICS, POINTER
 from tests.helpers.errors import raises
 
 
@@ -52,19 +50,6 @@ def reseal(directory: Path, name: str, new: bytes | Callable[[bytes], bytes]) ->
     update_manifest(directory, {f"onnx/{name}": sha256_of(path)})
 
 
-def edit(directory: Path, name: str = "graphs.json", **changes: Any) -> None:
-    """Change values of JSON, and the manifest with it, as somebody who knows both would."""
-
-    def edited(data: bytes) -> bytes:
-        values = json.loads(data)
-        for key, value in changes.items():
-            place, _, last = key.rpartition("__")
-            (values[place] if place else values)[last] = value
-        return json.dumps(values).encode()
-
-    reseal(directory, name, edited)
-
-
 FILES = (
     "onnx/graphs.json", "onnx/tokenizer.json", "onnx/encoder.onnx", "onnx/encoder.onnx_data",
     "onnx/decoder.onnx", "onnx/decoder.onnx_data",
@@ -90,8 +75,8 @@ def test_a_damaged_file_is_told_on_opening(translator, harm):
 
 
 def test_a_file_of_another_run_is_told(classifier):
-    other = runtime_artifacts.classifier("distilbert").directory
-    shutil.copy(other / "onnx" / "model.onnx_data", classifier / "onnx")
+    other = runtime_artifacts.translator().directory
+    shutil.copy(other / "onnx" / "encoder.onnx_data", classifier / "onnx" / "model.onnx_data")
     with raises(InputError, "file-changed"):
         Classifier(classifier)
 
@@ -99,7 +84,8 @@ def test_a_file_of_another_run_is_told(classifier):
 def test_a_file_that_is_not_listed_is_told(classifier):
     onnx_directory = classifier / "onnx"
     shutil.copy(onnx_directory / "tokenizer.json", onnx_directory / "other.json")
-    edit(classifier, tokenizer="other.json")
+    name = json.dumps("other.json").encode()
+    reseal(classifier, "graphs.json", lambda data: data.replace(b'"tokenizer.json"', name))
     with raises(InputError, "file-not-in-manifest"):
         Classifier(classifier)
 
@@ -116,13 +102,6 @@ def test_checks_can_be_left_out_and_are_missed_without_a_manifest(classifier):
     assert Classifier(classifier, verify=False).classify(["w3"])
 
 
-def test_a_graph_whose_names_are_no_text_is_told(translator):
-    """onnxruntime quotes the name in its message, which Python then cannot read."""
-    reseal(translator, "select_past.onnx", lambda x: x.replace(b"Gather", b"\xc7ather", 1))
-    with raises(InputError, "graph-invalid"):
-        Translator(translator)
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"tool": "compress 1"}', "[" * 100_000, "\x00", '{"tool": "compress 1", '
              '"files": {"a": 3}}'],
@@ -134,8 +113,7 @@ def test_a_damaged_manifest_is_told(classifier, text):
 
 
 OUTSIDE = (
-    "/etc/passwd", "../passwd", "onnx/../../passwd", "a//b", "C:passwd", "a\\b", "", ".", "n" * 300,
-    "\x00", "a/" * 40 + "b",
+    "/etc/passwd", "../passwd", "onnx/../../passwd", "C:passwd", "a\\b", "", "\x00",
 )  # fmt: skip
 
 
@@ -158,108 +136,19 @@ def test_verify_follows_no_link_out_of_the_artifact(classifier, tmp_path):
         verify_directory(classifier)
 
 
-def graphs(**files: str) -> dict[str, Any]:
-    return {"precisions": {"fp32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"} | files}}
-
-
-TRANSLATOR_EDITS: dict[str, dict[str, Any]] = {
-    "a vocabulary beyond memory": {"vocab_size": 10**15},
-    "beams beyond memory": {"generation__num_beams": 10**9},
-    "no limit": {"generation__max_length": None, "generation__max_new_tokens": None},
-    "a negative length": {"max_source_tokens": -1},
-    "an absurd length": {"max_source_tokens": 10**30},
-    "no graph that takes rows": graphs(),
-    "another schema": {"schema": 99},
-    "no room for a text": {"max_source_tokens": 1},
-    "an absolute graph": graphs(encoder="/etc/passwd"),
-    "no decoder": {"precisions": {"fp32": {"encoder": "encoder.onnx"}}},
-    "a directory as a graph": graphs(encoder="..", decoder=""),
-    "a tokenizer outside": {"tokenizer": "../../tokenizer.json"},
-    "a tokenizer on another drive": {"tokenizer": "C:tokenizer.json"},
-    "tokens outside": {"output_tokens": "/etc/hostname"},
-}
-
-
-@pytest.mark.filterwarnings("ignore::compressor.errors.CompressWarning")
-@pytest.mark.parametrize("name", TRANSLATOR_EDITS)
-def test_an_edited_description_of_a_translator_is_refused(translator, name):
-    edit(translator, **TRANSLATOR_EDITS[name])
-    (translator / "manifest.json").unlink()
-    with pytest.raises(InputError):
-        Translator(translator)
-
-
-CLASSIFIER_EDITS: dict[str, dict[str, Any]] = {
-    "labels that are numbers": {"labels": [1, 2, 3, 4, 5]},
-    "an absurd padding": {"pad_token_id": 10**20},
-    "deep": {"labels": json.loads("[" * 900 + "]" * 900)},
-}
-
-
-@pytest.mark.parametrize("name", CLASSIFIER_EDITS)
-def test_an_edited_description_of_a_classifier_is_refused(classifier, name):
-    edit(classifier, **CLASSIFIER_EDITS[name])
-    with pytest.raises(InputError) as caught:
-        Classifier(classifier)
-    assert str(classifier) in str(caught.value)
-
-
-CONTENTS = {
-    "empty": b"",
-    "HTML": HTML,
-    "an LFS pointer": POINTER,
-    "bytes": bytes(range(256)) * 8,
-    "JSON": b"{}",
-}
-
-
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx_data", "tokenizer.json", "graphs.json"])
-def test_foreign_files_under_the_right_names_are_refused(classifier, name, content):
-    path = classifier / "onnx" / name
-    reseal(classifier, name, CONTENTS[content])
-    if name == "model.onnx_data" and len(CONTENTS[content]) > 0:
-        with pytest.raises(CompressError):
-            Classifier(classifier, verify=True).classify(["w3 w5"])
-        return
-    with pytest.raises(InputError) as caught:
-        Classifier(classifier)
-    assert str(classifier / "onnx" / "model.onnx" if name == "model.onnx_data" else path) in str(
-        caught.value
-    )
-
-
-def test_a_tokenizer_that_the_library_panics_over_is_told(classifier):
-    """A rule names a special token that is not there; that only shows when a text is encoded."""
-    edit(classifier, "tokenizer.json", post_processor=PANICS)
-    with raises(InputError, "tokenizer-invalid"):
-        Classifier(classifier).classify(["w3"])
-    text = classifier / "onnx" / "tokenizer.json"
-    assert status_of(["classify", str(classifier), str(text)]) == 4
-
-
-def test_ids_beyond_the_embeddings_of_a_classifier_are_told(classifier):
-    path = classifier / "onnx" / "tokenizer.json"
-    model = json.loads(path.read_text(encoding="utf-8"))["model"]
-    edit(classifier, "tokenizer.json", model=model | {"vocab": model["vocab"] | {"w3": 1000}})
-    with raises(InputError, "graph-fails"):
-        Classifier(classifier).classify(["w3"])
-
-
-@pytest.mark.parametrize("place", ["../secret", "/etc/hostname", "../../secret"])
-def test_weights_outside_of_the_artifact_are_not_read(classifier, place):
+def test_weights_outside_of_the_artifact_are_not_read(classifier):
     (classifier / "secret").write_bytes((classifier / "onnx" / "model.onnx_data").read_bytes())
     graph = onnx.load(classifier / "onnx" / "model.onnx", load_external_data=False)
     for tensor in graph.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":
-                entry.value = place
+                entry.value = "../secret"
     reseal(classifier, "model.onnx", graph.SerializeToString())
     with raises(InputError, "graph-invalid"):
         Classifier(classifier)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "model.onnx", "model.onnx_data", "graphs.json"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.onnx_data"])
 @pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
 def test_links_out_of_the_artifact_are_refused(classifier, tmp_path, name):
     inside, outside = classifier / "onnx" / name, tmp_path / name
@@ -316,16 +205,12 @@ def test_verify_tells_every_damaged_file_and_those_that_are_not_listed(classifie
     ("name", "is_read"),
     [
         ("ci/outputs.json", False),
-        ("ci/report.json", False),
         ("ci/model.safetensors", False),
-        ("notes.json", False),
         ("onnx/notes.json", False),
         ("report.json", True),
         ("config.json", True),
         ("model-00001-of-00002.safetensors", True),
         ("encoder_model.onnx", True),  # by optimum
-        ("onnx/graphs.json", True),
-        ("onnx/tokenizer.json", True),
         ("onnx/model.onnx_data", True),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of protobuf
-LAYERS, WIDTH, PIECES = 4, 2048, 200_000
+LAYERS, WIDTH, PIECES = 2, 2048, 240_000
 
 
 def graph_bytes(path: Path) -> int:
@@ -24,36 +23,26 @@ def graph_bytes(path: Path) -> int:
 
 @pytest.mark.attack
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory by way of /proc")
-def test_a_model_above_two_gibibytes_goes_all_the_way(tmp_path):
-    """611 million parameters: cut, saved, exported in float32 and int8, opened."""
-    model = models.encoder(tmp_path / "dense", layers=LAYERS, width=WIDTH, pieces=PIECES)
-    rows = models.labelled_sentences(tmp_path / "rows.tsv")
-    stored = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+def test_a_model_above_two_gibibytes_is_exported(tmp_path):
+    """596 million parameters: read, exported in float32 and int8, verified, opened."""
+    out = models.encoder(tmp_path / "out", layers=LAYERS, width=WIDTH, pieces=PIECES)
+    stored = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     assert stored > 1.1 * LARGEST_MESSAGE
-    out = tmp_path / "out"
-    found = stages.measure(
-        ["run", "-m", str(model), "-o", str(out), "--calibration", str(rows), "--test", str(rows),
-         "--calibration-rows", "16", "--test-rows", "8", "--method", "magnitude", "--keep", "0.9",
-         "--recover", "none", "--precision", "fp32,int8", "--no-bench"]
-    )  # fmt: skip
-    for directory in (out, out / ".compress" / "dense"):
-        path = directory / "onnx" / "model.onnx"
-        assert graph_bytes(path) > LARGEST_MESSAGE
-        assert path.stat().st_size < 64 << 20  # what is not weights
-        assert 0.2 < graph_bytes(path.with_name("model.int8.onnx")) / graph_bytes(path) < 0.3
-        graph = onnx.load(path, load_external_data=False)
-        assert {x.data_location for x in graph.graph.initializer if len(x.dims) == 2} == {
-            onnx.TensorProto.EXTERNAL
-        }
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    for variant in (report["dense"], *report["variants"]):
-        assert variant["checks"]
-        assert all(x["largest_difference"] <= x["tolerance"] for x in variant["checks"])
+    words = ["export", "-m", str(out), "-o", str(out), "--precision", "fp32,int8"]
+    found = stages.measure([*words, "--device", "cpu"])
+    path = out / "onnx" / "model.onnx"
+    assert graph_bytes(path) > LARGEST_MESSAGE
+    assert path.stat().st_size < 64 << 20  # what is not weights
+    assert 0.2 < graph_bytes(path.with_name("model.int8.onnx")) / graph_bytes(path) < 0.3
+    graph = onnx.load(path, load_external_data=False)
+    assert {x.data_location for x in graph.graph.initializer if len(x.dims) == 2} == {
+        onnx.TensorProto.EXTERNAL
+    }
     assert verify_directory(out).opened == [f"{out} fp32", f"{out} int8"]
     texts = ["The train is late again.", "Where is the station?"]
     answers = {name: Classifier(out, precision=name).classify(texts) for name in ("fp32", "int8")}
     assert answers["fp32"] == answers["int8"]
-    # 2.7 checkpoints were measured, Python with its libraries among them.
-    peaks = {stage.name: round(stage.peak_mib * 2**20 / stored, 2) for stage in found}
+    # 2.7 checkpoints were measured for a whole run, Python with its libraries among them.
+    peaks = [round(stage.peak_mib * 2**20 / stored, 2) for stage in found]
     print(peaks)
-    assert max(peaks.values()) < 3
+    assert max(peaks) < 3

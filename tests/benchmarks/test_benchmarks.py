@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.cells import Cell, Experiment, all_cells, fill, read
-from benchmarks.quality.draw import figure, summary, table
+from benchmarks.quality.cells import Cell, Experiment, fill, read
+from benchmarks.quality.draw import table
 from compressor.progress import SILENT
 from compressor.request.sections import Data
 from tests.helpers import toy
@@ -42,25 +42,6 @@ def test_the_table_marks_cells_whose_interval_reaches_the_best():
     assert cells["reconstruct", "second-order"] == "**35.00**"
     assert cells["none", "random"] == "13.00 ± 3.00"
     assert cells["reconstruct", "second-order, 4 steps"] == "–"
-
-
-def test_the_summary_has_a_line_for_each_finished_cell():
-    text = summary(ROWS, "translator")
-    assert "| second-order | reconstruct | – | 35.00 | – | – |" in text
-    assert "subset" not in text
-    assert text.endswith("BLEU on the test rows; dense 40.00.\n")
-
-
-def test_the_figure_has_a_panel_per_repair(tmp_path: Path):
-    figure(ROWS, "translator", tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_no_cell_occurs_twice():
-    cells = list(all_cells())
-    assert len({cell.key for cell in cells}) == len(cells)
-    assert Cell("subset", 2, "distill", 20) in cells
-    assert Cell("taylor", 1, "none", 90) not in cells  # nothing random about it
 
 
 @pytest.mark.parametrize("method", ["fisher", "subset"])

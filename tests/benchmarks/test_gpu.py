@@ -47,33 +47,6 @@ def test_pruned_builds_are_compared_with_the_fastest_dense_one_of_any_program(fo
     assert "| speed | 12 | ok |" in gpu.table(folder)
 
 
-def test_publishing_replaces_the_earlier_files_and_leaves_predictions_out(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-):
-    kept = tmp_path_factory.mktemp("kept") / "gpu"
-    kept.mkdir()
-    (kept / "earlier-report.json").write_text("{}", encoding="utf-8")
-    monkeypatch.setattr(gpu, "PUBLISHED", kept)
-    monkeypatch.setattr(gpu, "PAGE", kept.parent / "gpu.md")
-    gpu.publish(folder)
-    assert sorted(path.name for path in kept.iterdir()) == ["speed-tiny-cuda.json", "stages.tsv"]
-    assert "limit" not in (kept / "speed-tiny-cuda.json").read_text(encoding="utf-8")
-    assert gpu.PAGE.read_text(encoding="utf-8") == gpu.page(folder)
-
-
-def test_forms_have_a_line_each_and_a_column_for_each_size():
-    found = {
-        "dense nodes": [3, {"Add": 3}], "fused mha 6 heads 1x32 bound": 1.218,
-        "fused mha 6 heads 256x128 bound": 8.754, "dense b64 source 9: product, ms a token": 1.4,
-        "fused mha 6 heads 1x32 cuda graph": "ERR refused",
-    }  # fmt: skip
-    assert gpu.forms(found).splitlines()[2:] == [
-        "| fused mha 6 heads, bound | 1.22 | 8.75 | – |",
-        "| dense, product, ms a token | – | – | 1.40 |",
-        "| fused mha 6 heads, cuda graph | refused | – | – |",
-    ]
-
-
 def test_the_page_is_that_of_the_published_files():
     written = gpu.PAGE.read_text(encoding="utf-8")
     assert written == gpu.page(gpu.PUBLISHED), "run python -m benchmarks.gpu publish FOLDER"

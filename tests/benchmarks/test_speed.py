@@ -12,7 +12,7 @@ from benchmarks.scale import draw
 from benchmarks.scale import table as scale_table
 from benchmarks.speed import models
 from benchmarks.speed.__main__ import answers, compare_peers, quality
-from benchmarks.speed.peers import Peer, open_peer, vocabulary_map
+from benchmarks.speed.peers import Peer, open_peer
 from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
 from compressor.model.checkpoint import open_checkpoint
@@ -132,16 +132,6 @@ def test_ctranslate2_translates_as_transformers(tmp_path: Path):
             assert {len(row) for row in plain} == {length}
 
 
-def test_a_translator_of_opus_size_has_all_its_pieces(tmp_path: Path):
-    checkpoint = open_checkpoint(str(models.translator(tmp_path, layers=1, width=64)))
-    assert checkpoint.model.config.vocab_size == models.OPUS_PIECES
-    assert len(checkpoint.tokenizer) == models.OPUS_PIECES
-    own = open_checkpoint(str(example.model())).tokenizer
-    text = "The kettle is still warm."
-    assert checkpoint.tokenizer(text).input_ids == own(text).input_ids
-    assert checkpoint.tokenizer.pad_token_id == models.OPUS_PIECES - 1
-
-
 def point(variant: str, x: float, speed: float, **more: object) -> dict:
     return {
         "variant": variant, "x": x, "sentences_per_second": speed, "latency_ms": {"p50": 8.0},
@@ -163,24 +153,3 @@ def test_the_scale_table_and_plots_show_every_point(tmp_path: Path):
     assert "| 2 | 150.0 | 180.0 |" in text
     draw(result, tmp_path / "scale.png")
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_vocabulary_map_has_what_occurs_together(tmp_path: Path):
-    """Against counting by hand, on three pairs of which one word each is common to two."""
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("en\tde\nkettle warm\tKessel warm\nkettle\tKessel\nnight\tNacht\n", "utf-8")
-    checkpoint = Path(example.model())
-    lines = vocabulary_map(checkpoint, pairs, most=3).splitlines()
-    found = {key: values.split(" ") for key, _, values in (line.partition("\t") for line in lines)}
-    tokenizer = open_checkpoint(str(checkpoint)).tokenizer
-    names = [
-        [set(tokenizer.convert_ids_to_tokens(row)) for row in tokenizer(**texts).input_ids]
-        for texts in (
-            {"text": ["kettle warm", "kettle", "night"]},
-            {"text_target": ["Kessel warm", "Kessel", "Nacht"]},
-        )
-    ]
-    assert found.keys() - {""} == set().union(*names[0])
-    for piece in names[0][2] - names[0][0]:  # of "night" alone
-        assert set(found[piece]) <= names[1][2]
-    assert found[""][0] == "</s>"  # the commonest, in all three

@@ -54,13 +54,6 @@ def test_exact_head_counts(mode, text, left):
     assert mask.count() == left
 
 
-def test_kinds_that_are_not_named_keep_all():
-    keep = parse_amount("keep", "encoder_self=3", FULL)
-    mask = select(scores(), FULL, keep, NO_FLOOR)
-    assert mask.count("encoder_self") == 3
-    assert mask.count("decoder_self") == mask.count("cross") == 8
-
-
 def test_the_removed_heads_are_the_least_important_ones():
     """Against NumPy's sort of the flattened scores."""
     found = scores(3)
@@ -128,11 +121,6 @@ def test_steps_are_equal_and_end_at_the_budget():
     assert kept_after_steps("keep", "8", 1) == [8]
 
 
-def test_steps_without_a_head_to_remove_are_left_out():
-    assert kept_after_steps("remove", "2", 8) == [31, 30]
-    assert kept_after_steps("keep", "32", 2) == [32]
-
-
 def test_steps_of_kinds_end_at_the_budget_of_each():
     keep = parse_amount("keep", "encoder_self=4,cross=7", FULL)
     assert step_targets(FULL, keep, 3) == [
@@ -150,18 +138,6 @@ def test_a_removed_head_keeps_the_score_it_was_removed_for():
         for head in range(8):
             source = new if mask.keep[name][head] else old
             assert found.values[name][head] == source.values[name][head]
-
-
-def test_the_cost_of_scores_in_steps_is_that_of_all_steps():
-    old = Scores(scores(1).values, "random", "random", {"seconds": 1.5, "forward_passes": 3})
-    new = Scores(scores(2).values, "random", "random", {"seconds": 2.0, "forward_passes": 4})
-    assert latest_scores(old, new, FULL).cost == {"seconds": 3.5, "forward_passes": 7}
-
-
-def test_measured_budgets_have_names_fit_for_files():
-    assert MaxDrop(max_drop=0.3).text == "max-drop 0.3"
-    assert Speedup(speedup=1.3).text == "speedup 1.3 at batch 16"
-    assert Speedup(speedup=1.3).slug == "speedup-1.3-at-batch-16"
 
 
 def test_a_measured_budget_needs_a_head_that_may_go():
@@ -188,7 +164,7 @@ def mixed_scores(seed: int = 0) -> Scores:
     return Scores(values, "random", "random", {"seconds": 0.0})
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("share", ["0.1", "0.5", "0.75"])
 def test_neurons_are_left_in_multiples_and_the_best_of_each_sublayer(share, seed):
     """As few as are no less than wanted; in each sublayer, those with the largest scores."""
@@ -203,13 +179,6 @@ def test_neurons_are_left_in_multiples_and_the_best_of_each_sublayer(share, seed
             assert set(mask.kept(name)) == set(best)
     wanted = keep["neurons"]
     assert wanted <= mask.count("neurons") < wanted + 32
-
-
-def test_plain_amounts_are_heads_and_leave_neurons_alone():
-    keep = parse_amount("keep", "0.5", MIXED)
-    assert keep == {"heads": 4}
-    mask = select(mixed_scores(), MIXED, keep, parse_floors("1", MIXED))
-    assert (mask.count("heads"), mask.count("neurons")) == (4, 176)
 
 
 def test_multiples_can_be_set():

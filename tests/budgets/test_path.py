@@ -66,18 +66,6 @@ def test_every_mask_of_the_path_has_the_least_error_of_all_that_cost_no_more(see
         assert error(found, mask) == pytest.approx(min(error(found, m) for m in same_or_less))
 
 
-def test_attentions_that_are_to_be_even_first_become_so():
-    """The larger one loses its least important head; one without heads stays out of it."""
-    totals = {"encoder_self.0": 3, "encoder_self.1": 2, "encoder_self.2": 1}
-    full = Mask({name: (True,) * count for name, count in totals.items()})
-    start = full.without([("encoder_self.2", 0)])
-    values = {"encoder_self.0": (3.0, 9.0, 5.0), "encoder_self.1": (0.5, 0.1)}
-    found = Scores(values | {"encoder_self.2": (0.0,)}, "x", "", {})
-    path = removal_path(found, start, NO_FLOOR, COSTS, even=True)
-    kept = [list(path.mask(position).to_json().values()) for position in range(len(path))]
-    assert kept == [[[0, 1, 2], [0, 1], []], [[1, 2], [0, 1], []], [[1], [0], []], [[], [], []]]
-
-
 def test_masks_lie_within_one_another_and_end_with_nothing():
     path = removal_path(scores(), FULL, NO_FLOOR, COSTS, PAIRS)
     kept = [{(n, u) for n in TOTALS for u in path.mask(i).kept(n)} for i in range(len(path))]
@@ -86,26 +74,12 @@ def test_masks_lie_within_one_another_and_end_with_nothing():
     assert path.shares[-1] == pytest.approx(1 - 0.76)
 
 
-def test_the_first_mask_that_is_small_enough_is_taken():
-    path = removal_path(scores(), FULL, NO_FLOOR, COSTS, PAIRS)
-    for wanted in (0.9, 0.5, 0.24, 0.25):
-        position = path.position_at(wanted)
-        assert path.shares[position] <= wanted + 1e-9
-        assert position == 0 or path.shares[position - 1] > wanted
-
-
 def test_a_share_that_cannot_be_reached_says_the_least_there_is():
     floors = parse_floors("encoder_self=1,neurons=2", FULL)
     path = removal_path(scores(), FULL, floors, COSTS, PAIRS)
     with raises(UsageError, "macs-unreachable") as caught:
         path.position_at(0.3)
     assert "0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
-
-
-def test_units_without_scores_stay():
-    heads = Scores({n: v for n, v in scores().values.items() if "self" in n}, "x", "", {})
-    last = removal_path(heads, FULL, NO_FLOOR, COSTS).mask(4)
-    assert (last.count("heads"), last.count("neurons")) == (0, 12)
 
 
 def test_a_path_goes_on_from_a_smaller_mask():

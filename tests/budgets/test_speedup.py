@@ -18,9 +18,7 @@ from compressor.budgets.cost_table import (
     layer_costs,
     reach,
     savings,
-    trial_mask,
 )
-from compressor.budgets.speedup import kinds_to_measure
 from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
@@ -67,11 +65,6 @@ def test_head_counts_that_are_timed(heads, floor, counts):
     assert counts_to_measure(heads, floor, "cross") == counts
 
 
-def test_trial_masks_touch_one_kind():
-    mask = trial_mask(FULL, ["encoder_self"], 1)
-    assert mask.counts() == HEADS | {"encoder_self.0": 1, "encoder_self.1": 1}
-
-
 def test_costs_are_monotone_and_follow_the_timings():
     """Least squares without falling: neighbors in the wrong order get their mean."""
     speedups = {6: 0.98, 4: 1.10, 2: 1.06, 1: 1.25, 0: 1.20}
@@ -108,7 +101,7 @@ def brute_force(losses, gains, wanted: float) -> float:
     return best
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_knapsack_is_optimal(seed):
     """Gains on the grid of the dynamic program: exactly what trying everything finds."""
     rng = np.random.default_rng(seed)
@@ -132,7 +125,7 @@ STACKS = [["encoder_self.0", "encoder_self.1"], ["decoder_self.0", "cross.0"]]
 
 
 @pytest.mark.parametrize("even", [False, True])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(5))
 def test_choice_reaches_the_speedup_at_least_loss(seed, even):
     """Against all combinations of head counts, with arbitrary speed-ups wanted."""
     found = scores(seed)
@@ -161,22 +154,6 @@ def test_choice_reaches_the_speedup_at_least_loss(seed, even):
     assert removed <= brute_force(losses, gains, saving * (1 + len(HEADS) / 20_000)) + 1e-9
 
 
-def test_each_layer_loses_its_least_important_heads():
-    mask = choose(scores(1), LIMITS, COSTS, 1.4).mask
-    assert 0 < mask.count() < 16
-    for name, flags in mask.keep.items():
-        values = np.array(scores(1).values[name])
-        kept = np.array(flags)
-        if kept.any() and not kept.all():
-            assert values[kept].min() > values[~kept].max()
-
-
-def test_kinds_that_keep_as_many_are_timed_together():
-    assert kinds_to_measure(LIMITS) == [["encoder_self"], ["decoder_self"], ["cross"]]
-    even = replace(LIMITS, even=True)
-    assert kinds_to_measure(even) == [["encoder_self"], ["decoder_self", "cross"]]
-
-
 def test_floors_hold_and_what_they_forbid_is_not_reachable():
     limits = replace(LIMITS, floors=parse_floors("cross=2,decoder_self=4", FULL))
     most = fewest(scores(), limits, COSTS)
@@ -187,14 +164,6 @@ def test_floors_hold_and_what_they_forbid_is_not_reachable():
     assert choose(scores(), limits, COSTS, most.predicted + 1e-6) is None
     reached = choose(scores(), limits, COSTS, most.predicted - 1e-9)
     assert reached.mask.counts() == most.mask.counts()
-
-
-def test_heads_that_save_nothing_stay():
-    shares = {"encoder_self": [0.2, 0.1, 0.05, 0.02], "decoder_self": [0] * 4, "cross": [0] * 4}
-    costs = cost_table(shares, LAYERS)
-    mask = choose(scores(), LIMITS, costs, 1.3).mask
-    assert mask.count("decoder_self") == mask.count("cross") == 4
-    assert mask.count("encoder_self") < 8
 
 
 class Machine:
@@ -241,14 +210,6 @@ def test_a_miss_is_followed_by_a_tighter_choice():
     assert aims == sorted(aims)
     for before, after in itertools.pairwise(tries):
         assert after.aim == pytest.approx(before.predicted * 1.3 / before.speedup)
-
-
-def test_after_the_last_retry_the_fastest_choice_is_taken():
-    machine = Machine(1.0, ceiling=1.29)
-    mask, tries = try_to_reach(1.3, machine)
-    assert len(tries) == RETRIES + 1
-    assert not any(found.met for found in tries)
-    assert mask in machine.seen
 
 
 def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible():

@@ -11,13 +11,10 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from compressor.errors import InputError
 from compressor.evaluation import DEFAULT_SEED, METRICS
-from compressor.evaluation.draws import DRAWS_PER_CHUNK, resampled_counts
 from compressor.evaluation.significance import Pair
 from compressor.report import facts
 from compressor.tasks import TASKS
-from tests.helpers.errors import raises
 from tests.helpers.metrics import compare
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -80,17 +77,17 @@ def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
 
 
 def test_few_differences_are_not_significant_where_models_are_alike() -> None:
-    """Classifiers of equal accuracy, drawn 300 times: one in twenty may look different."""
+    """Classifiers of equal accuracy, drawn 150 times: one in twenty may look different."""
     rng = np.random.default_rng(1)
     names = np.array(["a", "b"])
     found = dict.fromkeys(("accuracy", "macro_f1", "mcc"), 0)
-    for _ in range(300):
+    for _ in range(150):
         gold = rng.integers(0, 2, size=150)
         answers = [np.where(rng.random(150) < 0.8, gold, 1 - gold) for _ in range(2)]
         columns = [list(names[codes]) for codes in (*answers, gold)]
         for result in compare("classification", *columns, resamples=200):
             found[result.metric] += facts.judge(result) in ("better", "worse")
-    assert all(0 < count / 300 < 0.088 for count in found.values())  # three errors above 5 %
+    assert all(0 < count / 150 < 0.104 for count in found.values())  # three errors above 5 %
 
 
 def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
@@ -154,35 +151,3 @@ def test_model_compared_with_itself_does_not_differ(task: str) -> None:
         assert result.interval == (0, 0)
         assert result.p_value == 1
         assert result.resamples == 1000
-
-
-def test_chunks_do_not_change_the_result() -> None:
-    pair = Pair.of([METRICS[x]() for x in TASKS["translation"].metrics], *translations(40))
-
-    whole, chunked = pair.bootstrap(50, 1), pair.bootstrap(50, 1, chunk=7 * 40)
-
-    for metric in ("bleu", "chrf"):
-        np.testing.assert_allclose(whole[metric], chunked[metric], rtol=1e-12)
-
-
-def test_memory_stays_bounded_on_many_rows() -> None:
-    largest = 0
-    for counts in resampled_counts(np.arange(50_000), 170, seed=1):
-        largest = max(largest, counts.size)
-        assert (counts.sum(axis=1) == 50_000).all()
-
-    assert largest <= DRAWS_PER_CHUNK < 170 * 50_000
-
-
-def test_seed_decides_the_draws() -> None:
-    rows = translations(40)
-
-    first = compare("translation", *rows, resamples=50, seed=1)
-
-    assert compare("translation", *rows, resamples=50, seed=1) == first
-    assert compare("translation", *rows, resamples=50, seed=2) != first
-
-
-def test_models_are_not_compared_on_one_row() -> None:
-    with raises(InputError, "too-few-rows"):
-        compare("translation", ["a"], ["a"], ["a"])

@@ -14,7 +14,6 @@ from sacrebleu.metrics import BLEU
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.evaluation import METRICS, compare_rows, score_rows, with_tokenizers
 from compressor.evaluation import sentences as bleu
-from compressor.evaluation.scripts import shares, words
 from compressor.tasks import Rows, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.metrics import compare, score_answers
@@ -161,10 +160,3 @@ def test_answers_without_spaces_are_compared_by_characters():
     assert found.signatures["answer_f1"].startswith("words:characters")
     exact = score_answers("question-answering", ["「北京大学」", "三月"], gold, None)
     assert exact.metrics["exact_match"] == 100
-
-
-def test_words_keep_their_marks_and_digits():
-    assert words("Ça va, 2024年! हिन्दी") == ["ça", "va", "2024", "年", "हिन्दी"]
-    assert words("ﾊﾝｶｸ kana") == ["ﾊ", "ﾝ", "ｶ", "ｸ", "kana"]
-    assert shares(["日本語 ab"]) == {"Han": 0.6, "Latin": 0.4}
-    assert shares(["1 2 3"]) == {}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
 from compressor.errors import UsageError
-from compressor.export import int8
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from tests.helpers import toy
@@ -46,22 +44,3 @@ def test_rows_without_int8_are_refused(tmp_path):
         with raises(UsageError, "option-without-use"):
             invoke(*command, *more)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("multiplied", [True, False])
-def test_columns_are_rounded_a_few_at_a_time(order, multiplied: bool, monkeypatch):
-    """With the same integers and scales as all at once, by the formula written out."""
-    monkeypatch.setattr(int8, "_PANEL", 35 * 4)
-    weight = np.random.default_rng(0).normal(size=(35, 18)).astype(np.float32)
-    weight[:, 3] = 0
-    integers, scales = int8.quantize_columns(np.asarray(weight, order=order), multiplied=multiplied)
-    for column, (found, scale) in enumerate(zip(integers.T, scales, strict=True)):
-        values = weight[:, column]
-        largest = np.abs(values).max()
-        if multiplied:
-            pairs = [abs(values[i : i + 2].sum()) for i in range(0, 35, 2)]
-            largest = max(largest, *pairs)
-        expected = np.float32(largest / 127) if largest else np.float32(1)
-        assert scale == expected
-        assert found.tolist() == np.clip(np.rint(values / expected), -127, 127).tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +21,6 @@ from compressor.export.vocabulary import best_tokens, output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import make_probe
-from compressor.runtime import Translator
 from compressor.runtime.generation import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
@@ -62,7 +60,7 @@ def test_whatever_a_target_text_is_cut_into_can_be_said(made):
     checkpoint, _, out, checks = made
     kept = set(output_tokens(checkpoint))
     seen = set()
-    for text in target_texts(3000):
+    for text in target_texts(800):
         seen |= set(checkpoint.tokenizer(text_target=text)["input_ids"])
     assert seen <= kept
     vocabulary = checkpoint.tokenizer.get_vocab()
@@ -108,19 +106,12 @@ def test_settings_with_ids_become_settings_with_indices(made):
         tokens.settings(replace(settings, forced_bos_token_id=7))
 
 
-def test_a_broken_list_is_refused(made, tmp_path):
-    shutil.copytree(made[2], tmp_path / "out")
-    (tmp_path / "out/onnx/output_tokens.json").write_text("[0", encoding="utf-8")
-    with raises(InputError, "output-tokens-unreadable"):
-        Translator(tmp_path / "out")
-
-
 class Best(nn.Module):
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
         return best_tokens(logits)
 
 
-@pytest.mark.parametrize("tokens", [6000, 32112, 97, 256, 2, 289])
+@pytest.mark.parametrize("tokens", [6000, 97])
 def test_the_largest_logit_is_the_first_of_equals(tokens, tmp_path):
     """In PyTorch, and in a graph where blocks are long enough to save anything."""
     rng = np.random.default_rng(tokens)
@@ -129,11 +120,10 @@ def test_the_largest_logit_is_the_first_of_equals(tokens, tmp_path):
     logits[1] = -3e38
     expected = logits.argmax(axis=1)
     np.testing.assert_array_equal(best_tokens(torch.from_numpy(logits)).numpy(), expected)
-    if tokens in (6000, 97):
-        path = tmp_path / "best.onnx"
-        example = (torch.zeros(2, tokens),)
-        export_graph(Best(), example, ["logits"], ["best"], {"logits": {0: BATCH}}, path)
-        kinds = [node.op_type for node in onnx.load(path).graph.node]
-        assert ("ReduceMax" in kinds) == (tokens == 6000)
-        (found,) = onnxruntime.InferenceSession(path).run(None, {"logits": logits})
-        np.testing.assert_array_equal(found, expected)
+    path = tmp_path / "best.onnx"
+    example = (torch.zeros(2, tokens),)
+    export_graph(Best(), example, ["logits"], ["best"], {"logits": {0: BATCH}}, path)
+    kinds = [node.op_type for node in onnx.load(path).graph.node]
+    assert ("ReduceMax" in kinds) == (tokens == 6000)
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"logits": logits})
+    np.testing.assert_array_equal(found, expected)

@@ -22,11 +22,10 @@ from compressor.request.recipe import ExportRequest
 from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
-from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
+from compressor.tasks.texts import TARGET, TextFile
 from tests.helpers import toy
-from tests.helpers.command_line import compress
+from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.packed import jsonl, packed
 from tests.helpers.recipes import recipe, request
 
 pytestmark = pytest.mark.slow
@@ -39,23 +38,15 @@ def text_file(path: Path, lines: list[str] = FEW) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["marian", "mbart"])
 @torch.no_grad()
-def test_it_translates_with_these_tokens_alone(name, tmp_path):
+def test_it_translates_with_these_tokens_alone(tmp_path, capsys):
     """Token for token as `generate` of PyTorch when the other tokens are given no probability."""
-    if name == "marian":
-        model = toy.marian_with_pieces(tmp_path / "dense", own_target=True)
-        lines = [line.replace("w", "v") for line in FEW]
-    else:
-        model, lines = toy.translator(tmp_path / "dense", name), FEW
+    whole = toy.marian_with_pieces(tmp_path / "whole", own_target=True)
+    model = toy.first_layers(whole, tmp_path / "dense")
+    lines = [line.replace("w", "v") for line in FEW]
     text, out = text_file(tmp_path / "text", lines), tmp_path / "out"
-    if name == "marian":
-        done = compress("export", "-m", model, "--target-text", text, "-o", out)
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        told = done.stdout
-    else:
-        wanted = request(ExportRequest, model=str(model), target_text=str(text))
-        told = " ".join(check.detail for check in export_checkpoint(wanted, out))
+    invoke("export", "-m", model, "--target-text", text, "-o", out)
+    told = capsys.readouterr().out
     checkpoint = open_checkpoint(str(model))
     kept = json.loads((out / "onnx/output_tokens.json").read_text(encoding="utf-8"))
     said = {i for line in lines for i in checkpoint.tokenizer(text_target=line.strip()).input_ids}
@@ -94,13 +85,6 @@ def test_any_text_can_still_be_spelled(own_target, tmp_path):
     assert alone <= kept
 
 
-def test_bytes_and_marked_letters_are_spelling():
-    from compressor.export.vocabulary import is_short
-
-    assert all(map(is_short, ["a", "▁", "▁a", "Ġa", "a</w>", "<0x0A>", "漢", "Ġ"]))
-    assert not any(map(is_short, ["ab", "▁ab", "<0x0A", "<x>", "Ġab", "ab</w>"]))
-
-
 def test_tokens_are_those_of_all_lines(tmp_path):
     """Across chunks; empty lines do not count."""
     tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
@@ -111,25 +95,6 @@ def test_tokens_are_those_of_all_lines(tmp_path):
     assert count_texts(file) == 2 * CHUNK + 2
     assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
     assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
-
-
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl", "a.jsonl.zst"])
-def test_packed_text_and_json_have_the_tokens_of_plain_lines(name, tmp_path):
-    tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
-    texts = [" ".join(line.split()) for line in FEW if line]
-    content = "\n".join(FEW)
-    if ".jsonl" in name:
-        content = jsonl({"source": "w20", "target": text} for text in texts)
-    task = TASKS["translation"]
-    file = texts_of(packed(tmp_path / name, content), TARGET, task, {})
-    assert list(file.each()) == texts
-    plain = TextFile(text_file(tmp_path / "text"), TARGET)
-    assert tokens_of_text(file, tokenizer) == tokens_of_text(plain, tokenizer)
-
-
-def test_of_pairs_both_texts_are_read(tmp_path):
-    path = packed(tmp_path / "a.jsonl", jsonl([{"query": "w3", "text": "w4", "label": 1}]))
-    assert list(texts_of(path, SOURCE, TASKS["reranking"], {}).each()) == ["w3", "w4"]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +122,9 @@ def test_what_is_no_text_is_refused(content, problem, tmp_path):
 def test_where_it_can_do_nothing_it_is_refused(tmp_path):
     text, rows = text_file(tmp_path / "text"), toy.labels_file(tmp_path / "rows.tsv")
     classifier, out = toy.classifier(tmp_path / "bert"), tmp_path / "out"
-    done = compress(
-        "run", "-m", classifier, "--calibration", rows, "--keep", "0.5", "--target-text", text,
-        "-o", out,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "is for translation" in done.stderr
     base = {"model": str(classifier), "target_text": str(text)}
+    with raises(UsageError, "option-without-use"):
+        run(recipe(**base, calibration=str(rows), keep=["0.5"]), out)
     with raises(UsageError, "options-exclude-each-other"):
         export_checkpoint(request(ExportRequest, **base), out, "optimum")
     with raises(UsageError, "options-exclude-each-other"):

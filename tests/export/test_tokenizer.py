@@ -16,7 +16,7 @@ from transformers import MarianTokenizer, PreTrainedTokenizerFast
 from compressor.errors import InputError, VerificationError
 from compressor.export.tokenizer import write_tokenizer
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.runtime.text import FIRST_WITHOUT_ID, TextTokenizer
+from compressor.runtime.text import TextTokenizer
 from tests.helpers.errors import raises
 
 SUBJECTS = ["the cat", "my old friend", "a small bird", "nobody", "the whole town", "her teacher"]
@@ -164,28 +164,6 @@ def test_language_codes(multilingual: MarianTokenizer, tmp_path: Path) -> None:
     assert row[0] == multilingual.encoder[">>zh_Hans<<"]
 
 
-def test_the_test_meets_what_it_must_meet(tokenizer: MarianTokenizer) -> None:
-    """The vocabularies differ as real ones do, and some texts depend on it."""
-    source = tokenizer.spm_source
-    surfaces = {p for text in TEXTS for p in source.encode(text, out_type=str)}
-    known = {source.id_to_piece(i) for i in range(source.vocab_size())}
-    assert "日本" in surfaces - known, "a run of unknown characters that is an entry"
-    assert any(p in tokenizer.encoder for p in surfaces - known)
-    sources = {
-        p for text in sentences(SUBJECTS, VERBS, OBJECTS) for p in source.encode(text, out_type=str)
-    }
-    assert sources - set(tokenizer.encoder), "pieces of the source without an id"
-
-
-def test_pieces_without_an_id_are_past_the_vocabulary(
-    tokenizer: MarianTokenizer, tmp_path: Path
-) -> None:
-    write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
-    plain = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert plain.token_to_id(FIRST_WITHOUT_ID) == len(tokenizer.encoder)
-    assert plain.get_vocab_size() > len(tokenizer.encoder) + 5
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -258,15 +236,6 @@ def test_settings_of_a_fast_tokenizer_neither_leak_nor_change(tmp_path: Path) ->
     assert fast.backend_tokenizer.padding["length"] == 12
 
 
-def test_bpe_tokenizers_are_not_cleaned_up(tmp_path: Path) -> None:
-    built = Tokenizer(models.BPE({"a": 0, "Ġ": 1, ".": 2}, []))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=built, clean_up_tokenization_spaces=True)
-    written = assert_equal(fast, tmp_path / "tokenizer.json", ["a .", "a a . ."])
-    assert written.decode([[0, 1, 2]]) == ["a ."]
-
-
 def test_a_difference_is_reported_with_the_text(tokenizer: MarianTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     write_tokenizer(tokenizer, path)
@@ -320,11 +289,3 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
 
     with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(SlowTokenizer(), tmp_path / "x.json")  # type: ignore[arg-type]
-
-
-def test_files_that_are_no_tokenizers(tmp_path: Path) -> None:
-    with raises(InputError, "tokenizer-unreadable"):
-        TextTokenizer(tmp_path / "tokenizer.json")
-    (tmp_path / "tokenizer.json").write_text('{"model": 1}', encoding="utf-8")
-    with raises(InputError, "tokenizer-invalid"):
-        TextTokenizer(tmp_path / "tokenizer.json")

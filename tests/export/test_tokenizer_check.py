@@ -37,10 +37,6 @@ ADDED = [
     AddedToken("[R]", rstrip=True),
     AddedToken("Norm", normalized=True),
 ]
-CUTS = {
-    "truncation": {"direction": "Left", "max_length": 9, "strategy": "OnlyFirst", "stride": 2},
-    "padding": None,
-}
 
 
 def settings(directory: Path, **values: Any) -> None:
@@ -153,21 +149,6 @@ def test_a_file_that_does_something_else_is_refused(
     assert message in str(caught.value)
 
 
-def test_saved_files_cut_as_those_they_come_from(tmp_path: Path) -> None:
-    """Whatever transformers was asked for last."""
-    directory = toy.classifier(tmp_path / "bert")
-    path = directory / "tokenizer.json"
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | CUTS)
-    config = transformers.AutoConfig.from_pretrained(directory)
-    tokenizer = load_tokenizer(directory, config, False)
-    assert tokenizer.truncation_side == "left"
-    tokenizer("w3 w4 w5", truncation=True, max_length=4, padding="max_length")
-    save_tokenizer(tokenizer, tmp_path / "saved")
-    saved = Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
-    assert saved.truncation == Tokenizer.from_file(str(path)).truncation
-    assert (saved.truncation["max_length"], saved.padding) == (9, None)
-
-
 def test_tokenizers_that_split_special_tokens_are_refused(tmp_path: Path, capsys) -> None:
     directory = toy.classifier(tmp_path / "bert")
     settings(directory, split_special_tokens=True)
@@ -232,3 +213,24 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path) -> None:
     for engine in ("onnxruntime", "ctranslate2"):
         translator = Translator(tmp_path / "pair", engine=engine, threads=1)
         assert translator.translate(long) == texts
+
+
+CUTS = {
+    "truncation": {"direction": "Left", "max_length": 9, "strategy": "OnlyFirst", "stride": 2},
+    "padding": None,
+}
+
+
+def test_saved_files_cut_as_those_they_come_from(tmp_path: Path) -> None:
+    """Whatever transformers was asked for last."""
+    directory = toy.classifier(tmp_path / "bert")
+    path = directory / "tokenizer.json"
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | CUTS)
+    config = transformers.AutoConfig.from_pretrained(directory)
+    tokenizer = load_tokenizer(directory, config, False)
+    assert tokenizer.truncation_side == "left"
+    tokenizer("w3 w4 w5", truncation=True, max_length=4, padding="max_length")
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    saved = Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    assert saved.truncation == Tokenizer.from_file(str(path)).truncation
+    assert (saved.truncation["max_length"], saved.padding) == (9, None)

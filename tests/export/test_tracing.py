@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnxruntime
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import Interpreter
 from torch.onnx._internal.fx.passes import type_promotion
 
 from compressor.export.graphs import BATCH, SOURCE, export_graph
@@ -64,6 +62,18 @@ def test_graphs_compute_what_pytorch_computes(expression, tmp_path: Path):
     np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
 
 
+class Middle(nn.Module):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return input_ids.unflatten(-1, (1, -1, 1)).flatten(0, 1)
+
+
+def test_a_change_of_other_dimensions_than_the_last_is_refused(tmp_path: Path):
+    example = (torch.ones(2, 5, dtype=torch.long),)
+    shapes = {"input_ids": {0: BATCH, 1: SOURCE}}
+    with pytest.raises(torch.onnx.errors.OnnxExporterError):
+        export_graph(Middle(), example, ["input_ids"], ["out"], shapes, tmp_path / "middle.onnx")
+
+
 def test_another_version_of_pytorch_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One whose method has other parameters, and one that has no such method."""
     decompose = ExportedProgram.run_decompositions
@@ -83,38 +93,3 @@ def test_another_version_of_pytorch_does_without(tmp_path: Path, monkeypatch: py
     monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
     with quick_exporter():
         pass
-
-
-def test_operands_are_converted_without_computing_shapes_again(tmp_path: Path):
-    """What is converted is computed again, and nothing else."""
-    computed: list[str] = []
-    usual = Interpreter.call_function
-
-    def call_function(self: Interpreter, target: Any, *args: Any) -> Any:
-        computed.append(str(target))
-        return usual(self, target, *args)
-
-    with mock.patch.object(Interpreter, "call_function", call_function):
-        exported(lambda floats, counts: (floats * counts).tanh() + floats, tmp_path)
-    assert computed == ["prims.convert_element_type.default", "aten.mul.Tensor"]
-
-
-def test_the_exporter_is_left_as_it_was():
-    interpreter = type_promotion._TypePromotionInterpreter
-    before = ExportedProgram.run_decompositions, interpreter.run_node
-    with quick_exporter():
-        assert ExportedProgram.run_decompositions is not before[0]
-        assert interpreter.run_node is not before[1]
-    assert (ExportedProgram.run_decompositions, interpreter.run_node) == before
-
-
-class Middle(nn.Module):
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return input_ids.unflatten(-1, (1, -1, 1)).flatten(0, 1)
-
-
-def test_a_change_of_other_dimensions_than_the_last_is_refused(tmp_path: Path):
-    example = (torch.ones(2, 5, dtype=torch.long),)
-    shapes = {"input_ids": {0: BATCH, 1: SOURCE}}
-    with pytest.raises(torch.onnx.errors.OnnxExporterError):
-        export_graph(Middle(), example, ["input_ids"], ["out"], shapes, tmp_path / "middle.onnx")

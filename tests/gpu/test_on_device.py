@@ -1,4 +1,4 @@
-"""What runs on a GPU: whole runs, answers, distillation. Without one the same runs on the CPU.
+"""What runs on a GPU: whole runs, answers, distillation. A classifier runs on the CPU, too.
 
 Expected answers are those of transformers in float32, on the same device.
 """
@@ -31,23 +31,31 @@ GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-DEVICES = [pytest.param("cuda", marks=GPU), pytest.param("cpu", marks=pytest.mark.attack)]
 MAKERS = {"bert": toy.classifier, "marian": toy.translator}
+CASES = [pytest.param(("cuda", name), marks=GPU) for name in MAKERS]
+CASES += [pytest.param(("cpu", "bert"), marks=pytest.mark.attack)]
 PRECISIONS = {"fp32": 1e-4, "fp16": 2e-2}  # and the largest difference of logits, of the largest
 
 
-@pytest.fixture(scope="module", params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Device and architecture."""
     return request.param
 
 
-@pytest.fixture(scope="module", params=MAKERS)
+@pytest.fixture(scope="module")
+def device(case: tuple[str, str]) -> str:
+    return case[0]
+
+
+@pytest.fixture(scope="module")
 def finished(
-    request: pytest.FixtureRequest, device: str, tmp_path_factory: pytest.TempPathFactory
+    case: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Report]:
     """A run in fp32 and fp16: its directory and report."""
+    device, name = case
     folder = tmp_path_factory.mktemp("run")
-    model = MAKERS[request.param](folder / "model", request.param)
+    model = MAKERS[name](folder / "model", name)
     recipe = recipe_for(model, folder, device=device, precision=["fp32", "fp16"])
     return folder / "out", run(recipe, folder / "out")
 
@@ -89,8 +97,8 @@ def test_answers_are_those_of_pytorch_on_the_device(
     assert same == len(wanted) if precision == "fp32" else same >= 0.9 * len(wanted)
 
 
-@pytest.mark.parametrize("name", ["marian", "bert"])
-def test_distillation_brings_the_model_closer(device: str, name: str):
+def test_distillation_brings_the_model_closer(case: tuple[str, str]):
+    device, name = case
     setup = job(name, device=device)
     before = divergence(setup, setup.pruned, setup.examples)
     options = {"epochs": 8, "batch": 8, "learning_rate": 1e-3, "hidden": 1.0, "patience": 9}

@@ -52,6 +52,31 @@ def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Damage:
     return damage
 
 
+def rename(change: Callable[[str], str]) -> Damage:
+    """Other names for the weights."""
+
+    def damage(directory: Path) -> None:
+        found = {change(name): value for name, value in load_file(directory / WEIGHTS).items()}
+        save_file(found, directory / WEIGHTS, metadata={"format": "pt"})
+
+    return damage
+
+
+def moved(file: str, name: str) -> Damage:
+    return lambda directory: (directory / file).rename(directory / name)
+
+
+def sharded(name: str) -> Damage:
+    """The weights in a file of another name, which an index says."""
+
+    def change(directory: Path) -> None:
+        (directory / WEIGHTS).rename(directory / name)
+        index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(directory / name), name)}
+        (directory / f"{WEIGHTS}.index.json").write_text(json.dumps(index), "utf-8")
+
+    return change
+
+
 def fifo(file: str) -> Damage:
     def change(directory: Path) -> None:
         (directory / file).unlink(missing_ok=True)

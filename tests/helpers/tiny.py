@@ -145,9 +145,12 @@ TRANSLATOR_RELATIVES: dict[str, Callable[[], nn.Module]] = {
 RELATIVES = ENCODER_RELATIVES | TRANSLATOR_RELATIVES
 # One of each structure, for what does not depend on names and positions: scores, learned masks.
 STRUCTURES = ("marian", "bert", "distilbert")
-# Whose graphs the tests of export and of precisions look at. Pegasus's are built as mBART's, and
-# tests/model/test_translator_relatives.py looks at those.
-EXPORTED = tuple(name for name in BUILDERS if name != "mbart")
+# And one that normalizes before its sublayers, for what works on single layers.
+STACKS = (*STRUCTURES, "mbart")
+# Whose graphs the tests of export look at. Pegasus's are built as mBART's, and
+# tests/model/test_translator_relatives.py looks at those; RoBERTa's are BERT's with XLM-RoBERTa's
+# positions, which tests/model/test_relatives.py exports.
+EXPORTED = ("marian", "bart", "bert", "distilbert", "electra")
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 
 

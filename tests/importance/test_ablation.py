@@ -13,12 +13,10 @@ from compressor.model.surgery import prune
 from tests.helpers.batches import labelled_batch
 from tests.helpers.errors import raises
 from tests.helpers.stages import masks, rows_of, score, scoring
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
+from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
 
 # The others differ in nothing that ablation touches.
-FORMS = [
-    pytest.param(x, marks=[pytest.mark.attack] * (x not in ("marian", "bert"))) for x in BUILDERS
-]
+FORMS = ("marian", "bert")
 
 
 def ablated_with(mask: Mask, layer: Sublayer, unit: int) -> list[int]:
@@ -67,7 +65,7 @@ def short_answers(setup):
 def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
     """BLEU by sacreBLEU of `generate`, accuracy by counting, of models without the head."""
     tokenizer = word_tokenizer()
-    for make_mask in (Mask.full, uneven_mask) if name in ("marian", "bert") else (uneven_mask,):
+    for make_mask in (Mask.full, uneven_mask):
         setup = scoring(name)
         mask, batch = make_mask(setup.layers), setup.batches[0]
         short_answers(setup)

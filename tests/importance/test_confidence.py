@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.importance.confidence import boundary_ids
-from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays
 from tests.helpers.stages import masks, rows_of, score, scoring
-from tests.helpers.tiny import STRUCTURES, tiny_model
+from tests.helpers.tiny import STRUCTURES
 
 
 def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
@@ -56,20 +54,6 @@ def test_confidence_is_the_mean_largest_attention_weight(name: str):
             )
 
 
-def test_a_cross_attention_query_without_a_word_to_look_at_does_not_count():
-    batch = labelled_batch(tiny_model("marian"), rows=2)
-    batch["input_ids"][1, :2] = 3  # the second row has but two tokens
-    both, first = (
-        score(
-            "confidence",
-            scoring("marian", batches, "heads", tokenizer=tokenizer_with({3})),
-            normalize="none",
-        )
-        for batches in ([batch], [one_row(batch, 0)])
-    )
-    np.testing.assert_allclose(both.values["cross.0"], first.values["cross.0"], rtol=1e-4)
-
-
 def test_confidence_of_rows_without_words_is_refused():
     setup = scoring("bert")
     setup.batches[0]["input_ids"][:] = 3
@@ -81,11 +65,3 @@ def test_confidence_of_rows_without_words_is_refused():
 def test_confidence_of_neurons_is_refused(units: str | None):
     with raises(UsageError, "method-for-heads-alone"):
         score("confidence", scoring("bert", units=units))
-
-
-def test_boundary_ids_are_the_tokenizers_begin_and_end():
-    class Tokenizer:
-        cls_token_id, sep_token_id, bos_token_id = 101, 102, None
-        pad_token_id, unk_token_id, mask_token_id = 0, 100, 103
-
-    assert boundary_ids(Tokenizer()) == {101, 102}

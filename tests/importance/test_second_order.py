@@ -10,18 +10,15 @@ import torch
 
 from compressor.budgets.units import select
 from compressor.errors import InputError
-from compressor.importance import statistics as room
 from compressor.importance.removal_order import DAMPING, block_removal_order, removal_order
 from compressor.importance.second_order import SecondOrder
-from compressor.importance.statistics import Moments, collect_statistics, groups_within
+from compressor.importance.statistics import Moments, collect_statistics
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.tasks import Batch
-from tests.helpers.batches import labelled_batch
 from tests.helpers.errors import raises
 from tests.helpers.stages import score, scoring, with_gradients
-from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
+from tests.helpers.tiny import STACKS, uneven_mask
 
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
 
@@ -67,7 +64,7 @@ def tensors(x: np.ndarray, weight: np.ndarray, gradients: np.ndarray) -> list[to
 
 
 @pytest.mark.parametrize("damping", [0.0, DAMPING, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_removal_is_the_best_choice_by_brute_force(seed: int, damping: float):
     data = problem(seed)
     order = removal_order(*tensors(*data), list(range(HEADS)), HEAD_DIM, damping)
@@ -91,24 +88,6 @@ def test_errors_are_computed_anew_after_each_removal():
     (first, free), rest = order[0], dict(order[1:])
     assert first in (0, 1)
     assert rest[1 - first] > 100 * free
-
-
-@pytest.mark.parametrize("unit_width", [HEAD_DIM, 1])
-def test_units_that_are_gone_take_no_part(unit_width: int):
-    x, weight, gradients = problem(1)
-    x[:, 9:] = 0
-    kept = list(range(9 // unit_width))
-
-    def order_of(columns: int, kept: list[int]) -> dict[int, float]:
-        data = tensors(x[:, :columns], weight[:, :columns], gradients)
-        if unit_width == 1:
-            return dict(block_removal_order(*data, kept, 4))
-        return dict(removal_order(*data, kept, unit_width))
-
-    order, without = order_of(12, kept), order_of(9, kept)
-    assert list(order) == list(without)
-    assert order == pytest.approx(without)
-    assert order_of(12, []) == {}
 
 
 @pytest.mark.parametrize("damping", [1e-12, DAMPING, 0.3])
@@ -158,28 +137,6 @@ def test_the_error_of_removing_neurons_is_the_schur_complements():
         assert total == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-def test_moments_of_many_columns_against_numpy(precision: torch.dtype):
-    """Several panels of columns, the last one narrower; batches with means of their own."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 700)) + np.repeat(rng.normal(size=(4, 700)), 100, 0)
-    y = x[:, :3] * 2 + rng.normal(size=(400, 3))
-    parts = [Moments(700, 3, precision=precision) for _ in range(2)]
-    for number, start in enumerate((0, 100, 200, 300)):
-        rows = slice(start, start + 100)
-        parts[number // 2].add(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
-    moments = Moments(700, 3, precision=precision)
-    for part in parts:
-        moments.merge(part)
-    both = np.cov(x, y, rowvar=False, bias=True)
-    found = moments.covariance()
-    assert found.dtype == precision
-    np.testing.assert_allclose(found, both[:700, :700], atol=2e-5)
-    np.testing.assert_allclose(moments.cross_covariance(), both[:700, 700:], atol=2e-5)
-    np.testing.assert_allclose(moments.covariance(centered=False), x.T @ x / 400, atol=2e-5)
-    np.testing.assert_allclose(found, found.T, atol=1e-6)
-
-
 def test_moments_do_not_depend_on_how_rows_are_grouped():
     """NumPy's covariance in double precision, of rows whose mean is 1,000 times their spread."""
     rng = np.random.default_rng(0)
@@ -196,7 +153,7 @@ def test_moments_do_not_depend_on_how_rows_are_grouped():
     assert moments.other_square() == pytest.approx((y**2).sum(1).mean(), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STACKS)
 def test_statistics_against_autograd_row_by_row(name: str):
     """Each row alone, without padding, through retained gradients; sums in NumPy."""
     setup = scoring(name)
@@ -253,27 +210,6 @@ def test_ascending_scores_follow_the_removal_order_of_each_layer(name: str):
             assert gone == {unit for unit, _ in orders[layer.name][: len(gone)]}
 
 
-def test_raised_scores_stay_in_order(monkeypatch: pytest.MonkeyPatch):
-    """Errors that fall along the order, which least squares can produce, or are all zero."""
-    fixed = [(2, 5.0), (0, 1.0), (3, 1.0), (1, 6.0)]
-    monkeypatch.setattr("compressor.importance.removal_order.removal_order", lambda *_: fixed)
-    scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
-    assert scores[2] == 5.0
-    assert scores[2] < scores[0] < scores[3] < 5.0001
-    assert scores[1] == 6.0
-    fixed[:] = [(2, 0.0), (0, 0.0), (3, 0.0), (1, 0.0)]
-    scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
-    assert 0 < scores[2] < scores[0] < scores[3] < scores[1] < 1e-300
-
-
-def test_scores_are_a_property_of_rows_not_of_how_many_there_are():
-    batch = labelled_batch(tiny_model("bert"), rows=5)
-    twice = [batch, Batch(batch, batch.rows)]
-    once = score("second-order", scoring("bert", [batch]))
-    for name, values in score("second-order", scoring("bert", twice)).values.items():
-        np.testing.assert_allclose(values, once.values[name], rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["marian", "distilbert"])
 def test_a_masked_model_scores_as_the_pruned_one(name: str):
     """The pruned model is a different network with fewer heads, scored without any mask."""
@@ -318,29 +254,3 @@ def test_statistics_in_groups_give_the_same_scores(name: str):
     assert f"{len(setup.layers)} passes over the rows" in told[0]
     batches = len(setup.batches) * len(setup.layers)
     assert steps == [(done, batches) for done in range(1, batches + 1)]
-
-
-def test_wide_sublayers_have_statistics_in_single_precision(monkeypatch):
-    """Attentions too, as those of more than 1,024 columns."""
-    setup = scoring("marian")
-    method = SecondOrder()
-    expected = method.score(setup)
-    monkeypatch.setattr(room, "_WIDE", 8)
-    found = method.score(setup)
-    for layer in setup.layers:
-        assert found.values[layer.name] == pytest.approx(expected.values[layer.name], rel=1e-3)
-
-
-def test_groups_are_as_large_as_memory_allows(monkeypatch):
-    setup = scoring("bert")
-    assert groups_within(setup) == [list(setup.layers)]
-    # Of each sublayer D x D and width x width numbers, here all of 8 bytes.
-    sizes = [
-        8 * ((x.units * x.unit_width) ** 2 + setup.model.config.hidden_size**2)
-        for x in setup.layers
-    ]
-    monkeypatch.setattr(room, "free_bytes", lambda device: 2 * (sizes[0] + sizes[1]))
-    groups = groups_within(setup)
-    assert [layer for group in groups for layer in group] == list(setup.layers)
-    assert groups[0] == list(setup.layers[:2])
-    assert len(groups) > 1

@@ -82,28 +82,6 @@ def test_layer_normalization_divides_by_the_l2_norm(units: str | None):
     assert (found.values, found.signature) == (usual.values, usual.signature)
 
 
-@pytest.mark.parametrize("method", ["taylor", "fisher", "relevance", "magnitude"])
-def test_scores_of_a_unit_do_not_depend_on_what_else_is_scored(method: str):
-    both = score(method, scoring("marian"), normalize="none").values
-    for units in ("heads", "neurons"):
-        found = score(method, scoring("marian", units=units), normalize="none").values
-        for name, values in found.items():
-            np.testing.assert_allclose(values, both[name], rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("method", ["taylor", "fisher", "second-order"])
-def test_one_pass_forward_and_one_back_whatever_the_number_of_heads(method: str):
-    setup = scoring("bert")
-    calls = {"forward": 0, "backward": 0}
-    setup.model.register_forward_hook(lambda *_: calls.update(forward=calls["forward"] + 1))
-    setup.model.classifier.register_full_backward_hook(
-        lambda *_: calls.update(backward=calls["backward"] + 1)
-    )
-    cost = score(method, setup).cost
-    assert calls == {"forward": 1, "backward": 1}
-    assert (cost["forward_passes"], cost["backward_passes"]) == (1, 1)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_removed_units_do_not_count_when_scored_again(method: str):
     units = "heads" if method == "confidence" else None

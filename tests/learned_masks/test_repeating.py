@@ -23,10 +23,9 @@ def same(one: tuple, other: tuple) -> bool:
     return weights and (one[0], one[1], one[3]) == (other[0], other[1], other[3])
 
 
-@pytest.mark.parametrize("weights", ["none", "all"])
 @pytest.mark.parametrize("method", MAKERS)
-def test_the_seed_decides(method: str, weights):
-    job, options = learning("electra", batch_size=8), trained(weights)
+def test_the_seed_decides(method: str):
+    job, options = learning("bert", batch_size=8), trained("all")
     first = facts(learned_by(method, job, **options))
     torch.manual_seed(99)  # what is random elsewhere must not matter
     assert same(first, facts(learned_by(method, job, **options)))

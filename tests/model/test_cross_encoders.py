@@ -62,8 +62,8 @@ def make(case: str, directory: Path) -> Path:
     return save_newest(directory, **options.get(case, {}))
 
 
-CASES = ["identity", "sigmoid", "shorter", "no activation in the newest file", "version 3",
-         "version 4", "version 4 that does not say"]  # fmt: skip
+CASES = ["identity", "shorter", "no activation in the newest file", "version 3", "version 4",
+         "version 4 that does not say"]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,9 +87,8 @@ def test_what_is_saved_gives_the_scores_of_the_package(case: str, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["identity", "shorter"])
-def test_the_runtime_gives_the_scores_of_the_package(case: str, tmp_path, capsys):
-    model = make(case, tmp_path / "m")
+def test_the_runtime_gives_the_scores_of_the_package(tmp_path, capsys):
+    model = make("shorter", tmp_path / "m")
     expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
     invoke("inspect", model, "--json")
     assert json.loads(capsys.readouterr().out)["task"] == "reranking"
@@ -126,17 +125,6 @@ def test_the_runtime_gives_the_scores_of_the_package(case: str, tmp_path, capsys
         regressor.predict(*map(list, zip(*PAIRS, strict=True))), expected, atol=1e-5
     )
     np.testing.assert_allclose([*regressor.predict_stream(PAIRS)], expected, atol=1e-5)
-
-
-def test_several_labels_are_classes(tmp_path):
-    model = save_newest(tmp_path / "m", outputs=3)
-    opened = open_checkpoint(str(model))
-    assert opened.task == "classification"
-    mask = Mask.full(opened.layers)
-    save_checkpoint(opened, opened.model, facts(opened.layers, mask), tmp_path / "out")
-    expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
-    found = CrossEncoder(str(tmp_path / "out"), device="cpu").predict(PAIRS)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_what_is_not_followed_is_refused(tmp_path):

@@ -240,7 +240,7 @@ def test_names_that_transformers_ignores_are_told(copy):
 
 def test_an_export_is_verified_whatever_generate_returns(tmp_path):
     """In every layout; what has no effect here is kept for those who call `generate`."""
-    model = toy.translator(tmp_path / "model")
+    model = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "model")
     values = {
         "return_dict_in_generate": True, "output_scores": True, "output_attentions": True,
         "output_hidden_states": True, "output_logits": True, "use_cache": False,

@@ -13,7 +13,6 @@ from compressor.model import memory
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.memory import free_bytes, release, trim_memory
-from compressor.model.saving import round_to
 from compressor.model.surgery import prune, remove_units
 from tests.helpers import toy
 from tests.helpers.tiny import ragged_batch, tiny_model, uneven_mask
@@ -84,20 +83,6 @@ def test_a_pruned_model_shares_what_nothing_is_removed_of(name: str):
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-def test_rounding_a_pruned_model_leaves_the_dense_one():
-    """Which shares weights with it: a float16 checkpoint's are float16 numbers already."""
-    model = tiny_model("bert").half().float()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    layers = find_sublayers(model)
-    pruned = prune(model, layers, uneven_mask(layers))
-    for value in pruned.parameters():
-        if not any(value is x for x in model.parameters()):
-            value.data.add_(1e-5)  # as a repair does
-    round_to(pruned, torch.float16)
-    assert all(torch.equal(value, value.half().float()) for value in pruned.parameters())
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-
-
 @pytest.mark.parametrize(
     ("limit", "used", "free"),
     [
@@ -119,9 +104,3 @@ def test_free_memory_is_what_the_container_leaves(limit, used, free, tmp_path, m
     monkeypatch.setattr(memory, "_SYSTEM", tmp_path)
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     assert free_bytes() == free
-
-
-def test_free_memory_is_unknown_where_the_system_does_not_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_SYSTEM", tmp_path)
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    assert free_bytes() is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -18,9 +15,8 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.surgery import prune, verify_surgery
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
-from tests.helpers.sentence_encoders import DENSE, ENCODERS, dense_layer, save_encoder, tiny_encoder
+from tests.helpers.sentence_encoders import ENCODERS, dense_layer, save_encoder
 from tests.helpers.tiny import (
-    empty_first_mask,
     facts,
     nothing_left_mask,
     ragged_batch,
@@ -46,45 +42,8 @@ def by_numpy(hidden, mask, pooling: str, dense: bool, normalize: bool) -> np.nda
 
 
 @pytest.mark.parametrize(
-    ("name", "pooling", "dense", "normalize"),
-    [
-        ("bert", "mean", False, True),
-        ("bert", "cls", True, True),
-        ("roberta", "max", False, False),
-        ("distilbert", "mean", True, False),
-        ("electra", "cls", False, True),
-    ],
+    ("name", "mask_of"), [*((name, uneven_mask) for name in ENCODERS), ("bert", nothing_left_mask)]
 )
-@torch.no_grad()
-def test_embeddings_are_those_of_numpy(name, pooling, dense, normalize, tmp_path):
-    opened = open_checkpoint(str(save_encoder(tmp_path / "m", name, pooling, dense, normalize)))
-    batch = ragged_batch(opened.model, rows=5)
-    hidden = tiny_encoder(name)(**batch).last_hidden_state
-    found = opened.model(**batch).logits
-    expected = by_numpy(hidden, batch["attention_mask"], pooling, dense, normalize)
-    assert opened.task == "embedding"
-    assert found.shape == (5, DENSE if dense else 32)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
-
-
-@torch.no_grad()
-def test_an_encoder_that_does_not_say_has_the_mean(tmp_path):
-    directory = save_encoder(tmp_path / "m", normalize=False)
-    (directory / "modules.json").unlink()
-    shutil.rmtree(directory / "1_Pooling")
-    opened = open_checkpoint(str(directory), task="embedding")
-    batch = ragged_batch(opened.model)
-    hidden = tiny_encoder()(**batch).last_hidden_state
-    expected = by_numpy(hidden, batch["attention_mask"], "mean", False, False)
-    np.testing.assert_allclose(opened.model(**batch).logits.numpy(), expected, atol=1e-5)
-    # Without the task it is a classifier that lacks its head.
-    with raises(InputError, "weights-do-not-fit") as caught:
-        open_checkpoint(str(directory))
-    assert "name --task embedding" in str(caught.value)
-
-
-@pytest.mark.parametrize("mask_of", [uneven_mask, empty_first_mask, nothing_left_mask])
-@pytest.mark.parametrize("name", ENCODERS)
 @torch.no_grad()
 def test_pruned_encoders_come_back_and_open_in_transformers(name, mask_of, tmp_path):
     dense = open_checkpoint(str(save_encoder(tmp_path / "dense", name, "mean", dense=True)))
@@ -109,31 +68,6 @@ def test_pruned_encoders_come_back_and_open_in_transformers(name, mask_of, tmp_p
     assert not any("sentence_head" in x for x in load_file(tmp_path / "pruned/model.safetensors"))
 
 
-def test_the_layout_is_written_as_it_was_read(tmp_path):
-    settings = {"prompts": {"query": "w9 "}, "default_prompt_name": None}
-    changes = {
-        "config_sentence_transformers.json": settings,
-        "sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": False},
-    }
-    source = save_encoder(tmp_path / "dense", pooling="max", dense=True, changes=changes)
-    dense = open_checkpoint(str(source))
-    assert dense.max_source_tokens == 9
-    mask = uneven_mask(dense.layers)
-    pruned = prune(dense.model, dense.layers, mask)
-    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "out")
-    written = {
-        path.relative_to(tmp_path / "out").as_posix(): json.loads(path.read_text("utf-8"))
-        for path in (tmp_path / "out").rglob("*.json")
-    }
-    modules = json.loads((source / "modules.json").read_text("utf-8"))
-    assert [x["path"] for x in written["modules.json"]] == [x["path"] for x in modules]
-    assert [x["type"] for x in written["modules.json"]] == [x["type"] for x in modules]
-    for name in ("1_Pooling/config.json", "2_Dense/config.json"):
-        assert written[name] == json.loads((source / name).read_text("utf-8"))
-    assert written["sentence_bert_config.json"]["max_seq_length"] == 9
-    assert written["config_sentence_transformers.json"] == settings
-
-
 def test_a_pooler_that_nothing_reads_may_be_missing(tmp_path):
     directory = save_encoder(tmp_path / "m")
     weights = load_file(directory / "model.safetensors")
@@ -149,65 +83,6 @@ def test_a_pooler_that_nothing_reads_may_be_missing(tmp_path):
     save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
     with raises(InputError, "weights-do-not-fit"):
         open_checkpoint(str(directory))
-
-
-MODULE = "sentence_transformers.models."
-POOLED = [{"idx": 0, "name": "0", "path": "", "type": f"{MODULE}Transformer"}]
-REFUSED = {
-    "no pooling": ({"modules.json": POOLED}, "sentence-modules-unsupported"),
-    "unknown module": (
-        {
-            "modules.json": [
-                *POOLED,
-                {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{MODULE}Pooling"},
-                {"idx": 2, "name": "2", "path": "2_LSTM", "type": f"{MODULE}LSTM"},
-            ]
-        },
-        "sentence-modules-unsupported",
-    ),
-    "folder outside": (
-        {"modules.json": [
-            *POOLED, {"idx": 1, "name": "1", "path": "../x", "type": f"{MODULE}Pooling"},
-        ]},
-        "sentence-file-malformed",
-    ),
-    "no list": ({"modules.json": {"idx": 1}}, "sentence-file-malformed"),
-    "empty list": ({"modules.json": []}, "sentence-file-malformed"),
-    "no pooling config": ({"1_Pooling/config.json": None}, "sentence-file-missing"),
-    "other mode": ({"1_Pooling/config.json": {"pooling_mode": "middle"}}, "pooling-unsupported"),
-    "one of two modes": (
-        {"1_Pooling/config.json": {"pooling_mode": ["mean", "middle"]}},
-        "pooling-unsupported",
-    ),
-    "Transformer in a folder": (
-        {"modules.json": [
-            {"idx": 0, "name": "0", "path": "0_BERT", "type": f"{MODULE}Transformer"},
-            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{MODULE}Pooling"},
-        ]},
-        "sentence-modules-unsupported",
-    ),
-    "other sizes": (
-        {"2_Dense/config.json": {"in_features": 32, "out_features": 7}},
-        "weights-do-not-fit",
-    ),
-    "other activation": (
-        {
-            "2_Dense/config.json": {
-                "in_features": 32, "out_features": 12, "activation_function": "os.system",
-            }
-        },
-        "activation-unsupported",
-    ),
-    "length": ({"sentence_bert_config.json": {"max_seq_length": 0}}, "sentence-file-malformed"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_supported_is_refused(case: str, tmp_path):
-    changes, error = REFUSED[case]
-    with raises(InputError, error) as caught:
-        open_checkpoint(str(save_encoder(tmp_path / "m", dense=True, changes=changes)))
-    assert str(tmp_path / "m") in str(caught.value)
 
 
 def test_half_an_encoder_decoder_is_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer import modules as st
-from sentence_transformers.util.similarity import SimilarityFunction
 from torch import nn
 
 from compressor.errors import InputError
@@ -104,7 +104,6 @@ ENCODER = "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
 # What stands behind the pooling, the pooling, options of the model, and changes of its files.
 CASES: dict[str, tuple[list[Callable[[], nn.Module]], Any, dict[str, Any], Changes | None]] = {
-    **{mode: ([], mode, {}, None) for mode in st.Pooling.POOLING_MODES},
     "all poolings at once": ([], st.Pooling.POOLING_MODES, {}, None),
     "residual": ([lambda: st.Dense(WIDTH, WIDTH, use_residual=True)], "mean", {}, None),
     "projected residual": (
@@ -212,6 +211,20 @@ def batches_of(opened: Checkpoint, texts: list[str]) -> list[Any]:
 
 MODULES = "modules.json"
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+
+
+def listed(*types: str, **entry: Any) -> Changes:
+    """`modules.json` with these modules behind the encoder."""
+
+    def change(directory: Path) -> None:
+        modules = json.loads((directory / MODULES).read_text("utf-8"))[:1]
+        for i, name in enumerate(types, 1):
+            modules.append({"idx": i, "name": str(i), "path": f"{i}_x", "type": name} | entry)
+        (directory / MODULES).write_text(json.dumps(modules), "utf-8")
+
+    return change
+
+
 # Changes of a model with a dense layer, what the message must name, and the id.
 REFUSED: dict[str, tuple[Changes, str, str]] = {
     f"{key} in {file}": (edit(file, **{key: value}), key, "sentence-settings-unsupported")
@@ -237,6 +250,21 @@ REFUSED: dict[str, tuple[Changes, str, str]] = {
         each(edit(POOLING, include_prompt=False), edit(SETTINGS, prompts={"query": "w5 "})),
         "include_prompt", "sentence-settings-unsupported",
     ),
+    "no pooling": (listed(), "", "sentence-modules-unsupported"),
+    "no file of the pooling": (
+        lambda directory: (directory / POOLING).unlink(), POOLING, "sentence-file-missing",
+    ),
+    "another mode": (edit(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
+    "a folder outside": (
+        listed("sentence_transformers.models.Pooling", path="../x"), MODULES,
+        "sentence-file-malformed",
+    ),
+    "no list": (
+        lambda directory: (directory / MODULES).write_text("{}") and None, MODULES,
+        "sentence-file-malformed",
+    ),
+    "other sizes": (edit(DENSE, out_features=7), "", "weights-do-not-fit"),
+    "no length": (edit(ENCODER, max_seq_length=0), ENCODER, "sentence-file-malformed"),
     "no such prompt": (
         edit(SETTINGS, default_prompt_name="x"), "default_prompt_name", "sentence-file-malformed",
     ),
@@ -253,49 +281,41 @@ REFUSED: dict[str, tuple[Changes, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_followed_is_refused_by_name(case: str, encoder, tmp_path):
-    changes, named, error = REFUSED[case]
+@pytest.fixture(scope="module")
+def with_dense(encoder, tmp_path_factory) -> Path:
     modules = (st.Pooling(WIDTH), st.Dense(WIDTH, 8), st.Normalize())
-    model = saved(encoder, tmp_path / "m", *modules, changes=changes)
+    return saved(encoder, tmp_path_factory.mktemp("dense") / "m", *modules)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_followed_is_refused_by_name(case: str, with_dense, tmp_path):
+    changes, named, error = REFUSED[case]
+    model = Path(shutil.copytree(with_dense, tmp_path / "m"))
+    changes(model)
     with raises(InputError, error) as caught:
         open_checkpoint(str(model))
     assert named in str(caught.value)
 
 
-def listed(*types: str, **entry: Any) -> Changes:
-    """`modules.json` with these modules behind the encoder."""
-
-    def change(directory: Path) -> None:
-        modules = json.loads((directory / MODULES).read_text("utf-8"))[:1]
-        for i, name in enumerate(types, 1):
-            modules.append({"idx": i, "name": str(i), "path": f"{i}_x", "type": name} | entry)
-        (directory / MODULES).write_text(json.dumps(modules), "utf-8")
-
-    return change
-
-
-OTHERS = sorted({*st.__all__} - {*KEYS} - {"Transformer", "Module", "InputModule"})
-
-
-@pytest.mark.parametrize("kind", [*OTHERS, "custom.Pooling", "Transformer"])
-def test_other_modules_are_refused_by_name(kind: str, encoder, tmp_path):
+def test_other_modules_are_refused_by_name(encoder, tmp_path):
     """All of the package's, and a class of the same name that is not the package's."""
-    name = kind if "." in kind else f"sentence_transformers.models.{kind}"
-    model = saved(encoder, tmp_path / "m", st.Pooling(WIDTH), changes=listed(name))
-    with raises(InputError, "sentence-modules-unsupported") as caught:
-        open_checkpoint(str(model))
-    assert kind in str(caught.value)
+    model = saved(encoder, tmp_path / "m", st.Pooling(WIDTH))
+    others = {*st.__all__} - {*KEYS} - {"Module", "InputModule"} | {"custom.Pooling"}
+    assert len(others) > 5
+    for kind in others:
+        listed(kind if "." in kind else f"sentence_transformers.models.{kind}")(model)
+        with raises(InputError, "sentence-modules-unsupported") as caught:
+            open_checkpoint(str(model))
+        assert kind in str(caught.value)
     # Of models without an encoder there is no config.json either.
     (model / "config.json").unlink()
     with raises(InputError, "sentence-modules-unsupported"):
         open_checkpoint(str(model))
 
 
-def test_modules_run_in_the_order_of_the_file(encoder, tmp_path):
+def test_modules_run_in_the_order_of_the_file(with_dense, tmp_path):
     """Whatever their numbers say; no two have one name, of which the package drops the first."""
-    modules = (st.Pooling(WIDTH), st.Dense(WIDTH, 8), st.Normalize())
-    model = saved(encoder, tmp_path / "m", *modules)
+    model = Path(shutil.copytree(with_dense, tmp_path / "m"))
     entries = json.loads((model / MODULES).read_text("utf-8"))
     for number, entry in enumerate(reversed(entries)):
         entry["idx"] = number

@@ -66,12 +66,11 @@ def is_key_bias(name: str) -> bool:
     return name.endswith(("k_proj.bias", "key.bias"))
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.attack)])
-def test_ranks_compute_what_one_process_does(alone, tmp_path: Path, size: int):
+def test_ranks_compute_what_one_process_does(alone, tmp_path: Path):
     """Every scoring method, both repairs, both learned masks, layers to drop, translations."""
-    ended = ranks(size, tmp_path, module="tests.helpers.rank_cases")
-    assert [rank.returncode for rank in ended] == [0] * size, ended[0].stderr + ended[1].stderr
-    found = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(size)]
+    ended = ranks(2, tmp_path, module="tests.helpers.rank_cases")
+    assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    found = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(2)]
     shards = [rank.pop("rows") for rank in found]
     assert sorted(row for shard in shards for row in shard) == alone["rows"]
     tokens = [rank.pop("tokens") for rank in found]
@@ -82,8 +81,7 @@ def test_ranks_compute_what_one_process_does(alone, tmp_path: Path, size: int):
     assert len(steps) == 1  # a clock ended the training, the one of rank 0
     assert steps.pop() > 1
     for rank in found:
-        assert set(rank_cases.OF_THREE) | {"translated"} <= rank.keys()
-        same(rank, {name: alone[name] for name in rank})
+        same(rank, {name: value for name, value in alone.items() if name not in ("rows", "tokens")})
 
 
 @pytest.fixture(scope="module")
@@ -234,15 +232,6 @@ def test_more_ranks_than_rows(monkeypatch):
     with raises(InputError, "fewer-rows-than-ranks"):
         require_rows_for_ranks(23)
     require_rows_for_ranks(24)
-
-
-def test_a_rank_takes_the_threads_that_the_launcher_gives_it(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert parallel.threads() is None  # one process: the engine's own choice
-    monkeypatch.setattr(parallel, "_ranks", Ranks(0, 2))
-    assert parallel.threads() == 3
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert parallel.threads() == 1
 
 
 @pytest.mark.parametrize(

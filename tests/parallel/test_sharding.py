@@ -111,14 +111,6 @@ def test_what_accelerate_can_ask_of_fsdp_and_a_run_does_not(monkeypatch, environ
     assert re.search(message, str(caught.value))
 
 
-def test_version_1_is_what_no_entry_means(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    monkeypatch.delenv("FSDP_VERSION", raising=False)
-    with raises(EnvironmentProblem, "accelerate-option-unsupported") as caught:
-        accelerate_options.wants_shards()
-    assert re.search("fsdp_version is 1", str(caught.value))
-
-
 def test_transformers_does_not_hear_of_fsdp(monkeypatch):
     """It would leave the ranks behind the first with models without weights."""
     usual = {"FSDP_OFFLOAD_PARAMS": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}

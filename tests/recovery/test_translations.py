@@ -77,28 +77,6 @@ def test_another_text_or_model_starts_again(tmp_path: Path):
     assert other.seen == 35
 
 
-def test_one_that_was_stopped_after_the_last_line_only_gets_its_name(tmp_path: Path):
-    lines, output = lines_of(tmp_path, 20), tmp_path / "out" / "translations.txt"
-    with pytest.raises(ZeroDivisionError):
-        translate_lines(lines, output, Translator(), progress=lambda done, total: 1 / (20 - done))
-    rest = Translator()
-    translate_lines(lines, output, rest)
-    assert rest.seen == 0
-    assert len(output.read_text(encoding="utf-8").splitlines()) == 20
-
-
-def test_larger_chunks_are_those_of_another_file(tmp_path: Path):
-    """What was translated in chunks of 10 lines is not cut after 20 of them."""
-    lines, output = lines_of(tmp_path), tmp_path / "out" / "translations.txt"
-    with pytest.raises(KeyboardInterrupt):
-        translate_lines(lines, output, Translator(3), key="a")
-    translate_lines(lines, output, Translator(), key="a", chunk_rows=20)
-    found = output.read_text(encoding="utf-8").splitlines()
-    assert (found[19], found[20]) == (
-        "<sentence 19> of 20 from sentence 0", "<sentence 20> of 15 from sentence 20",
-    )  # fmt: skip
-
-
 def test_a_translation_stays_one_line(tmp_path: Path):
     output = tmp_path / "translations.txt"
     answers = {"sentence 0": "a\nb\r\nc", "sentence 1": "", "sentence 2": "d\u2028e"}

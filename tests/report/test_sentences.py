@@ -10,7 +10,7 @@ import pytest
 from compressor.report import facts, render, sentences
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
-from compressor.request.recipe import build_recipe
+from compressor.request.recipe import make_recipe
 from compressor.results import Outcome
 from tests.helpers.report_samples import (
     MAKERS,
@@ -210,8 +210,9 @@ def test_a_loss_is_to_be_trained_away_unless_it_was():
         *("-c", "recipe.yaml", "-o", "NEW"),
         *("--recover", "reconstruct+distill", "--distill-text", "FILE"),
     ]
-    options = {"--model": "m", "--recover": "reconstruct+distill", "--distill-text": "FILE"}
-    assert len(build_recipe(options | {"--calibration": "c.tsv", "--macs": "0.5"}).recovery) == 2
+    options = {"recover": "reconstruct+distill", "distill_text": "FILE"}
+    recipe = make_recipe(model="m", calibration="c.tsv", macs="0.5", **options)
+    assert len(recipe.recovery) == 2
     trained = changed(lossy, "variants", 0, "recovery", to="reconstruct: …; distill: 3 epochs")
     assert "though it was trained" in next_of(trained)[0]
     # What meets the gate may lose something.

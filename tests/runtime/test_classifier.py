@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.evaluation.answers import answers
 from compressor.progress import SILENT
-from compressor.runtime import Classifier, Encoded, Translator, collate
+from compressor.runtime import Classifier, Translator
 from compressor.runtime.batching import by_length
 from compressor.tasks import Rows
 from tests.helpers import runtime_artifacts, toy
@@ -68,13 +67,6 @@ def test_pairs(exported: Exported) -> None:
     assert np.abs(want - expected_logits(exported, texts)).max() > 0.01
     with raises(UsageError, "pairs-do-not-match-texts"):
         classifier.logits(texts, pairs[:5])
-
-
-def test_probabilities_are_the_softmax(exported: Exported) -> None:
-    texts = toy.sentences(5, seed=4)
-    classifier = Classifier(exported.directory, threads=1)
-    want = torch.from_numpy(expected_logits(exported, texts)).softmax(-1).numpy()
-    np.testing.assert_allclose(classifier.probabilities(texts), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -140,23 +132,6 @@ def test_batches_hold_their_limits() -> None:
         by_length(rows, None, 0)
 
 
-def test_run_takes_one_padded_batch(exported: Exported) -> None:
-    texts = toy.sentences(5, seed=3)
-    classifier = Classifier(exported.directory, threads=1)
-    artifact = classifier.artifact
-    batch = collate(classifier.encode(texts), artifact.pad_token_id, artifact.inputs)
-    got = classifier.run(batch)
-    np.testing.assert_allclose(got, expected_logits(exported, texts), atol=1e-4)
-    assert classifier.provider == "CPUExecutionProvider"
-    assert classifier.precision == "fp32"
-
-
-def test_no_texts(exported: Exported) -> None:
-    classifier = Classifier(exported.directory, threads=1)
-    assert classifier.logits([]).shape == (0, LABELS)
-    assert classifier.classify([]) == []
-
-
 def test_one_text_in_place_of_a_list(exported: Exported) -> None:
     classifier = Classifier(exported.directory, threads=1)
     for answer in (classifier.classify, classifier.probabilities, classifier.classify_stream):
@@ -181,19 +156,8 @@ def test_translator_refuses_a_classifier(exported: Exported) -> None:
         Translator(exported.directory)
 
 
-def test_collate_pads_on_the_right() -> None:
-    rows = [Encoded([5, 6, 7], [0, 1, 1]), Encoded([8])]
-    batch = collate(rows, 9, ["input_ids", "attention_mask", "token_type_ids"])
-    assert {name: array.tolist() for name, array in batch.items()} == {
-        "input_ids": [[5, 6, 7], [8, 9, 9]],
-        "attention_mask": [[1, 1, 1], [1, 0, 0]],
-        "token_type_ids": [[0, 1, 1], [0, 0, 0]],
-    }
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int64)}
-    assert collate([[1, 2]], 0, ["input_ids"])["input_ids"].tolist() == [[1, 2]]
-    assert collate([], 0, ["input_ids"])["input_ids"].shape == (0, 0)
-
-
-def test_no_artifact(tmp_path: Path) -> None:
-    with raises(InputError, "artifact-unreadable"):
-        Classifier(tmp_path)
+def test_probabilities_are_the_softmax(exported: Exported) -> None:
+    texts = toy.sentences(5, seed=4)
+    classifier = Classifier(exported.directory, threads=1)
+    want = torch.from_numpy(expected_logits(exported, texts)).softmax(-1).numpy()
+    np.testing.assert_allclose(classifier.probabilities(texts), want, atol=1e-5)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.precisions import TOLERANCES, add_precision, write_precision
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator
-from compressor.runtime.device_buffers import DeviceGraph
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
 from compressor.runtime.session import choose_device
 from tests.helpers import runtime_artifacts, toy
@@ -113,11 +111,8 @@ def test_generates_what_pytorch_generates(
 @pytest.mark.parametrize(
     ("name", "mask"),
     [
-        ("bart", uneven_mask),
         ("marian", empty_first_mask),
         ("m2m_100", uneven_mask),
-        pytest.param("pegasus", uneven_mask, marks=pytest.mark.attack),
-        pytest.param("mbart", uneven_mask, marks=pytest.mark.attack),
     ],
 )
 def test_every_architecture_and_layers_without_units(
@@ -182,33 +177,6 @@ def test_batches_at_a_time_do_not_share_buffers(on_device: Path) -> None:
         np.testing.assert_array_equal(step.scores(), logits)
 
 
-def test_a_step_that_runs_several_times_to_be_captured_counts_once(
-    on_device: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As onnxruntime does it: at a step's first run in each thread."""
-    translator = Translator(on_device, threads=1)
-    batch = batch_of(translator, toy.sentences(5, seed=5))
-    options: list[dict] = [{"forced_length": LEAST_ROOM + 6}, {"num_beams": 3}]
-    expected = [translator.generate(batch, **x) for x in options]
-    run, captured = DeviceGraph.run, set()
-
-    def capturing(graph: DeviceGraph, step: Any, wait: bool = True) -> None:
-        key = (threading.current_thread().name, id(step))
-        for _ in range(1 if key in captured else 3):
-            run(graph, step, wait)
-        captured.add(key)
-
-    monkeypatch.setattr(DeviceGraph, "run", capturing)
-    again, found = Translator(on_device, threads=1), []
-    for _ in range(2):
-        thread = threading.Thread(
-            target=lambda: found.extend(again.generate(batch, **x) for x in options)
-        )
-        thread.start()
-        thread.join()
-    assert found == 2 * expected
-
-
 def test_half_precision_for_cuda_answers_as_pytorch(pieces: Exported, tmp_path: Path) -> None:
     """The program's own check, on the CPU, which computes the same graphs."""
     directory = Path(shutil.copytree(pieces.directory, tmp_path / "out"))
@@ -236,13 +204,6 @@ def test_a_decoder_that_feeds_back_other_tokens_is_refused(
     monkeypatch.setattr(DeviceDecoder, "run", lambda decoder, steps: run(decoder, steps) + 1)
     with raises(VerificationError, "fed-back-tokens-differ"):
         require_fed_back(translator, batch)
-
-
-def test_padding_in_front_of_a_source_is_refused(on_device: Path) -> None:
-    translator = Translator(on_device, threads=1)
-    mask = np.array([[0, 1, 1], [1, 1, 1]])
-    with raises(UsageError, "padding-not-on-the-right"):
-        translator.generate({"input_ids": np.full((2, 3), 9), "attention_mask": mask})
 
 
 def test_a_decoder_without_heads_keeps_its_form(tmp_path: Path) -> None:
@@ -275,3 +236,10 @@ def test_captured_steps_on_a_gpu(pieces: Exported, tmp_path: Path) -> None:
     assert f"{len(captured.captured)} CUDA graphs" in captured.ran_by
     assert captured.captured
     assert not plain.captured
+
+
+def test_padding_in_front_of_a_source_is_refused(on_device: Path) -> None:
+    translator = Translator(on_device, threads=1)
+    mask = np.array([[0, 1, 1], [1, 1, 1]])
+    with raises(UsageError, "padding-not-on-the-right"):
+        translator.generate({"input_ids": np.full((2, 3), 9), "attention_mask": mask})

@@ -149,7 +149,3 @@ def test_both_distributions_ask_for_the_same_versions():
 
     full, own = needs(ROOT / "pyproject.toml"), needs(ROOT / "runtime" / "pyproject.toml")
     assert {name: full[name] for name in own} == own
-
-
-def test_the_license_is_the_projects():
-    assert (ROOT / "runtime" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

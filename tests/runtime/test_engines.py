@@ -16,7 +16,7 @@ import torch
 from compressor.commands import invoke
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime import Classifier
-from compressor.runtime.engines import ENGINES, engine_class, engine_for
+from compressor.runtime.engines import engine_for
 from compressor.runtime.engines.openvino import OpenVino
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.errors import raises
@@ -79,13 +79,6 @@ def test_bf16_is_computed_only_where_it_is_asked_for(exported: Exported) -> None
     difference = largest(plain.run(arrays) - rounded.run(arrays)) / largest(plain.run(arrays))
     assert 1e-4 < difference < 0.1
     assert rounded.precision == "bf16"
-
-
-def test_without_bf16_in_the_processor_it_is_an_error(bert: Path, monkeypatch) -> None:
-    plain = SimpleNamespace(Core=lambda: SimpleNamespace(get_property=lambda *_: ["FP32", "INT8"]))
-    monkeypatch.setattr(OpenVino, "library", lambda: plain)
-    with raises(UsageError, "precision-not-of-engine"):
-        Classifier(bert, engine="openvino", precision="bf16")
 
 
 @pytest.mark.slow
@@ -159,16 +152,6 @@ def test_what_an_engine_cannot_do_is_told(bert: Path, options: dict, id: str) ->
         Classifier(bert, **options)
 
 
-def test_without_a_record_auto_is_onnxruntime(bert: Path) -> None:
-    assert Classifier(bert, engine="auto").engine == "onnxruntime"
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_says_its_version(name: str) -> None:
-    engine = engine_class(name)
-    assert engine.version() == sys.modules[engine.package].__version__.split("-")[0]
-
-
 @pytest.mark.parametrize(
     ("name", "kind"), [("openvino", "encoder"), ("ctranslate2", "encoder-decoder")]
 )
@@ -183,16 +166,6 @@ def test_a_package_that_is_missing_or_too_old_is_named(name, kind, monkeypatch, 
         engine.library()
     assert f"pip install 'compress-heads[{name}]'" in str(caught.value)
     assert caught.value.exit_code == 3
-
-
-@pytest.mark.slow
-def test_a_damaged_graph_is_an_error(bert: Path, tmp_path: Path) -> None:
-    shutil.copytree(bert, tmp_path / "out")
-    (tmp_path / "out" / "onnx" / "model.onnx").write_bytes(b"no graph")
-    with raises(InputError, "file-changed"):
-        Classifier(tmp_path / "out", engine="openvino")
-    with raises(InputError, "graph-fails"):
-        Classifier(tmp_path / "out", engine="openvino", verify=False)
 
 
 @pytest.mark.slow

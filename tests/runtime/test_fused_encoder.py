@@ -24,10 +24,9 @@ from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 from compressor.runtime import fused_encoder as module
 from compressor.runtime.artifact import read_artifact
-from compressor.runtime.cuda_graphs import CaptureError, FixedShapes, rounded
+from compressor.runtime.cuda_graphs import CaptureError, FixedShapes
 from compressor.runtime.engines.engine import Setup
 from compressor.runtime.fused_encoder import FusedEncoder, gains_by_packing
-from compressor.runtime.packing import positions
 from compressor.runtime.session import choose_device, open_session
 from tests.helpers.errors import raises
 from tests.helpers.packed_graphs import PackedSession
@@ -92,29 +91,6 @@ def test_answers_at_fixed_shapes_are_pytorchs():
     assert not plain.captured
 
 
-def test_shapes_are_few_and_within_the_models_positions():
-    assert rounded(1, 1, 40) == (1, 16)
-    assert rounded(3, 17, 512) == (4, 24)
-    assert rounded(64, 100, 512) == (64, 128)
-    assert rounded(5, 36, 40) == (8, 40)
-    # A longer batch is refused by the graph itself, and is not cut here.
-    assert rounded(1, 70, 40) == (1, 70)
-    shapes = {rounded(rows, tokens, 512) for rows in range(1, 129) for tokens in range(1, 513)}
-    small = [shape for shape in shapes if shape[0] * shape[1] <= 2048]
-    assert len(small) <= 64
-
-
-def test_no_more_shapes_than_allowed():
-    session = opened("model", False)
-    shapes = FixedShapes(session, "cpu", captures=False, most=2)
-    for tokens, is_run in ((4, True), (5, True), (6, False), (4, True)):
-        batch = arrays(2, tokens)
-        found = shapes.run((2, tokens), batch, {"logits": (2, 5)})
-        assert (found is not None) == is_run
-        if found is not None:
-            np.testing.assert_allclose(found["logits"], expected(batch), atol=1e-5)
-
-
 def test_threads_share_an_encoder():
     encoder = FusedEncoder(opened, setup(workers=3))
     assert encoder.captured == []
@@ -152,26 +128,6 @@ def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPat
     full = {name: np.ones_like(value) for name, value in large.items()}
     encoder.run(full)
     assert packed[0].runs == 2
-
-
-def test_when_packing_gains():
-    mask = np.ones((256, 64), np.int64)
-    assert not gains_by_packing(mask)
-    mask[:, 60:] = 0  # a sixteenth
-    assert not gains_by_packing(mask)
-    mask[:, 40:] = 0
-    assert gains_by_packing(mask)
-    assert not gains_by_packing(mask[:8])  # 192 tokens
-
-
-def test_where_tokens_are():
-    """By hand: rows of two tokens, of none, and of one."""
-    mask = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 0]])
-    found = positions(mask)
-    assert found["tokens"].tolist() == [0, 1, 6]
-    assert found["token_offsets"].tolist() == [[0, 1, 6], [2, 3, 4], [5, 7, 8]]
-    assert found["row_starts"].tolist() == [0, 2, 2, 3]
-    assert {value.dtype for value in found.values()} == {np.dtype(np.int32)}
 
 
 def test_no_rows_and_padding_on_the_left():

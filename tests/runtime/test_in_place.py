@@ -73,27 +73,3 @@ def test_two_batches_at_a_time_do_not_share_caches(in_place: Path) -> None:
         step = one.step(tokens)
         two.step(tokens)
         np.testing.assert_array_equal(step.scores(), logits)
-
-
-def test_reordered_rows_go_on_as_those_that_they_copy(in_place: Path) -> None:
-    translator = Translator(in_place, threads=1)
-    texts = ["w5 w9 w30"] * 3  # rows of one source
-    decoder, other = (translator.start(batch_of(translator, texts)) for _ in range(2))
-    for step in ([3, 7, 11], [20, 21, 22]):
-        decoder.step(np.array(step))
-        other.step(np.array(step)[[2, 0, 0]])
-    decoder.reorder(np.array([2, 0, 0]))
-    tokens = np.array([4, 5, 6])
-    np.testing.assert_allclose(
-        decoder.step(tokens).scores(), other.step(tokens).scores(), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_heads_of_another_size_keep_the_growing_caches(pieces: Exported) -> None:
-    model = onnx.load(pieces.directory / "onnx" / "decoder.onnx")
-    for value in (*model.graph.input, *model.graph.output):
-        if value.name.startswith(("past_", "present_")):
-            value.type.tensor_type.shape.dim[3].dim_value = 12
-    before = model.SerializeToString()
-    share_caches(model)
-    assert model.SerializeToString() == before

@@ -14,9 +14,8 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from compressor.runtime import search as searching
 from compressor.runtime.generation import Generation
-from compressor.runtime.search import Decoder, beam_search, greedy, top_k
+from compressor.runtime.search import Decoder, beam_search, greedy
 from tests.helpers.torch_decoder import TorchDecoder
 
 VOCABULARY, PAD, END = 61, 60, 0
@@ -95,7 +94,7 @@ def search(decoder: Decoder, rows: int, **options) -> list[list[int]]:
 
 
 NO_PAD = {"bad_words_ids": [[PAD]]}
-# As `generate` is asked for; each is run greedily and with 2 to 5 beams.
+# As `generate` is asked for; each is run greedily and with 2 and 5 beams.
 OPTIONS: dict[str, dict] = {
     "plain": {},
     "short": {"max_new_tokens": 3},
@@ -130,7 +129,7 @@ BEAM_OPTIONS: dict[str, dict] = {
 # Alone, and so many that a finished sentence does not leave the batch at once.
 BATCHES = ([5], [3, 9, 6, 2, 9, 4, 7, 1, 5, 8, 3, 6])
 # Number of beams -> seed and bias of the model.
-MODELS = {1: (0, 2.0), 2: (4, 1.5), 3: (7, 2.2), 4: (0, 2.2), 5: (7, 2.0)}
+MODELS = {1: (0, 2.0), 2: (4, 1.5), 5: (7, 2.0)}
 
 
 def check(options: dict, beams: int) -> None:
@@ -151,7 +150,7 @@ def test_equals_generate(name: str, beams: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beams", [2, 3, 4, 5])
+@pytest.mark.parametrize("beams", [2, 5])
 @pytest.mark.parametrize("name", BEAM_OPTIONS)
 def test_beam_options_equal_generate(name: str, beams: int) -> None:
     check(BEAM_OPTIONS[name], beams)
@@ -188,26 +187,6 @@ def test_sentences_end_at_different_lengths_and_leave_the_batch(beams: int) -> N
     assert decoder.row_steps < max(ended) * len(lengths) * beams
 
 
-@pytest.mark.parametrize("share", [1e-9, 0.3, 2.0])
-@pytest.mark.parametrize("beams", [1, 4])
-def test_when_sentences_leave_changes_no_token(
-    beams: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At once, when there are some, or never: `generate` itself lets none leave."""
-    lengths = [3, 9, 6, 2, 9, 4, 7, 5, 8, 3]
-    model, batch = tiny_model(4, 1.5), sources(lengths, 1)
-    options = {**NO_PAD, "num_beams": beams, "early_stopping": beams > 1, "max_length": 40}
-    monkeypatch.setattr(searching, "MIN_FINISHED_SHARE", share)
-    decoder = TorchDecoder(model, batch)
-    got = search(decoder, len(lengths), **options)
-    assert got == expected(model, batch, **options)
-    steps = max(map(len, got))
-    if share > 1:  # all rows to the end; the first step of beam search has one row per sentence
-        assert decoder.row_steps >= len(lengths) * (1 + beams * (steps - 1))
-    elif share < 0.1 and beams == 1:  # not a row more than there are tokens
-        assert decoder.row_steps == sum(map(len, got))
-
-
 def test_forced_length_ignores_the_end() -> None:
     model, batch = tiny_model(4, 1.8), sources([3, 9, 6])
     settings = Generation(
@@ -230,16 +209,6 @@ def test_forced_length_ignores_the_end() -> None:
         logits[:, PAD] = -torch.inf
         ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], dim=1)
     assert rows == ids[:, 1:].tolist()
-
-
-@pytest.mark.parametrize(("n", "k"), [(8, 8), (61, 6), (305, 10), (5000, 8), (4097, 3)])
-def test_top_k_equals_a_full_sort(n: int, k: int) -> None:
-    scores = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32)
-    scores[0, : n // 2] = -np.inf
-    values, places = top_k(scores, k)
-    assert values.tolist() == np.sort(scores, axis=1)[:, ::-1][:, :k].tolist()
-    assert np.take_along_axis(scores, places, axis=1).tolist() == values.tolist()
-    assert all(len(set(row)) == k for row in places.tolist())
 
 
 def test_greedy_search_reads_no_logits_where_no_rule_can_change_the_best():

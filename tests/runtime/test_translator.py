@@ -55,7 +55,6 @@ def batch_of(translator: Translator, texts: list[str]) -> dict[str, np.ndarray]:
     "options",
     [
         {},
-        {"num_beams": 2},
         {"num_beams": 4},
         {"max_new_tokens": 5},
         {"num_beams": 3, "max_new_tokens": 4},
@@ -123,17 +122,6 @@ def test_translate_keeps_the_order_and_skips_what_is_empty(pieces: Exported) -> 
     assert translator.translate(["", "  "]) == ["", ""]
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_a_stream_searches_as_the_whole_list(pieces: Exported, beams: int) -> None:
-    texts = toy.sentences(13, seed=6)
-    translator = Translator(pieces.directory, threads=1)
-    ids = generated(pieces, texts, num_beams=beams, max_new_tokens=7)
-    want = pieces.tokenizer.batch_decode(ids, skip_special_tokens=True)
-    options = {"num_beams": beams, "max_new_tokens": 7, "batch_tokens": 25}
-    assert translator.translate(texts, **options) == want
-    assert list(translator.translate_stream(texts, chunk_rows=5, **options)) == want
-
-
 def test_a_stream_reads_a_chunk_ahead_and_no_more(pieces: Exported) -> None:
     taken = 0
 
@@ -165,45 +153,6 @@ def test_a_stream_warns_of_cut_texts_once_when_it_ends(pieces: Exported) -> None
     assert seen[0].filename == __file__
     with pytest.warns(UserWarning, match="^2 of 4 texts"):
         assert translator.translate(texts) == got
-
-
-def test_reordering_does_not_touch_the_source(pieces: Exported) -> None:
-    """Only what was decoded is copied when hypotheses change places."""
-    translator = Translator(pieces.directory, threads=1)
-    decoder = translator.start(batch_of(translator, toy.sentences(3)))
-    decoder.step(np.array([59, 59, 59]))
-    cross, past = dict(decoder.cross), {n: v.numpy() for n, v in decoder.past.items()}
-    assert cross
-    assert past
-    decoder.reorder(np.array([2, 0, 0]))
-    assert all(decoder.cross[name] is cross[name] for name in cross)
-    for name, before in past.items():
-        np.testing.assert_array_equal(decoder.past[name].numpy(), before[[2, 0, 0]])
-
-
-def test_forced_length_gives_every_row_as_many_tokens(pieces: Exported) -> None:
-    translator = Translator(pieces.directory, threads=1)
-    batch = batch_of(translator, toy.sentences(4))
-    free = translator.generate(batch)
-    forced = translator.generate(batch, forced_length=13)
-    assert [len(row) for row in forced] == [13] * 4
-    for short, long in zip(free, forced, strict=True):
-        assert long[: len(short)] == short[:13]
-
-
-def test_teacher_forced_logits_are_pytorchs(pieces: Exported) -> None:
-    texts = toy.sentences(5, seed=4)
-    batch = pieces.tokenizer(texts, return_tensors="pt", padding=True)
-    tokens = torch.randint(2, 57, (5, 6), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = pieces.model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            decoder_input_ids=tokens,
-        ).logits.numpy()
-    translator = Translator(pieces.directory, threads=1)
-    got = translator.teacher_forced(batch_of(translator, texts), tokens.numpy())
-    np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
 def test_long_sources_are_cut_with_one_warning_and_keep_their_end(pieces: Exported) -> None:
@@ -268,8 +217,3 @@ def test_what_cannot_be_asked_for(pieces: Exported) -> None:
         Translator(pieces.directory, precision="fp8")
     with raises(InputError, "artifact-of-another-task"):
         Classifier(pieces.directory)
-
-
-def test_no_rows(pieces: Exported) -> None:
-    translator = Translator(pieces.directory, threads=1)
-    assert translator.generate(batch_of(translator, [])) == []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from compressor.commands import invoke
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.errors import raises
@@ -41,31 +40,6 @@ def test_a_translator_answers_as_with_one(in_place: Path, beams: int) -> None:  
     one, several = (Translator(in_place, workers=count) for count in (1, 3))
     options = {"num_beams": beams, "batch_size": 4}
     assert several.translate(TEXTS, **options) == one.translate(TEXTS, **options)
-
-
-def test_batches_run_at_the_same_time(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Classifier(classifier, workers=2)
-    run, met = model.run, threading.Barrier(2)
-
-    def waiting(batch):
-        met.wait(timeout=60)  # until another batch is there
-        return run(batch)
-
-    monkeypatch.setattr(model, "run", waiting)
-    assert len(model.classify(TEXTS[:8], batch_size=4)) == 8
-
-
-def test_an_error_in_a_batch_ends_the_call(
-    classifier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Classifier(classifier, workers=2)
-
-    def fail(batch):
-        raise InputError("no such thing", id="graph-fails")
-
-    monkeypatch.setattr(model, "run", fail)
-    with raises(InputError, "graph-fails"):
-        model.classify(TEXTS[:8], batch_size=2)
 
 
 def test_the_command_takes_workers(classifier: Path, tmp_path: Path, capsys) -> None:

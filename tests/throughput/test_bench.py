@@ -244,13 +244,6 @@ def test_peak_memory_is_that_of_the_run(tmp_path: Path) -> None:
     assert small.load_seconds > 0
 
 
-def test_peak_memory_of_a_translator_with_forced_length(tmp_path: Path) -> None:
-    directory = translator(tmp_path, length=4)
-
-    runtime, options = TASKS["translation"].runtime, {"forced_length": 5}
-    assert measure_memory(directory, runtime, [batch_of(3)], options, threads=1).host_mib > 10
-
-
 def test_failed_memory_measurement_names_what_is_missing(tmp_path: Path) -> None:
     with raises(EnvironmentProblem, "memory-measurement-failed") as caught:
         measure_memory(tmp_path / "nowhere", CLASSIFIER, [batch_of(2)])

@@ -65,15 +65,6 @@ def test_all_models_run_the_same_batch_in_each_round_in_rotating_order() -> None
     assert samples == {(name, 2): [1.0, 2.0, 3.0] * 2 for name in "abc"}
 
 
-def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
-    stage = Stage()
-
-    measure({"a": stage.subject("a", 1.0)}, [workload(4)], warmup=1, min_runs=1, min_passes=1,
-            min_seconds=0, clock=stage.clock)  # fmt: skip
-
-    assert stage.calls[:4] == [("a", number) for number in range(4)]
-
-
 @pytest.mark.parametrize(
     ("runs", "seconds", "passes", "expected"),
     [
@@ -108,18 +99,6 @@ def test_garbage_collector_is_off_while_timing_and_on_again_afterwards() -> None
 
     assert states == [True, True, False, False]
     assert gc.isenabled()
-
-
-def test_progress_gets_a_line_per_workload() -> None:
-    stage, lines = Stage(), []
-    subjects = {"dense": stage.subject("dense", 0.2), "small": stage.subject("small", 0.1)}
-
-    measure(subjects, [workload(1, size=1), workload(1, size=4)], min_runs=5, min_seconds=0,
-            clock=stage.clock, progress=lines.append)  # fmt: skip
-
-    assert lines == [
-        f"batch size {size}: dense 200.0 ms, small 100.0 ms (medians of 5 runs)" for size in (1, 4)
-    ]
 
 
 def samples_of(dense: np.ndarray, pruned: np.ndarray) -> dict[tuple[str, int], list[float]]:
@@ -159,15 +138,6 @@ def test_latency_percentiles_are_of_all_raw_times() -> None:
     assert [row.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
 
 
-def test_classifiers_are_rated_by_source_tokens() -> None:
-    (row,) = summarize(
-        {("dense", 2): [0.5] * 5}, [workload(1, source_tokens=7.0, padded_source_tokens=9.0)]
-    )
-
-    assert row.tokens_per_second == pytest.approx(2 * 7 / 0.5)
-    assert row.target_tokens == 0
-
-
 def noisy(passes: int, batches: int, speedup: float) -> tuple[np.ndarray, np.ndarray]:
     """Times with noise of 3 %, a common drift over a factor of two, and stalls in 6 % of them."""
     rng = np.random.default_rng(passes * batches)
@@ -204,33 +174,6 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     assert covered >= 54  # 57 expected; fewer than 54 has a probability below 4 %
 
 
-def test_speedup_equals_the_quotient_of_sentences_per_second() -> None:
-    dense, pruned = noisy(7, 4, speedup=1.4)
-
-    first, second = summarize(samples_of(dense, pruned), [workload(4)])
-
-    quotient = second.sentences_per_second / first.sentences_per_second
-    assert second.speedup == pytest.approx(quotient, rel=1e-12)
-
-
-def test_without_the_reference_there_is_no_speedup() -> None:
-    (row,) = summarize({("half", 2): [1.0] * 5}, [workload(1)], {("half", 2): 2.0})
-
-    assert row.sentences_per_second == pytest.approx(2.0)
-    assert (row.speedup, row.macs_ratio) == (None, None)
-
-
-def test_rows_come_by_model_and_then_by_batch_size() -> None:
-    loads = [workload(1, size=8), workload(1, size=1)]
-    samples = {(name, size): [1.0] * 5 for size in (8, 1) for name in ("dense", "half")}
-
-    rows = summarize(samples, loads)
-
-    assert [(row.variant, row.batch_size) for row in rows] == [
-        ("dense", 1), ("dense", 8), ("half", 1), ("half", 8),
-    ]  # fmt: skip
-
-
 def pad(rows: list[Encoded]) -> Batch:
     longest = max(map(len, rows))
     return {
@@ -263,13 +206,6 @@ def test_real_and_padded_tokens_are_counted_apart() -> None:
     assert load.padded_source_tokens == pytest.approx((12 + 8) / 4)
 
 
-def test_few_rows_are_repeated_in_order() -> None:
-    (load,) = make_workloads(rows_of([3] * 5), [16], pad)
-
-    assert [batch["input_ids"].shape for batch in load.batches] == [(16, 3)] * 4
-    assert first_tokens(load) == [100 * (n % 5 + 1) + 1 for n in range(64)]
-
-
 def test_many_rows_are_sampled_in_order() -> None:
     rows = rows_of([3] * 500)
 
@@ -281,13 +217,6 @@ def test_many_rows_are_sampled_in_order() -> None:
     assert all(a < b for a, b in pairwise(found))
     assert found == first_tokens(make_workloads(rows, [4], pad, seed=1)[0])
     assert found != first_tokens(other)
-
-
-@pytest.mark.parametrize(("size", "batches"), [(1, 16), (4, 8), (8, 4), (200, 4)])
-def test_number_of_batches_follows_their_size(size: int, batches: int) -> None:
-    (load,) = make_workloads(rows_of([3] * 9), [size], pad)
-
-    assert len(load.batches) == batches
 
 
 def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
