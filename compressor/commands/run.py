@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @o.command(
     Recipe,
-    example="compress run -m MODEL --calibration train.tsv --test test.tsv --macs 0.5 -o out",
+    example="compress run -m MODEL --calibration valid.tsv --test test.tsv --macs 0.5 -o out",
 )
 def run(output: o.Output, given: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @o.command(
     ScoreRequest,
-    example="compress score -m MODEL --calibration train.tsv -o scores.json",
+    example="compress score -m MODEL --calibration valid.tsv -o scores.json",
 )
 def score(
     given: dict[str, Any],

@@ -115,7 +115,6 @@ def _package() -> tuple[Any, str]:
     except ImportError as error:
         raise EnvironmentProblem(
             "the package rouge-score, which scores summaries, is not installed; install it with "
-            "`pip install 'compress-heads[summarization]'` or "
             "`pip install 'rouge-score>=0.1.2,<0.2'`",
             id="rouge-score-not-installed",
         ) from error

@@ -74,8 +74,8 @@ def start(device: str, shards: bool = False) -> None:
         from accelerate import PartialState
     except ModuleNotFoundError as error:
         raise EnvironmentProblem(
-            f"a run in {processes()} processes needs accelerate; pip install "
-            "'compress-heads[distributed]', or start it without a launcher",
+            f"a run in {processes()} processes needs accelerate; install it with "
+            "`pip install 'accelerate>=1.12,<2'`, or start the run without a launcher",
             id="accelerate-missing",
         ) from error
     if device != "cpu":

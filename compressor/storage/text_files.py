@@ -64,7 +64,7 @@ def _zstd_library(path: Path) -> Any:
             continue
     raise EnvironmentProblem(
         f"the package backports.zstd, which unpacks {path}, is not installed; install it with "
-        "`pip install 'compress-heads[zstd]'` or `pip install 'backports.zstd>=1,<2'`",
+        "`pip install 'backports.zstd>=1,<2'`",
         id="zstd-not-installed",
     )
 

@@ -99,7 +99,7 @@ class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
-    example = "compress study layers -m MODEL --calibration train.tsv --test test.tsv -o out"
+    example = "compress study layers -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Annotated[
         ScoringMethod | None,
@@ -120,7 +120,7 @@ class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
-    example = "compress study curve -m MODEL --calibration train.tsv --test test.tsv -o out"
+    example = "compress study curve -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Method
     recovery: Annotated[list[RecoveryMethod], _RECOVER]
@@ -162,7 +162,7 @@ class TrainingStudy(MeasuringStudy):
 
     name = "training"
     example = (
-        "compress study training --checkpoint EARLY --checkpoint LAST --calibration train.tsv "
+        "compress study training --checkpoint EARLY --checkpoint LAST --calibration valid.tsv "
         "--test test.tsv -o out"
     )
     model: TrainingModels
@@ -175,7 +175,7 @@ class RolesStudy(StudyRequest):
     """Which heads are positional, syntactic, or attend to rare words."""
 
     name = "roles"
-    example = "compress study roles -m MODEL --calibration train.tsv -o out"
+    example = "compress study roles -m MODEL --calibration valid.tsv -o out"
     data: CalibrationData
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
     pruned: str | None = option(None, help="The model after pruning (a directory).")

@@ -164,7 +164,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(name, kind, monkeypatch, 
     monkeypatch.setitem(sys.modules, name, None)
     with raises(EnvironmentProblem, f"{name}-not-installed") as caught:
         engine.library()
-    assert f"pip install 'compress-heads[{name}]'" in str(caught.value)
+    assert f"pip install '{name}>=" in str(caught.value)
     assert caught.value.exit_code == 3
 
 

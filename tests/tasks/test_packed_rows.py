@@ -88,7 +88,7 @@ def test_without_the_package_for_zstandard_the_error_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
     with raises(EnvironmentProblem, "zstd-not-installed") as caught:
         translation.read_rows(path)
-    assert "pip install 'compress-heads[zstd]'" in str(caught.value)
+    assert "pip install 'backports.zstd>=" in str(caught.value)
     assert str(path) in str(caught.value)
 
 

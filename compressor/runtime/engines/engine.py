@@ -96,10 +96,7 @@ class Engine(ABC):
             EnvironmentProblem: it is not installed, or its version is not one that was tested.
         """
         least, most = (".".join(map(str, version)) for version in cls.versions)
-        advice = (
-            f"install it with `pip install 'compress-heads[{cls.name}]'`, or "
-            f"`pip install '{cls.package}>={least},<{most}'`"
-        )
+        advice = f"install it with `pip install '{cls.package}>={least},<{most}'`"
         try:
             found = import_module(cls.package)
         except ImportError as error:
