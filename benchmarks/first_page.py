@@ -106,7 +106,7 @@ def choice() -> str:
     for name, task in TASKS.items():
         for machine, rows in read_json(RESULTS / f"engines-{name}.json", {}).items():
             shapes = sorted({(row["rows"], row["tokens"]) for row in rows}, key=_by_work)
-            winners = [(shape, *_winners(rows, shape)) for shape in shapes]
+            winners: list[tuple[Any, ...]] = [(shape, *_winners(rows, shape)) for shape in shapes]
             for key, group in groupby(winners, lambda found: tuple(map(_build, found[1:]))):
                 found = list(group)
                 where = ", ".join(f"{count} × {tokens}" for (count, tokens), *_ in found)

@@ -131,7 +131,8 @@ def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Dependencie
     Args:
         positions: see `patterns.count_positions`.
     """
-    syntactic = dict(zip(followed.heads, followed.syntactic.any(0).tolist(), strict=True))
+    ever = np.logical_or.reduce(followed.syntactic).tolist()
+    syntactic = dict(zip(followed.heads, ever, strict=True))
     roles: Roles = {}
     for name, counted in positions.items():
         # Counted in the encoder alone, and only if a sentence has a rare token.
