@@ -122,7 +122,8 @@ class Package:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
             for target in node.targets if isinstance(target, ast.Name)
         }  # fmt: skip
-        constants.pop("ONNXRUNTIME", None)
+        for role in ("ONNXRUNTIME", "DEFAULT_ENGINE"):
+            constants.pop(role, None)
         for module, nodes in self.nodes.items():
             for node in nodes:
                 if isinstance(node, ast.Compare):
