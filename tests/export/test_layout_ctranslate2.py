@@ -171,7 +171,7 @@ def test_classifiers_are_refused(tmp_path: Path, capsys):
     dense = toy.classifier(tmp_path / "bert")
     command = ["export", "-m", str(dense), "-o", str(tmp_path / "out"), "--layout", "ctranslate2"]
     assert invoke(command) == 4
-    assert "CTranslate2 runs encoder-decoders" in capsys.readouterr().err
+    assert "CTranslate2 is for encoder-decoders" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
