@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from compressor.errors import InputError, UsageError
-from compressor.importance import METHODS, ScoringJob, score_units
+from compressor.importance import METHODS
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.rows import write
@@ -138,10 +137,7 @@ def test_the_divergence_of_unit_vectors_is_one_minus_the_cosine():
 @pytest.mark.parametrize("name", ["ablation", "relevance"])
 def test_methods_that_go_by_answers_are_refused(name: str, encoder, tmp_path):
     _, batches = batches_of(encoder, write_texts(tmp_path / "a.txt", 9))
-    job = ScoringJob(
-        encoder.model, encoder.layers, Mask.full(encoder.layers), batches, task, encoder.tokenizer
-    )
     with raises(UsageError, "method-for-other-tasks"):
-        score_units(METHODS[name](), job)
+        METHODS[name]().check_task(task)
     with raises(UsageError, "task-without-answers"):
         task.predict(encoder.model, batches[0], encoder.tokenizer)

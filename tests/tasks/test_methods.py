@@ -51,7 +51,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_methods_score_heads(name: str, job: ScoringJob) -> None:
     if not job.task.has_answers and name in ("ablation", "relevance"):
         with raises(UsageError, "method-for-other-tasks"):
-            score_units(METHODS[name](), job)
+            METHODS[name]().check_task(job.task)
         return
     scores = score_units(METHODS[name](), job)
     assert {layer: len(values) for layer, values in scores.values.items()} == {
@@ -60,7 +60,7 @@ def test_methods_score_heads(name: str, job: ScoringJob) -> None:
     assert any(value for values in scores.values.values() for value in values)
     if not job.task.one_example_per_row:
         with raises(UsageError, "method-for-other-tasks"):
-            score_units(METHODS["ablation"](ablate="metric"), job)
+            METHODS["ablation"](ablate="metric").check_task(job.task)
 
 
 def test_the_layer_that_goes_first_changes_answers_little(job: ScoringJob) -> None:

@@ -14,5 +14,5 @@ class Within(MeanMetric):
     def read(self, reference: str) -> float:
         return float(reference)
 
-    def worth(self, answer: str, reference: float) -> float:
+    def row_score(self, answer: str, reference: float) -> float:
         return float(abs(float(answer) - reference) <= 1)
