@@ -14,6 +14,7 @@ MOST_CHARACTERS = 1000  # of a budget or a rule
 MOST_CHUNK_LINES = 1 << 20
 MOST_COUNT = 1_000_000_000  # of epochs, of steps of training
 MOST_RESAMPLES = 100_000
+MOST_SAMPLES = 100
 MOST_SECONDS = 3600
 MOST_STEPS = 1000  # of pruning
 MOST_THREADS = 1024

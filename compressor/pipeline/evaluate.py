@@ -71,11 +71,11 @@ def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[V
             resamples=resamples, seed=setup.plan.seed,
         )  # fmt: skip
 
-    evaluated = []
+    evaluated, samples = [], setup.plan.evaluation.samples
     for model in models:
         given = outputs[model.name]
         update: dict[str, Any] = {
-            "quality": score_rows(rows, given), "samples": sample_answers(given),
+            "quality": score_rows(rows, given), "samples": sample_answers(given, samples),
         }  # fmt: skip
         if model.name != DENSE:
             update["comparisons"] = compared(model.name, DENSE)

@@ -54,6 +54,7 @@ def describe_run(
     """All that a run found out; the gate's outcomes are not in it yet."""
     checkpoint, data, text = setup.source.checkpoint, setup.data, setup.source_text
     scoring, variants = share_scoring(builds)
+    samples = setup.plan.evaluation.samples
     return Report(
         tool_version=__version__,
         created=started["created"],
@@ -65,7 +66,7 @@ def describe_run(
         seed=setup.plan.seed,
         calibration=source_of(data.calibration) if data.calibration else None,
         test=source_of(data.test) if data.test else None,
-        samples=sample_rows(data.test) if data.test else [],
+        samples=sample_rows(data.test, samples) if data.test else [],
         shared_rows=data.shared,
         scoring=scoring,
         dense=dense,

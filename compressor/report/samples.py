@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from compressor.report.schema import Sample
 from compressor.tasks import Rows
 
-COUNT = 4
 _MOST_TEXT = 400  # characters
 
 
-def sample_rows(rows: Rows) -> list[Sample]:
+def sample_rows(rows: Rows, samples: int) -> list[Sample]:
     """The test rows that a report shows, long texts shortened."""
     columns = [rows.sources, *([] if rows.pairs is None else [rows.pairs])]
     return [
@@ -22,19 +21,19 @@ def sample_rows(rows: Rows) -> list[Sample]:
             texts=[_shorten(column[number]) for column in columns],
             reference=_shorten(rows.targets[number]),
         )
-        for number in _numbers(rows.count)
+        for number in _numbers(rows.count, samples)
     ]
 
 
-def sample_answers(answers: Sequence[str]) -> list[str]:
+def sample_answers(answers: Sequence[str], samples: int) -> list[str]:
     """The answers to these rows, out of the answers to all."""
-    return [_shorten(answers[number]) for number in _numbers(len(answers))]
+    return [_shorten(answers[number]) for number in _numbers(len(answers), samples)]
 
 
-def _numbers(count: int) -> list[int]:
-    if count <= COUNT:
+def _numbers(count: int, samples: int) -> list[int]:
+    if count <= samples:
         return list(range(count))
-    return [(2 * number + 1) * count // (2 * COUNT) for number in range(COUNT)]
+    return [(2 * number + 1) * count // (2 * samples) for number in range(samples)]
 
 
 def _shorten(text: str) -> str:

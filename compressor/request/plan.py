@@ -17,7 +17,7 @@ from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod, earlier_artifact, extra_text
 from compressor.report.rule import Rule
 from compressor.request.recipe import as_yaml
-from compressor.request.sections import Benchmark, Card, Data, Evaluation, Gate, ModelSection
+from compressor.request.sections import Benchmark, Card, Data, Gate, ModelSection, RunEvaluation
 from compressor.results import Inconclusive
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.version import __version__
@@ -62,7 +62,7 @@ class RunPlan:
     engines: Sequence[str]
     source_text: Path | None
     target_text: Path | None
-    evaluation: Evaluation
+    evaluation: RunEvaluation
     throughput: Benchmark | None
     card: Card
     rules: Sequence[Rule]

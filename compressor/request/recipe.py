@@ -39,6 +39,7 @@ from compressor.request.sections import (
     Export,
     Gate,
     ModelSection,
+    RunEvaluation,
     TestData,
 )
 from compressor.storage.input_files import read_text
@@ -86,7 +87,7 @@ class Recipe(Request):
     budget: Annotated[Budget, selected("budget", BUDGETS)]
     recovery: Annotated[list[RecoveryMethod], _RECOVER]
     export: Export
-    evaluation: Evaluation
+    evaluation: RunEvaluation
     throughput: Annotated[Benchmark | None, _BENCH]
     card: Card
     gate: Gate

@@ -18,6 +18,7 @@ from compressor.options.bounds import (
     MINIMUM_ROWS,
     MOST_BEAMS,
     MOST_RESAMPLES,
+    MOST_SAMPLES,
     MOST_SECONDS,
     MOST_THREADS,
     MOST_TOKENS,
@@ -197,6 +198,18 @@ class Evaluation(MetricSettings):
         None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
     )
     resamples: int = option(1000, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
+
+
+class RunEvaluation(Evaluation):
+    """How a run measures quality, and what its report shows of it."""
+
+    samples: int = option(
+        4,
+        ge=0,
+        le=MOST_SAMPLES,
+        help="Test rows that the report shows with all models' outputs; 0 shows none, for rows "
+        "that are private.",
+    )
 
 
 def _each_once(sizes: list[int]) -> list[int]:

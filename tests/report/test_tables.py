@@ -71,8 +71,9 @@ def test_samples_are_rows_at_even_distances_with_the_answers_of_both_models(tmp_
     lines = [f"text {n}\t{n}.25" for n in range(16)]
     file.write_text("\n".join(["text\tscore", *lines]) + "\n", "utf-8")
     rows = TASKS["regression"].read_rows(file, limit=16)
-    assert [row.texts for row in sample_rows(rows)] == [[f"text {n}"] for n in (2, 6, 10, 14)]
-    assert sample_answers(["x" * 1000, "b"]) == ["x" * 399 + "…", "b"]
+    assert [row.texts for row in sample_rows(rows, 4)] == [[f"text {n}"] for n in (2, 6, 10, 14)]
+    assert sample_rows(rows, 0) == sample_answers(["a"], 0) == []
+    assert sample_answers(["x" * 1000, "b"], 4) == ["x" * 399 + "…", "b"]
     report = with_samples(translator_report())
     assert samples(report).rows[1] == ("text 1", "right 1", "dense says 1", "heads-50 says 1")
     assert samples(translator_report()) is None
