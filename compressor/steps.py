@@ -4,11 +4,11 @@
 and what it is given; results of other steps count by their contents and by the SHA-256 of the files
 that they wrote. A changed input therefore changes the key, and nothing says which step needs which.
 
-A record in `OUT/.compress` holds the result as JSON and the hashes of the files that the step
-wrote. It is written last and at once, so it is there exactly when all of that is complete. A record
-that cannot be read, or whose files are missing or changed, counts as not there: the step is done
-again, after a message. The manifest takes its hashes from the records, so a file that was damaged
-since does not get a new one.
+A record in `OUT/.compress` holds the result as JSON, the hashes of the files that the step wrote,
+and its own. It is written last and at once, so it is there exactly when all of that is complete. A
+record that was changed, or whose files are missing or changed, counts as not there: the step is
+done again, after a message. The manifest takes its hashes from the records, so a file that was
+damaged since does not get a new one.
 
 One process at a time works in an output directory; a lock says which. Of several ranks of a run
 (`compressor.parallel`) rank 0 has the lock, writes and reads records; the others only read files.
@@ -22,9 +22,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Self, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -49,10 +49,20 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What is kept of a finished step: its result as JSON, and path -> SHA-256 of its files."""
+    """What is kept of a finished step: its result as JSON, and path -> SHA-256 of its files.
+
+    Args:
+        sha256: of both, so that a record that was damaged is not taken for another result.
+    """
 
     result: Any
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str]
+    sha256: str
+
+    @classmethod
+    def of(cls, result: Any, files: dict[str, str]) -> Self:
+        text = json.dumps([result, files], sort_keys=True)
+        return cls(result, files, hashlib.sha256(text.encode()).hexdigest())
 
 
 _RECORD = TypeAdapter(StepRecord)
@@ -128,7 +138,7 @@ class Steps:
 
     def _finish(self, label: str, result: Any, files: dict[str, str]) -> Any:
         self.files |= files
-        write_json(self.state / f"{label}.json", {"result": result, "files": files})
+        write_json(self.state / f"{label}.json", asdict(StepRecord.of(result, files)))
         return result
 
     def _find(
@@ -148,6 +158,8 @@ class Steps:
             return label, None
         try:
             record = _RECORD.validate_json(path.read_bytes())
+            if record.sha256 != StepRecord.of(record.result, record.files).sha256:
+                raise ValueError("the record was changed")
             result = decode(record.result)
         except (ValueError, KeyError, TypeError):
             self.progress.message(f"{path} cannot be read; {title} is done again")

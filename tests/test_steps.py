@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.progress import SILENT
 from compressor.results import Variant
-from compressor.steps import Steps, open_steps
+from compressor.steps import StepRecord, Steps, open_steps
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_of
 from compressor.storage.manifest import find_change, read_manifest
@@ -208,7 +209,7 @@ def test_two_runs_do_not_share_an_output(tmp_path):
         assert built(second, 2) == 1
 
 
-RECORD = {"result": 1, "files": {}}
+RECORD = asdict(StepRecord.of(1, {}))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,8 @@ RECORD = {"result": 1, "files": {}}
         b"\xff\xfe\x00\x80",
         "[1, 2]",
         "null",
-        json.dumps(RECORD | {"result": "many"}),
+        json.dumps(RECORD | {"result": 2}),
+        json.dumps(asdict(StepRecord.of("many", {}))),
         json.dumps(RECORD | {"result": None}),
         json.dumps(RECORD | {"files": ["weights"]}),
         json.dumps({"files": {}}),
