@@ -18,7 +18,7 @@ def verify(
         Path, typer.Argument(metavar="DIR", help="What `compress` wrote, with a manifest.json.")
     ],
 ) -> int:
-    """Check files against manifest.json, graphs against graphs.json, and both against weights."""
+    """Check files against manifest.json, and graphs against weights."""
     from compressor.pipeline.verification import verify_directory
 
     outcome = verify_directory(directory, console)
