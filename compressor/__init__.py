@@ -39,7 +39,7 @@ def run(
     Args:
         output: directory for the artifact, or for one artifact per budget.
         config: a recipe, which the options win over.
-        progress: what is told about the run; silent by default.
+        progress: receives messages of the run; silent by default.
         options: those of `compress run`, by the names of their flags (docs/options.md).
 
     Returns:

@@ -23,7 +23,7 @@ class Progress(Protocol):
         """Something only a user who asked for details wants to know."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """`done` of `total` are finished; `total` is None where nobody knows it."""
+        """`done` of `total` are finished; `total` is None where it is unknown."""
 
 
 class Silent:

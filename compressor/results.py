@@ -80,7 +80,9 @@ class Comparison(ResultModel):
     # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
     discordant: tuple[Whole, Whole] | None = None
     floor: Number | None = None  # what chance gives the dense model's answers
-    at_floor: bool = False  # whether its score cannot be told from that; then nothing can be said
+    at_floor: bool = (
+        False  # whether its score cannot be distinguished from it; then nothing is concluded
+    )
 
 
 class Check(ResultModel):

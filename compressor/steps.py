@@ -310,7 +310,7 @@ def open_steps(
 
     Raises:
         InputError: the directory holds something that is not ours, another process works there,
-            or the disk is full, read-only or gone.
+            or the disk is full, read-only or missing.
         UsageError: it holds a run with other options or other inputs.
         EnvironmentProblem: a rank does not see the directory.
     """

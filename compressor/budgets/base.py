@@ -115,10 +115,10 @@ class Trials(Protocol):
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         """Time one choice against the dense model; `number` tells tries apart, from 1."""
 
-    def layer_to_drop(self, stack: str, gone: Sequence[str]) -> str:
-        """The layer of a stack whose skipping changes predictions least, beside those gone."""
+    def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
+        """The layer of a stack whose skipping changes predictions least, beside those dropped."""
 
-    def try_layers(self, gone: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
+    def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
         """Drop layers, choose units of the others, and measure what that costs after a repair.
 
         Args:
@@ -245,7 +245,7 @@ class Budget(Options):
         """Raise `UsageError` if the floors make the budget impossible."""
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
-        """Raise `UsageError` if the model is too large with all gone that may go."""
+        """Raise `UsageError` if the model is too large with all removed that may be."""
 
     def action(self, method: str) -> str:
         """What choosing its units means, for messages.

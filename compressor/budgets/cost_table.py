@@ -169,13 +169,13 @@ def choose(
 
 
 def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> Array:
-    """Share of the dense time that 0, 1, … groups save, beside what is gone at the start."""
+    """Share of the dense time that 0, 1, … groups save, beside what is removed at the start."""
     counts = start.counts()
     gains = [0.0]
     for group in groups:
         gain = gains[-1]
-        for name, gone in Counter(name for name, _ in group.units).items():
-            before, counts[name] = counts[name], counts[name] - gone
+        for name, removed in Counter(name for name, _ in group.units).items():
+            before, counts[name] = counts[name], counts[name] - removed
             gain += saved[name][counts[name]] - saved[name][before]
         gains.append(float(gain))
     return np.maximum.accumulate(gains)  # savings only rise; their sums may fall by rounding

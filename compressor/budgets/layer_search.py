@@ -31,8 +31,8 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
     choices: list[Choice | None] = []
     errors: list[UsageError] = []
 
-    def attempt(gone: Sequence[str], stack: str | None) -> LayersTry:
-        layers = [*gone, trials.layer_to_drop(stack, gone)] if stack else []
+    def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
+        layers = [*dropped, trials.layer_to_drop(stack, dropped)] if stack else []
         try:
             found = trials.try_layers(layers, choose)
         except UsageError as error:
@@ -55,10 +55,12 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
     if choice is None:
         raise errors[-1]
     assert isinstance(choice.search, SpeedSearch)
-    gone = f"{' and '.join(tries[best].layers)} dropped" if tries[best].layers else "no layer gone"
+    dropped = (
+        f"{' and '.join(tries[best].layers)} dropped" if tries[best].layers else "no layer dropped"
+    )
     return replace(
         choice,
-        text=f"{choice.text}; {gone}, the best of {len(tries)} numbers of layers",
+        text=f"{choice.text}; {dropped}, the best of {len(tries)} numbers of layers",
         search=choice.search.model_copy(update={"layers": tries}),
     )
 
@@ -76,11 +78,11 @@ def climb(
     best = attempt([], None)
     tries = [best]
     while True:
-        gone = Counter(layer.partition(".")[0] for layer in best.layers)
+        dropped = Counter(layer.partition(".")[0] for layer in best.layers)
         more = [
             attempt(best.layers, stack)
             for stack, count in layers.items()
-            if gone[stack] + 1 < count
+            if dropped[stack] + 1 < count
         ]
         if not more:
             return tries

@@ -65,9 +65,9 @@ class Macs(CompetingUnits):
             path = self._path(scores, mask, trials.limits, trials.costs)
             return path.mask(path.position_at(share))
 
-        gone, steps = 1 - self.macs[0], self.steps
+        removed, steps = 1 - self.macs[0], self.steps
         return trials.cut_in_steps(
-            [partial(cut_to, 1 - gone * step / steps) for step in range(1, steps + 1)]
+            [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
         )
 
     @staticmethod

@@ -97,7 +97,7 @@ class RemovalPath:
         return shares
 
     def mask(self, position: int) -> Mask:
-        """The mask after the first `position` groups are gone."""
+        """The mask after the first `position` groups are removed."""
         return self.start.without(x for group in self.groups[:position] for x in group.units)
 
     def cut(self, position: int) -> PathCut:

@@ -239,10 +239,10 @@ def removal_groups(
                 break
             most -= first
             # All but the last `most`, of each sublayer that has more than that.
-            gone = [(name, unit) for name in names for unit in kept[name][: -most or None]]
+            removed = [(name, unit) for name in names for unit in kept[name][: -most or None]]
             kept = {name: units[-most:] if most else [] for name, units in kept.items()}
-            mean = sum(scores.values[name][unit] for name, unit in gone) / len(gone)
-            groups.append(Group(mean, tuple(gone)))
+            mean = sum(scores.values[name][unit] for name, unit in removed) / len(removed)
+            groups.append(Group(mean, tuple(removed)))
         found.append(groups)
     return found
 
@@ -310,7 +310,7 @@ def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[s
 
 
 def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
-    """New scores of the units that `mask` keeps, the old ones of those that are gone."""
+    """New scores of the units that `mask` keeps, the old ones of those that are removed."""
     values = {
         name: tuple(
             n if keep else o

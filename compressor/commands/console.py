@@ -57,7 +57,7 @@ class Console:
         """Progress: one line that is rewritten on a terminal, a plain line now and then elsewhere.
 
         Args:
-            total: where it will end; None if nobody knows.
+            total: where it will end; None if unknown.
         """
         if self.quiet or self.silent:
             return
@@ -99,7 +99,7 @@ class Console:
             self._answer(json.dumps(failure))
 
     def _answer(self, text: str) -> None:
-        """Write to stdout. That nobody reads it changes neither the work nor the exit status."""
+        """Write to stdout. A closed stdout changes neither the work nor the exit status."""
         if self.silent or sys.stdout is None:  # the process was started without it
             return
         try:
@@ -135,7 +135,7 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _write(text: str) -> None:
-    """Write to stderr. That nobody reads it changes neither the work nor the exit status."""
+    """Write to stderr. A closed stderr changes neither the work nor the exit status."""
     if sys.stderr is None:
         return
     try:

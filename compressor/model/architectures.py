@@ -45,7 +45,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "m2m_100": M2M100,
 }
 
-# Why not, where it is more than that nobody has added it.
+# Architectures that cannot be supported as they are, with the reason.
 _REASONS = {
     "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
     "layer alone",

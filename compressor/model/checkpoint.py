@@ -52,8 +52,8 @@ class Checkpoint:
     """A loaded model with all that later stages need to know about it.
 
     Args:
-        layers: the sublayers of the dense model, also where units are already gone; not those of
-            whole layers that are gone.
+        layers: the sublayers of the dense model, also where units are already removed; not those of
+            whole layers that are dropped.
         mask: the units that are left of them.
         directory: where its files are.
         name: as the user gave it: a path or a hub id.

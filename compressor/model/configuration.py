@@ -273,7 +273,7 @@ def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> 
     if len(counts) < len(names):
         raise InputError(
             f"{path}: id2label gives {counts.most_common(1)[0][0][:40]!r} to two classes, whose "
-            "answers nobody could tell apart; rename one",
+            "outputs could not be distinguished; rename one",
             id="label-name-repeated",
         )
     numbers = {name: number for number, name in names.items()}

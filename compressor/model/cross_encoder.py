@@ -1,7 +1,7 @@
-"""Cross-encoders of sentence-transformers: how one is known, and what makes scores of its logits.
+"""Cross-encoders of sentence-transformers: how to recognize one, and what turns logits into scores.
 
-Before version 5.4 `config.json` alone told. What newer ones keep elsewhere is put there, too, where
-it goes with the model.
+Before version 5.4 only `config.json` had that. What newer versions keep elsewhere is put there,
+too, so that it stays with the model.
 """
 
 from __future__ import annotations

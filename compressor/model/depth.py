@@ -90,8 +90,8 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
 def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
     places = {x.layer_path for x in sublayers}
-    gone = {path for path in places if isinstance(model.get_submodule(path), SkippedLayer)}
-    return [x for x in sublayers if x.layer_path not in gone]
+    dropped = {path for path in places if isinstance(model.get_submodule(path), SkippedLayer)}
+    return [x for x in sublayers if x.layer_path not in dropped]
 
 
 def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Checkpoint:
@@ -115,7 +115,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
         made.set_submodule(path, nn.ModuleList(layers))
         for number, layer in enumerate(layers):
             _renumber(layer, number)
-    left, config, gone = mask.of_layers_left(), cast(Any, made.config), mask.dropped
+    left, config, dropped = mask.of_layers_left(), cast(Any, made.config), mask.dropped
     entry = checkpoint.entry
     counts = {"encoder": 0, "decoder": 0}
     for name in left.layers():
@@ -125,7 +125,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
         if sizes is not None:
             setattr(config, sizes.layers, counts[stack])
     for name in entry.layers.lists:
-        of_left = [x for i, x in enumerate(getattr(config, name)) if f"encoder.{i}" not in gone]
+        of_left = [x for i, x in enumerate(getattr(config, name)) if f"encoder.{i}" not in dropped]
         setattr(config, name, of_left)
     sublayers = [x for x in checkpoint.layers if x.name in left.keep]
     return replace(checkpoint, model=made, layers=sublayers, mask=left)

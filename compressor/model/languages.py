@@ -132,7 +132,7 @@ def target_missing(where: str, known: Sequence[str]) -> InputError:
 
 
 def text_codes(tokenizer: Any) -> dict[str, str]:
-    """Code of each language that a multilingual Marian model is told by a text before a source.
+    """Code of each target language that a multilingual Marian model reads before a source.
 
     As in `>>fra<< The cat sleeps.`; code, with and without the brackets -> the text.
     """
@@ -141,7 +141,7 @@ def text_codes(tokenizer: Any) -> dict[str, str]:
 
 
 def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
-    """Check that a model which is told its task by a prefix has one, if it is only empty."""
+    """Check that a model which reads its task from a prefix has one, even an empty one."""
     if tokenizer.init_kwargs.get(PREFIX) is not None:
         return
     codes = sorted(set(text_codes(tokenizer).values()))
@@ -157,7 +157,7 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
     found = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
     if found:
         raise InputError(
-            f"{where} is told by a prefix what to do (task_specific_params of its config.json has "
+            f"{where} reads its task from a prefix (task_specific_params of its config.json has "
             f"{_first(list(map(repr, found)))}), and none is given; give it with --prefix, or "
             "--prefix '' for a model that needs none or texts that begin with it",
             id="prefix-missing",

@@ -40,7 +40,7 @@ def restore_shape(
             for key in (f"{path}.weight", f"{path}.bias"):
                 if key in small:
                     weights[key] = _copy_into(large[key], 0, rows, small[key])
-        # A table of relative positions is this layer's where heads are gone from it.
+        # A table of relative positions belongs to this layer where heads are removed from it.
         key = f"{sublayer.biased_by}.{BIAS_TABLE}.weight"
         if key in small and small[key].shape != large[key].shape:
             weights[key] = _copy_into(large[key], 1, unit_columns(kept, 1), small[key])

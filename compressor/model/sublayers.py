@@ -125,7 +125,7 @@ class Scores:
         signature: everything that changes the numbers, for example
             `taylor|per:token|normalized:layer|rows:400`.
         cost: measured cost, with units in the key names (`seconds`, `forward_passes`, …).
-        weights: fingerprint of the weights that they are of; empty where nobody noted it.
+        weights: fingerprint of the scored weights; empty where it was not recorded.
     """
 
     values: Mapping[str, tuple[float, ...]]
@@ -205,7 +205,7 @@ class Mask:
         return sorted(found, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
 
     def __str__(self) -> str:
-        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are gone.
+        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are removed.
 
         With dropped layers `, 10 of 12 layers` follows.
         """

@@ -79,7 +79,7 @@ def require_fit(
         )
     if missing:
         untied = [x for x in missing if x.split(".")[-2:-1] in (["lm_head"], ["embed_tokens"])]
-        hint = "its config.json is of another model, or weights are gone: get it again"
+        hint = "its config.json belongs to another model, or weights are missing: get it again"
         if untied == missing:
             hint = (
                 "if these are the embeddings, set tie_word_embeddings to true in config.json (of "

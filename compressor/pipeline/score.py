@@ -75,7 +75,7 @@ def scored_units(sublayers: Sequence[Sublayer], method: UnitMethod) -> str:
 
 def find_layers(
     numbers: Mapping[str, int],
-    gone: Sequence[str],
+    dropped: Sequence[str],
     *,
     given: ModelAndRows,
     device: str,
@@ -85,7 +85,7 @@ def find_layers(
 
     Args:
         numbers: stack -> how many of its layers go.
-        gone: layers that went before.
+        dropped: layers that went before.
     """
     checkpoint, task = given.checkpoint, given.task
     return layers_to_drop(
@@ -96,5 +96,5 @@ def find_layers(
         numbers,
         device,
         partial(progress.update, "layers"),
-        gone,
+        dropped,
     )

@@ -80,7 +80,7 @@ class RunTrials:
     Args:
         dense: the exported dense model.
         build: makes the model of a choice, as it would be delivered, with a name in a directory.
-        gone: layers that a try drops.
+        dropped: layers that a try drops.
     """
 
     steps: Steps
@@ -88,12 +88,12 @@ class RunTrials:
     artifact: ArtifactPlan
     dense: Variant
     build: Callable[[str, Choice, Path], None]
-    gone: Sequence[str] = ()
+    dropped: Sequence[str] = ()
 
     @property
     def limits(self) -> Limits:
         limits = self.setup.limits
-        return replace(limits, dropped=limits.dropped.union(self.gone))
+        return replace(limits, dropped=limits.dropped.union(self.dropped))
 
     @property
     def sha256(self) -> str:
@@ -177,17 +177,17 @@ class RunTrials:
                 precision=precision_timed(setup.precisions, setup.device),
             )  # fmt: skip
 
-    def layer_to_drop(self, stack: str, gone: Sequence[str]) -> str:
-        title = f"finding the next layer to drop: {','.join([*gone, stack])}"
+    def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
+        title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
         found = self.steps.do(
-            find_layers, {stack: 1}, gone, title=title, shared=True, given=self.setup.source,
+            find_layers, {stack: 1}, dropped, title=title, shared=True, given=self.setup.source,
             device=self.setup.device, progress=self.steps.progress,
         )  # fmt: skip
         return next(iter(found))
 
-    def try_layers(self, gone: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
-        choice = choose(replace(self, gone=gone))
-        title = f"trying without layers: {','.join(gone) or 'none'}"
+    def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
+        choice = choose(replace(self, dropped=dropped))
+        title = f"trying without layers: {','.join(dropped) or 'none'}"
         lost = self.steps.do(self._divergence, choice.mask, title=title, shared=True)
         return Tried(choice, lost)
 

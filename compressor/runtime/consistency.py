@@ -59,7 +59,9 @@ def require_files(
     for path in (directory / given for name in files for given in (name, f"{name}_data")):
         try:
             path.open("rb").close()  # engines say why they cannot, or end their process
-        except FileNotFoundError:  # told by who needs it; not every graph has weights beside it
+        except (
+            FileNotFoundError
+        ):  # reported when it is opened; not every graph has external weights
             continue
         except OSError as error:
             raise cannot_read(path, error) from error

@@ -123,7 +123,7 @@ class DeviceGraph(DecoderGraph):
         self._threads = threading.local()
 
     def acquire(self, rows: int, source: int) -> Buffers:
-        """Buffers that nobody else uses, for at least as many rows and source tokens."""
+        """Buffers for exclusive use, for at least as many rows and source tokens."""
         with self._lock:
             for block in self._free:
                 if (block.rows, block.source) == (rows, source):

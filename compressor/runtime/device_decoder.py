@@ -3,7 +3,7 @@
 Each step reads and writes the same buffers, of sizes that are rounded up to a few classes. So a GPU
 replays a step as a CUDA graph, and the token that it chose is already where the next step reads it:
 greedy search runs several steps before it looks at what was chosen. Rows that fill a class up
-decode the first source over again, and nobody reads them.
+decode the first source again; their outputs are ignored.
 """
 
 from __future__ import annotations

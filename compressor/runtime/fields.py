@@ -35,7 +35,7 @@ def checked(check: Check, default: Any = MISSING) -> Any:
 def parse(cls: type[Value], values: Any, where: str) -> Value:
     """An instance of a dataclass of `checked` fields.
 
-    Unknown keys are errors, so that a setting that nobody reads cannot pass.
+    Unknown keys are errors, so that no setting is ignored silently.
 
     Raises:
         ValueError: a value is missing, unknown, or not what its field allows; with its place.

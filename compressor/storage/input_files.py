@@ -83,7 +83,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
     """A file, a pipe that somebody writes into, or a terminal, opened to read bytes.
 
     Raises:
-        OSError: it is something else, cannot be read, or nobody writes into the pipe.
+        OSError: it is something else, cannot be read, or the pipe has no writer.
     """
     # Opening a named pipe would wait for a writer, without end where there is none.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -149,7 +149,7 @@ def _wait_for_writer(descriptor: int, path: Path) -> None:
     deadline = time.monotonic() + WRITER_SECONDS
     while not poll.poll(100):
         if time.monotonic() > deadline:
-            raise OSError(errno.EAGAIN, "it is a pipe into which nobody writes", str(path))
+            raise OSError(errno.EAGAIN, "it is a pipe without a writer", str(path))
 
 
 def _kind(mode: int) -> str:

@@ -65,7 +65,7 @@ class Lock:
             return
         self._held = False
         self._holder.unlink(missing_ok=True)
-        # While it is held, so that it is nobody else's. Windows cannot remove an open file.
+        # While it is held, so that no other process has it. Windows cannot remove an open file.
         if sys.platform != "win32":
             self.path.unlink(missing_ok=True)
         self._lock.release()

@@ -187,14 +187,14 @@ def checkpoint_files(directory: Path) -> list[str]:
 
 
 def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
-    """`require_unchanged` for the files that loading a checkpoint reads, also those that are gone.
+    """`require_unchanged` for the files that loading a checkpoint reads, missing ones included.
 
     Args:
         warn: this tool wrote it, so that a manifest belongs there.
     """
     listed = read_manifest(directory) or {}
-    gone = {x for x in listed if _is_one(x, [MODULES] if "/" in x else _CHECKPOINT)}
-    require_unchanged(directory, sorted(gone.union(checkpoint_files(directory))), warn=warn)
+    checked = {x for x in listed if _is_one(x, [MODULES] if "/" in x else _CHECKPOINT)}
+    require_unchanged(directory, sorted(checked.union(checkpoint_files(directory))), warn=warn)
 
 
 def _is_one(name: str, patterns: Iterable[str]) -> bool:

@@ -74,7 +74,7 @@ def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
         doing: what is done, in words, for the error where the disk refuses.
 
     Raises:
-        InputError: the disk is full, read-only or gone, or another process writes there.
+        InputError: the disk is full, read-only or missing, or another process writes there.
     """
     with (
         translate_disk_errors(output, lambda: needed, lambda: doing),

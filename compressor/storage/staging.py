@@ -2,7 +2,7 @@
 
 What is under its final name is whole, also after a power cut: files are written in a directory
 beside their target and moved from there. A lock in that directory says that its process is alive.
-A directory whose lock nobody holds was left by a process that was killed; the next process that
+A directory whose lock is free was left by a process that was killed; the next process that
 writes there removes it.
 """
 
@@ -180,7 +180,7 @@ def _undo(directory: Path) -> None:
 
 
 def _remove(directory: Path, lock: Lock) -> None:
-    """Remove a directory; its lock last, until which nobody else can take it."""
+    """Remove a directory; its lock last, so that no other process takes it before."""
     (directory / _MOVING).unlink(missing_ok=True)  # first: from here on the files are the user's
     shutil.rmtree(directory / _NEW, ignore_errors=True)
     lock.release()

@@ -1,6 +1,6 @@
 """Opening text files that others made: plain, or packed by gzip (`.gz`) or Zstandard (`.zst`).
 
-They are read piece by piece, so that a file may be larger than memory. The format is told by the
+They are read piece by piece, so that a file may be larger than memory. The format follows from the
 suffix; `rows.tsv.gz` is a table like `rows.tsv`.
 """
 

@@ -1,4 +1,4 @@
-"""What every task answers about itself, so that nobody else asks which task it is.
+"""The interface of tasks: no other code depends on which task it is.
 
 It does so in four parts, each of which can be read alone: `reading` (data files and rows),
 `learning` (batches, loss, what a dense model teaches), `answering` (answers and metrics) and

@@ -15,7 +15,7 @@ from compressor.tasks.tables import JSONL, Record, RowTable, quoted
 # Column names neither end like sentences nor have many words.
 _SENTENCE_ENDS = (".", "!", "?", "…")
 _MOST_NAME_WORDS = 4
-# Names that nobody would take for a text; codes of languages among them, as in en, de_DE, eng_Latn.
+# Names that are no texts; codes of languages among them, as in en, de_DE, eng_Latn.
 _USUAL_NAME = re.compile(
     r"((?i:src|tgt|trg|source|target|texts?|sentence|labels?|class|category|input|output|question|"
     r"answer|premise|hypothesis|original|translation|reference|ref|id|score|article|document|"

@@ -58,7 +58,7 @@ class RowReader(ABC):
 
         Tables (TSV, CSV) have a header row. Unless columns are named, those with the task's usual
         names are read, or the first two. A header that reads like a sentence is an error, and one
-        of unusual names is told, so that a file without a header does not lose its first row.
+        of unusual names is reported, so that a file without a header does not lose its first row.
 
         Args:
             spec: a .tsv, .csv or .jsonl file; of pairs of texts also `SOURCE,TARGET`, two plain

@@ -72,7 +72,7 @@ def read_table(path: str, header: bool = True) -> RowTable:
     Raises:
         UsageError: `header` is False and the format has none.
         InputError: missing, not UTF-8 text, of an unknown format, or malformed; with the line.
-            What is wrong with a row is told when it is asked for.
+            Errors in a row are raised when it is read.
     """
     suffix = format_suffix(path)
     if suffix not in FORMATS:
@@ -195,8 +195,8 @@ def _require_separated(path: str, header: list[str]) -> None:
     for mark in ",;\t|" if len(header) == 1 else "":
         # Behind a comma in a sentence is a space.
         if mark in header[0] and f"{mark} " not in header[0]:
-            told = {"\t": "tabs", ",": "commas"}
-            advice = f"write the file with {told[usual]}"
+            names = {"\t": "tabs", ",": "commas"}
+            advice = f"write the file with {names[usual]}"
             other = next((suffix for suffix, x in SEPARATORS.items() if x == mark), None)
             raise InputError(
                 f"{path}:1: the header {shortened(header[0])!r} is one cell, and {mark!r} seems to "

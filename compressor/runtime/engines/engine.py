@@ -1,4 +1,4 @@
-"""What every engine answers about itself, so that nobody else asks which engine it is."""
+"""The interface of engines: no other code depends on which engine it is."""
 
 from __future__ import annotations
 

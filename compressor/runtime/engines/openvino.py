@@ -82,7 +82,7 @@ class OpenVino(Engine):
         try:
             # On AMX processors it gives the thread that compiles a stack for signals, and takes it
             # back when the model goes: of several models, in the order in which they were compiled,
-            # a stack that is gone already. The next signal, Ctrl-C too, would then be a crash. In
+            # a stack that no longer exists. The next signal, Ctrl-C too, would then be a crash. In
             # a thread of its own there is none before and none to go back to.
             with ThreadPoolExecutor(1) as thread:
                 compiled = thread.submit(
@@ -90,7 +90,7 @@ class OpenVino(Engine):
                 ).result()
         except RuntimeError as error:
             raise _unusable(f"OpenVINO {self.version()} cannot open {path}", error) from error
-        # It is a hint, which may be followed or not; timings and answers are told by the precision.
+        # The hint may be ignored, and results are reported with a precision.
         actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if actual != hint:
             raise AssertionError(f"OpenVINO computes in {actual} where {hint} was asked for")

@@ -63,7 +63,7 @@ class TokenClassification(LabelTask):
         return self.metrics if prefixed and not unseen else ("token_accuracy",)
 
     def require(self, config: Any, where: Path) -> None:
-        """Check that words can be told apart in targets, that there is a choice, and prefixes.
+        """Check that words can be separated in targets, that there is a choice, and prefixes.
 
         Entities are read from labels as `B-location`; one with its prefix at the end, in lower case
         or before another sign would be an entity of its own type.
