@@ -103,8 +103,8 @@ class Steps:
             context: more arguments of the function, which the same run has always given it.
         """
         encode, decode = self._forms(function)
-        label, found = parallel.on_main(lambda: self._find(function, inputs, decode, title))
-        if found is None:
+        label, result = parallel.on_main(lambda: self._find(function, inputs, decode, title))
+        if result is None:
             files: dict[str, str] = {}
             began = time.perf_counter()
             self._running.append((label, files))
@@ -117,13 +117,13 @@ class Steps:
             finally:
                 self._running.pop()
             # As it is read later, so that a stopped run goes on with exactly the same.
-            found = decode(parallel.on_main(lambda: self._finish(label, encode(made), files)))
+            result = decode(parallel.on_main(lambda: self._finish(label, encode(made), files)))
             took = f"  {title}: {time.perf_counter() - began:.1f} s"
             parallel.on_main(lambda: self.progress.detail(took))
             trim_memory()
         if parallel.is_main():
             shutil.rmtree(self.state / label, ignore_errors=True)
-        return found
+        return result
 
     @property
     def scratch(self) -> Path:

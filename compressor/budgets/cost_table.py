@@ -120,14 +120,14 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 
     Below the fewest units that were measured, the saving is that of the fewest.
     """
-    found = {}
+    saved = {}
     for name, flags in full.keep.items():
         rows = [row for row in table.rows if row.kind == kind_of(name)]
         points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
-        found[name] = np.interp(np.arange(len(flags) + 1), counts, shares)  # [units + 1]
-    return found
+        saved[name] = np.interp(np.arange(len(flags) + 1), counts, shares)  # [units + 1]
+    return saved
 
 
 def choose(
@@ -296,7 +296,7 @@ def reach(
 
 
 def _unreachable(wanted: float, tries: Sequence[SpeedTry], mask: Mask) -> str:
-    most = max(found.speedup for found in tries)
+    most = max(one.speedup for one in tries)
     return (
         f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
         f"{most:.3f}, with {mask} kept as the floors demand; ask for less"

@@ -34,7 +34,7 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
         layers = [*dropped, trials.layer_to_drop(stack, dropped)] if stack else []
         try:
-            found = trials.try_layers(layers, choose)
+            result = trials.try_layers(layers, choose)
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
@@ -42,8 +42,8 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
             errors.append(error)
             choices.append(None)
             return LayersTry(layers=layers)
-        choices.append(found.choice)
-        tried = _layers_try(layers, found)
+        choices.append(result.choice)
+        tried = _layers_try(layers, result)
         trials.message(_message(tried))
         return tried
 
@@ -95,23 +95,23 @@ def climb(
         best = better
 
 
-def _rank(found: LayersTry) -> tuple[float, float]:
+def _rank(result: LayersTry) -> tuple[float, float]:
     """Least first: the divergence, then how fast what misses the speed is."""
-    if found.divergence is not None:
-        return found.divergence, 0.0
-    return float("inf"), -(found.speedup or 0.0)
+    if result.divergence is not None:
+        return result.divergence, 0.0
+    return float("inf"), -(result.speedup or 0.0)
 
 
-def _layers_try(layers: Sequence[str], found: Tried) -> LayersTry:
-    search = found.choice.search
+def _layers_try(layers: Sequence[str], result: Tried) -> LayersTry:
+    search = result.choice.search
     assert isinstance(search, SpeedSearch)
     # The one that `reach` returned: it met the speed, or was the fastest.
     delivered = max(search.tries, key=lambda x: (x.met, x.speedup))
     return LayersTry(
         layers=list(layers),
-        kept=str(found.choice.mask),
+        kept=str(result.choice.mask),
         speedup=delivered.speedup,
-        divergence=found.divergence if delivered.met else None,
+        divergence=result.divergence if delivered.met else None,
     )
 
 

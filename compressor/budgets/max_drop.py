@@ -192,7 +192,7 @@ class MaxDrop(SearchedUnits):
             f"  searching on {rows.rows:,} of the {rows.rows + held_out:,} test rows; the other "
             f"{held_out:,} are held out for the final figures"
         )
-        found = find(
+        result = find(
             len(path) - 1,
             self.max_drop,
             self.drop_proof,
@@ -200,23 +200,23 @@ class MaxDrop(SearchedUnits):
             lambda position, number: self._look(trials, path.cut(position), number),
             self._is_provable(trials, rows.rows, metric),
         )
-        if found.position == 0:
-            raise self._unreachable(found, path, metric)
+        if result.position == 0:
+            raise self._unreachable(result, path, metric)
         search = QualitySearch(
             drop=self.max_drop,
             metric=metric,
-            probes=found.probes,
+            probes=result.probes,
             proof=self.drop_proof,
             rows=rows,
             held_out=held_out,
-            looks=found.looks,
-            delivered=found.position,
-            proven=found.proven,
+            looks=result.looks,
+            delivered=result.position,
+            proven=result.proven,
         )
         trials.warn_if_unproven(search)
-        count = "1 model" if len(found.probes) == 1 else f"{len(found.probes)} models"
+        count = "1 model" if len(result.probes) == 1 else f"{len(result.probes)} models"
         text = f"searched on {rows.rows:,} test rows, {count} built and run"
-        return Choice(path.mask(found.position), scores, text, search)
+        return Choice(path.mask(result.position), scores, text, search)
 
     def _is_provable(self, trials: Trials, rows: int, metric: str) -> bool:
         # Nothing has to be proven then, so few rows are no reason for a message.
@@ -250,10 +250,10 @@ class MaxDrop(SearchedUnits):
         )
         return probe.model_copy(update={"accepted": is_accepted})
 
-    def _unreachable(self, found: Found, path: RemovalPath, metric: str) -> UsageError:
+    def _unreachable(self, result: Found, path: RemovalPath, metric: str) -> UsageError:
         """No cut is within the limit: which one lost least, and how to go on."""
-        where = "the held-out rows" if found.looks else "the rows of the search"
-        best = max(found.looks or found.probes, key=lambda probe: probe.comparison.difference)
+        where = "the held-out rows" if result.looks else "the rows of the search"
+        best = max(result.looks or result.probes, key=lambda probe: probe.comparison.difference)
         assert best.position is not None
         return UsageError(
             f"--max-drop {self.max_drop:.15g}: no smaller model loses as little; of those tried, "

@@ -105,9 +105,9 @@ def kinds_to_measure(limits: Limits) -> list[list[str]]:
 
     An engine that pads attentions to the largest of a stack shows nothing while one kind keeps all.
     """
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for kind in limits.full.kinds():
         if (units := units_of(kind)) in limits.units:
             tied = limits.even and units == "heads"
-            found.setdefault(stack_of(f"{kind}.0") if tied else kind, []).append(kind)
-    return list(found.values())
+            groups.setdefault(stack_of(f"{kind}.0") if tied else kind, []).append(kind)
+    return list(groups.values())

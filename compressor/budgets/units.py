@@ -93,10 +93,10 @@ def parse_layers(text: str, full: Mask) -> dict[str, int]:
         UsageError: not written so, a stack the model does not have, or all of its layers.
     """
     layers = Counter(layer.partition(".")[0] for layer in full.layers())
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for part in text.split(","):
         stack, _, number = (piece.strip() for piece in part.partition("="))
-        if stack in found or not number.isdecimal() or int(number) < 1:
+        if stack in numbers or not number.isdecimal() or int(number) < 1:
             raise UsageError(
                 f"--drop-layers {text}: write each as STACK=NUMBER once, as in --drop-layers "
                 f"{max(layers)}=1 (only --speedup can search)",
@@ -114,8 +114,8 @@ def parse_layers(text: str, full: Mask) -> dict[str, int]:
                 "one; drop fewer",
                 id="drop-layers-invalid",
             )
-        found[stack] = int(number)
-    return found
+        numbers[stack] = int(number)
+    return numbers
 
 
 def _unit_name(pool: str) -> str:
@@ -224,7 +224,7 @@ def removal_groups(
         even: attentions of a stack keep equally many heads, so one of each goes at a time; those
             with more lose them first, those without any are left out.
     """
-    found = []
+    per_sublayer = []
     for names in lose_together(list(scores.values), even):
         kept = {
             name: sorted(mask.kept(name), key=lambda unit: (scores.values[name][unit], unit))
@@ -243,17 +243,17 @@ def removal_groups(
             kept = {name: units[-most:] if most else [] for name, units in kept.items()}
             mean = sum(scores.values[name][unit] for name, unit in removed) / len(removed)
             groups.append(Group(mean, tuple(removed)))
-        found.append(groups)
-    return found
+        per_sublayer.append(groups)
+    return per_sublayer
 
 
 def lose_together(names: Sequence[str], even: bool) -> list[list[str]]:
     """Sublayers that lose units at the same time."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
         tied = even and units_of(name) == HEADS
-        found.setdefault(stack_of(name) if tied else name, []).append(name)
-    return list(found.values())
+        groups.setdefault(stack_of(name) if tied else name, []).append(name)
+    return list(groups.values())
 
 
 def select(

@@ -189,13 +189,13 @@ def _write_array(
     require_directory(output.parent)
     chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
     progress = console if console.counts_lines(to_stdout=False) else SILENT
-    found = []
+    embeddings = []
     for row in prompted.embed_stream(rows, chunk_rows=chunk, **batching):
-        found.append(row)
-        if len(found) % chunk == 0:
-            progress.update("lines", len(found), None)
-    progress.update("lines", len(found), len(found))
-    array = np.array(found, dtype=np.float32).reshape(-1, model.width)
+        embeddings.append(row)
+        if len(embeddings) % chunk == 0:
+            progress.update("lines", len(embeddings), None)
+    progress.update("lines", len(embeddings), len(embeddings))
+    array = np.array(embeddings, dtype=np.float32).reshape(-1, model.width)
     with written_at_once(output, replace=False) as path, path.open("xb") as file:
         np.save(file, array)
     return 0

@@ -29,13 +29,13 @@ def report(
     require_replaceable(output, request.format)
     if request.plots:
         _require_plots(output)
-    found = load_report(report, verify=request.verify)
-    written = write_reports(found, output, request.format)
+    given = load_report(report, verify=request.verify)
+    written = write_reports(given, output, request.format)
     if request.plots:
-        written += save_plots(found, output)
+        written += save_plots(given, output)
     paths = [str(path) for path in written]
     console.message("wrote " + ", ".join(paths))
-    console.result(short_table(found), {"written": paths, **summary(found)})
+    console.result(short_table(given), {"written": paths, **summary(given)})
     return 0
 
 

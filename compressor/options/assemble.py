@@ -59,12 +59,12 @@ def parts_of(request: type[Request]) -> Mapping[str, Part | Declared]:
     """How each field of a request is made."""
     parts: dict[str, Part | Declared] = {}
     for field, info in request.model_fields.items():
-        found = [part for part in info.metadata if isinstance(part, Part)]
+        declared = [part for part in info.metadata if isinstance(part, Part)]
         kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, Options) and not found:
-            found = [Part([((), kind)])]
+        if isinstance(kind, type) and issubclass(kind, Options) and not declared:
+            declared = [Part([((), kind)])]
         if field != "options":
-            parts[field] = found[0] if found else declare(request, field)
+            parts[field] = declared[0] if declared else declare(request, field)
     return parts
 
 
@@ -73,9 +73,9 @@ def options_of_command(request: type[Request]) -> Mapping[str, Declared]:
     """All options of a request by name; one that several classes have goes with any of them."""
     options: dict[str, Declared] = {}
     for part in parts_of(request).values():
-        found = part.declared() if isinstance(part, Part) else [part]
-        every = Counter(x.name for x in found)
-        for new in found:
+        declared = part.declared() if isinstance(part, Part) else [part]
+        every = Counter(x.name for x in declared)
+        for new in declared:
             if isinstance(part, Part) and part.noun and every[new.name] == len(part.members):
                 new = replace(new, only_with=())  # whichever is chosen has it
             if new.name in options:
@@ -176,7 +176,7 @@ def _choices(conditions: tuple[str, ...]) -> str:
     """`--method taylor or relevance, or --recover distill`."""
     parts = [condition.partition("=") for condition in conditions]
     grouped = groupby(parts, key=lambda part: part[0])
-    texts = [(name, " or ".join(value for *_, value in found)) for name, found in grouped]
+    texts = [(name, " or ".join(value for *_, value in values)) for name, values in grouped]
     return ", or ".join(f"{as_flag(name)} {values}".rstrip() for name, values in texts)
 
 
@@ -197,7 +197,7 @@ def _explained(
     options: Mapping[str, Declared], error: ValidationError, origin: Callable[[str], str]
 ) -> UsageError:
     """The first problem, as one sentence; an unknown name explains best why another is missing."""
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     flag, source, value = as_flag(name), origin(name), first["input"]
     if name not in options:
@@ -205,9 +205,9 @@ def _explained(
         return UsageError(f"{source} has {name!r}, which is no option{advice}", id="option-unknown")
     if first["type"] == "missing":
         return UsageError(f"{source} does not give {flag}; add it", id="option-missing")
-    found = [x for x in error.errors() if x["loc"][0] == name]
-    problem = " or ".join(dict.fromkeys(x["msg"].removeprefix("Value error, ") for x in found))
-    if all(x["type"] == "literal_error" for x in found):
+    problems = [x for x in error.errors() if x["loc"][0] == name]
+    problem = " or ".join(dict.fromkeys(x["msg"].removeprefix("Value error, ") for x in problems))
+    if all(x["type"] == "literal_error" for x in problems):
         choices = [str(choice) for choice in _literals(options[name].info.annotation)]
         problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
     return UsageError(f"{_named(source)}{flag} {shown(value)}: {problem}", id="option-invalid")
@@ -220,4 +220,4 @@ def _named(source: str) -> str:
 def _literals(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
-    return [found for part in get_args(annotation) for found in _literals(part)]
+    return [value for part in get_args(annotation) for value in _literals(part)]

@@ -70,10 +70,10 @@ class Part:
 
     def declared(self) -> list[Declared]:
         """All options, that of the choice first."""
-        found = [] if self.own is None else [self.own]
+        options = [] if self.own is None else [self.own]
         for conditions, kind in self.members:
-            found += declared_by(kind, conditions)
-        return found
+            options += declared_by(kind, conditions)
+        return options
 
     def value(self, given: Given) -> Any:
         """What is chosen, made from checked options."""

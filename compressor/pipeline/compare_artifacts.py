@@ -74,10 +74,10 @@ def evaluate_artifacts(
             directory=str(build.directory),
             precision=build.precision,
             engine=build.engine,
-            quality=score_rows(rows, found),
-            comparisons=compare_rows(rows, first, found, resamples, seed) if number else [],
+            quality=score_rows(rows, texts),
+            comparisons=compare_rows(rows, first, texts, resamples, seed) if number else [],
         )
-        for number, (build, found) in enumerate(zip(builds, outputs, strict=True))
+        for number, (build, texts) in enumerate(zip(builds, outputs, strict=True))
     ]
 
 

@@ -93,11 +93,11 @@ def engines_to_measure(engines: Sequence[str], task: Task, device: str, timed: b
 
     Without it the dense model might look slower than what a user has already.
     """
-    found = list(engines)
+    measured = list(engines)
     rival = PyTorch.name
-    if timed and device == "cuda" and rival not in found and task.plain_logits:
-        found += [rival] * PyTorch.library().cuda.is_available()
-    return found
+    if timed and device == "cuda" and rival not in measured and task.plain_logits:
+        measured += [rival] * PyTorch.library().cuda.is_available()
+    return measured
 
 
 def delivered(engines: Sequence[str]) -> list[str]:
@@ -143,5 +143,5 @@ def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
     wanted = {
         build.engine: [x.precision for x in builds if x.engine == build.engine] for build in builds
     }
-    found = {task.engine(name).choose_device(device, names) for name, names in wanted.items()}
-    return found.pop() if len(found) == 1 else "cpu"
+    devices = {task.engine(name).choose_device(device, names) for name, names in wanted.items()}
+    return devices.pop() if len(devices) == 1 else "cpu"

@@ -51,7 +51,7 @@ def describe_run(
     throughput: Throughput | None,
     search: SpeedSearch | QualitySearch | None,
 ) -> Report:
-    """All that a run found out; the gate's outcomes are not in it yet."""
+    """All results of a run, without the gate's outcomes."""
     checkpoint, data, text = setup.source.checkpoint, setup.data, setup.source_text
     scoring, variants = share_scoring(builds)
     samples = setup.plan.evaluation.samples

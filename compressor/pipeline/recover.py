@@ -246,13 +246,13 @@ def _translate_by_pytorch(
     def answers(texts: Sequence[str]) -> list[str]:
         # The answers are not there yet; that the sources stand in for them changes no input.
         rows = Rows(task.name, list(texts), None, list(texts), [], "")
-        found = [""] * len(texts)
+        translations = [""] * len(texts)
         examples = task.encode(rows, text.tokenizer, text.max_tokens)
         for batch in task.batches(examples, model, device=device):
             lines = task.predict(model, batch.to(device), text.tokenizer, beams)
             for row, line in zip(batch.rows, lines, strict=True):
-                found[row] = line
-        return found
+                translations[row] = line
+        return translations
 
     with evaluating(model):
         try:

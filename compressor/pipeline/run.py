@@ -203,13 +203,13 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
     limits, progress = setup.limits, steps.progress
     if not limits.to_drop:
         return limits
-    found = steps.do(
+    divergences = steps.do(
         find_layers, limits.to_drop, (), title="finding the layers to drop", shared=True,
         given=setup.source, device=setup.device, progress=progress,
     )  # fmt: skip
-    for name, divergence in found.items():
+    for name, divergence in divergences.items():
         progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
-    return replace(limits, dropped=frozenset(found))
+    return replace(limits, dropped=frozenset(divergences))
 
 
 def other_forms(
@@ -326,9 +326,9 @@ def export_checkpoint(
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
-            found = add_precision(
+            added = add_precision(
                 checkpoint.model, compared.inputs, making, precision, device, given.examples
             )
-            require_within(found, precision)
-            checks += found
+            require_within(added, precision)
+            checks += added
     return checks

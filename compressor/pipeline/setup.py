@@ -76,9 +76,9 @@ class RunSetup:
 
     @property
     def sha256(self) -> str:
-        """Of what the first steps of the run found out, which the later ones depend on."""
-        found = [self.tokens.tokens, sorted(self.limits.dropped), self.translations]
-        return sha256_of_text(json.dumps(found))
+        """SHA-256 of the results of the first steps, which later ones depend on."""
+        state = [self.tokens.tokens, sorted(self.limits.dropped), self.translations]
+        return sha256_of_text(json.dumps(state))
 
     @property
     def sublayers(self) -> list[Sublayer]:

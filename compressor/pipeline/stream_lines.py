@@ -206,8 +206,8 @@ def serve(
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0
     with line_writer(output) as writer:
-        for number, found in enumerate(answer(lines, chunk), 1):
-            writer.write(form(number, found))
+        for number, value in enumerate(answer(lines, chunk), 1):
+            writer.write(form(number, value))
             if number % chunk == 0:
                 writer.flush()
                 progress.update("lines", number, None)

@@ -179,11 +179,11 @@ class RunTrials:
 
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
-        found = self.steps.do(
+        chosen = self.steps.do(
             find_layers, {stack: 1}, dropped, title=title, shared=True, given=self.setup.source,
             device=self.setup.device, progress=self.steps.progress,
         )  # fmt: skip
-        return next(iter(found))
+        return next(iter(chosen))
 
     def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
         choice = choose(replace(self, dropped=dropped))
@@ -302,13 +302,13 @@ class RunTrials:
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
         plan = self.setup.plan
-        found = lower_bound(
+        bound = lower_bound(
             metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs), rows.references,
             limit=drop, alpha=error, resamples=plan.evaluation.resamples, seed=plan.seed,
         )  # fmt: skip
         counted, _ = rows.counted  # of ranked rows the bound counts queries
-        needed = None if found.rows is None else math.ceil(found.rows * rows.count / counted)
-        return found.value, needed
+        needed = None if bound.rows is None else math.ceil(bound.rows * rows.count / counted)
+        return bound.value, needed
 
 
 def choose(name: str, scores: Scores, trials: RunTrials) -> Choice:

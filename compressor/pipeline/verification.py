@@ -75,10 +75,10 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
         )
     artifacts = sorted({directory, *(directory / name for name in map(_holder, listed) if name)})
     unlisted = _require_files(directory, listed, artifacts, progress)
-    found = Verified(str(directory), len(listed), unlisted)
+    verified = Verified(str(directory), len(listed), unlisted)
     for artifact in artifacts:
-        _verify_artifact(artifact, found, progress)
-    return found
+        _verify_artifact(artifact, verified, progress)
+    return verified
 
 
 def _holder(name: str) -> str:
@@ -139,7 +139,7 @@ def _require_files(
     return unlisted
 
 
-def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> None:
+def _verify_artifact(directory: Path, verified: Verified, progress: Progress) -> None:
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
     has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
     has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
@@ -147,10 +147,10 @@ def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> No
         artifact = read_artifact(directory)
         task = TASKS[artifact.task]
         for precision in artifact.precisions:
-            _open(directory, artifact, precision, found, progress)
+            _open(directory, artifact, precision, verified, progress)
         if (directory / CTRANSLATE2_DIRECTORY).exists():
             task.open(directory, precision=BASE, engine=CTRANSLATE2_DIRECTORY)  # of that name
-            found.opened.append(f"{directory} {CTRANSLATE2_DIRECTORY}")
+            verified.opened.append(f"{directory} {CTRANSLATE2_DIRECTORY}")
     if has_weights:
         progress.message(f"loading the checkpoint in {directory} …")
         named = artifact.task if has_graphs else None
@@ -165,12 +165,12 @@ def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> No
             scored = open_output_tokens(directory, artifact).ids.tolist()
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored)
         require_same_weights(task.graphs, network, artifact, directory)
-        found.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))
-        found.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
+        verified.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))
+        verified.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
 
 
 def _open(
-    directory: Path, artifact: Artifact, precision: str, found: Verified, progress: Progress
+    directory: Path, artifact: Artifact, precision: str, verified: Verified, progress: Progress
 ) -> None:
     """Open the graphs of a precision, if they run on this machine."""
     device = artifact.only_device(precision)
@@ -182,4 +182,4 @@ def _open(
             raise
         progress.message(f"the {precision} graphs are not opened: {problem}")
     else:
-        found.opened.append(f"{directory} {precision}")
+        verified.opened.append(f"{directory} {precision}")
