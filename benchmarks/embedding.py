@@ -86,8 +86,11 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     precisions = [x for x in PRECISIONS if x != "bf16" or x in available]
     found = []
     for test in TESTS:
-        request = make_request(EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS)
-        for built in evaluate_artifacts([dense, *cuts], request, precisions, console, ENGINES):
+        request = make_request(
+            EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS,
+            precision=precisions, engine=",".join(ENGINES),
+        )  # fmt: skip
+        for built in evaluate_artifacts([dense, *cuts], request, console):
             if built.engine != ENGINES[0] and built.precision != "bf16":
                 continue
             directory = Path(built.directory)

@@ -220,9 +220,8 @@ def _ctranslate2(setting: Setting, precisions: Sequence[str], workers: int) -> l
     for (build, model), precision in itertools.product(models.items(), precisions):
         directory = setting.output.parent / f"ctranslate2-{build}-{precision}"
         if not directory.exists():
-            options = {"model": str(model), "precision": [precision]}
-            request = make_request(ExportRequest, **options)
-            export_checkpoint(request, directory, "ctranslate2")
+            options = {"model": str(model), "precision": [precision], "layout": "ctranslate2"}
+            export_checkpoint(make_request(ExportRequest, **options), directory)
         add(f"CTranslate2, {build}, {precision}", directory, STORED[precision])
     if setting.parallel is not None:
         for precision in precisions:

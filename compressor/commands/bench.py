@@ -23,14 +23,9 @@ def bench(
     ],
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
-    from compressor.export.engine_names import split_engines
-    from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import bench_artifacts
     from compressor.report.summary import timing_table
 
-    precisions, engines = request.builds.precision, split_engines(request.builds.engine)
-    throughput = bench_artifacts(
-        artifacts, request, named_precisions(precisions), console, engines=engines
-    )
+    throughput = bench_artifacts(artifacts, request, console)
     console.result(timing_table(throughput), throughput.model_dump())
     return 0

@@ -23,14 +23,11 @@ def evaluate(
     ],
 ) -> int:
     """Measure the quality of artifacts on the same rows, by the metrics of their task."""
-    from compressor.export.engine_names import split_engines
-    from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import facts, numbers
 
-    precisions = named_precisions(request.builds.precision)
-    engines = split_engines(request.builds.engine)
-    results = evaluate_artifacts(artifacts, request, precisions, console, engines)
+    results = evaluate_artifacts(artifacts, request, console)
+    engines = {result.engine for result in results}
     lines = []
     for result in results:
         metrics = ", ".join(

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from compressor.errors import InputError
 from compressor.evaluation import compare_rows, require_references, score_rows, with_tokenizers
 from compressor.evaluation.answers import answers
-from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.engine_names import ONNXRUNTIME, split_engines
+from compressor.export.precision_names import named_precisions
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.pipeline.engines import Build, builds_of, choose_device
@@ -40,15 +41,9 @@ class Evaluated(BaseModel, frozen=True):
 def evaluate_artifacts(
     directories: Sequence[Path],
     request: EvaluateRequest,
-    precisions: Sequence[str] | None = None,
     progress: Progress = SILENT,
-    engines: Sequence[str] = (ONNXRUNTIME,),
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
-
-    Args:
-        precisions: run every artifact in each of them; None takes each artifact's default.
-        engines: run every artifact in each of them.
 
     Raises:
         UsageError: a precision that an artifact was not exported in, or an engine that does not
@@ -56,7 +51,8 @@ def evaluate_artifacts(
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device or an engine is not usable.
     """
-    rows, builds, device = _open(directories, request, precisions, engines, progress)
+    rows, builds, device = _open(directories, request, progress)
+    engines = {build.engine for build in builds}
     settings, outputs = request.evaluation, list[list[str]]()
     for build in builds:
         how = f"{build.engine}, {build.precision}" if len(engines) > 1 else build.precision
@@ -84,10 +80,8 @@ def evaluate_artifacts(
 def bench_artifacts(
     directories: Sequence[Path],
     request: BenchRequest,
-    precisions: Sequence[str] | None = None,
     progress: Progress = SILENT,
     memory: bool = True,
-    engines: Sequence[str] = (ONNXRUNTIME,),
 ) -> Throughput:
     """Interleaved throughput of artifacts, speed-ups against the first.
 
@@ -95,16 +89,16 @@ def bench_artifacts(
     compared with, in its own engine and in the fastest.
 
     Args:
-        precisions: time every artifact in each of them; None takes the artifacts' default, which
-            must be the same.
+        request: without precisions it takes the artifacts' default, which must be the same.
         memory: measure peak memory, too.
-        engines: time every artifact in each of them.
 
     Raises:
         UsageError, InputError: as `evaluate_artifacts`.
         EnvironmentProblem: the device or an engine is not usable.
     """
-    rows, builds, device = _open(directories, request, precisions, engines, progress)
+    rows, builds, device = _open(directories, request, progress)
+    engines = {build.engine for build in builds}
+    precisions = named_precisions(request.builds.precision)
     subjects, config = _subjects(directories)
     by_directory = dict(zip(directories, subjects, strict=True))
 
@@ -131,8 +125,6 @@ def bench_artifacts(
 def _open(
     directories: Sequence[Path],
     request: EvaluateRequest | BenchRequest,
-    precisions: Sequence[str] | None,
-    engines: Sequence[str],
     progress: Progress,
 ) -> tuple[Rows, list[Build], str]:
     """The rows, what to measure, and the device."""
@@ -147,6 +139,8 @@ def _open(
     task = TASKS[first.task]
     if isinstance(request, EvaluateRequest):
         check_options([request.evaluation], task, str(directories[0]))
+    precisions = named_precisions(request.builds.precision)
+    engines = split_engines(request.builds.engine)
     builds = [
         build
         for directory, artifact in zip(directories, artifacts, strict=True)

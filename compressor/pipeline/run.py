@@ -283,14 +283,12 @@ def prune_checkpoint(
     return mask, check, recovered.text
 
 
-def export_checkpoint(
-    request: ExportRequest, output: Path, layout: str = "compress"
-) -> list[Check]:
+def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     """Export a checkpoint, dense or pruned; checked on random ragged batches.
 
     Args:
-        layout: `compress` for this tool's own runtime, in `output/onnx`; `optimum` for the ONNX
-            Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
+        request: its layout is `compress` for this tool's own runtime, in `output/onnx`; `optimum`
+            for the ONNX Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
             `ctranslate2` for `ctranslate2.Translator`, in `output` itself, in one precision.
 
     Calibration rows are for int8: the ranges of its activations are taken from them, and its
@@ -304,7 +302,7 @@ def export_checkpoint(
         InputError: `output` holds something already, or the layout cannot hold the checkpoint.
         VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
     """
-    other = layout_writer(layout)
+    other = layout_writer(request.layout)
     if other is not None:
         return other(request, output)
     precisions, engines = check_export(request, output), request.export.engines

@@ -112,7 +112,8 @@ def test_low_precision_is_compared_with_its_own_float32(setting: Setting):
 def test_ctranslate2_translates_as_transformers(tmp_path: Path):
     """Greedy tokens of the bundled translator in float32, by themselves and at a forced length."""
     checkpoint, converted = Path(example.model()), tmp_path / "converted"
-    export_checkpoint(make_request(ExportRequest, model=str(checkpoint)), converted, "ctranslate2")
+    wanted = make_request(ExportRequest, model=str(checkpoint), layout="ctranslate2")
+    export_checkpoint(wanted, converted)
     tokenizer = open_checkpoint(str(checkpoint)).tokenizer
     texts = ["The kettle is still warm.", "I do not know where he lives.", "Good night."]
     batch = {k: v.numpy() for k, v in tokenizer(texts, padding=True, return_tensors="pt").items()}

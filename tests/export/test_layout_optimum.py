@@ -45,8 +45,8 @@ class Exported:
 
 def export_pruned(name: str, root: Path) -> None:
     pruned = save_pruned(name, root)
-    asked = request(ExportRequest, model=str(pruned))
-    checks = export_checkpoint(asked, root / "out", "optimum")
+    asked = request(ExportRequest, model=str(pruned), layout="optimum")
+    checks = export_checkpoint(asked, root / "out")
     assert all(check.largest_difference <= check.tolerance for check in checks)
 
 
@@ -221,9 +221,9 @@ def test_a_decoder_layer_without_caches_is_refused(kind: str, tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32,int8", "auto"])
 def test_other_precisions_are_refused(precision: str, tmp_path):
-    wanted = request(ExportRequest, model=str(tmp_path), precision=[precision])
+    wanted = request(ExportRequest, model=str(tmp_path), precision=[precision], layout="optimum")
     with raises(UsageError, "options-exclude-each-other"):
-        export_checkpoint(wanted, tmp_path / "out", "optimum")
+        export_checkpoint(wanted, tmp_path / "out")
 
 
 def test_tokenizers_bear_the_names_that_transformers_4_knows(exported, tmp_path):

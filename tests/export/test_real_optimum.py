@@ -39,7 +39,8 @@ def opened(tmp_path_factory) -> tuple[Path, Path]:
     roots, exports = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("exports")
     for name in ARCHITECTURES:
         pruned = save_pruned(name, roots / name)
-        export_checkpoint(request(ExportRequest, model=str(pruned)), exports / name, "optimum")
+        wanted = request(ExportRequest, model=str(pruned), layout="optimum")
+        export_checkpoint(wanted, exports / name)
         batch = ragged_batch(open_checkpoint(str(pruned)).model, rows=4)
         batch.pop("decoder_input_ids", None)
         np.savez(exports / name / "batch.npz", **{key: x.numpy() for key, x in batch.items()})
@@ -72,8 +73,8 @@ def test_optimum_answers_as_pytorch(name: str, opened):
 
 def test_sentence_transformers_opens_it_as_its_onnx_backend(tmp_path):
     save_encoder(tmp_path / "model", "bert", "mean", dense=True)
-    wanted = request(ExportRequest, model=str(tmp_path / "model"))
-    export_checkpoint(wanted, tmp_path / "out", "optimum")
+    wanted = request(ExportRequest, model=str(tmp_path / "model"), layout="optimum")
+    export_checkpoint(wanted, tmp_path / "out")
     reader = (
         "import json, sys; from sentence_transformers import SentenceTransformer; "
         "model = SentenceTransformer(sys.argv[1], backend='onnx', "

@@ -185,11 +185,12 @@ def _flags(model: Path, folder: Path, text: Path) -> dict:
 def test_a_checkpoint_is_exported_with_fewer_tokens(tmp_path):
     text = written(tmp_path / "text", COVERED)
     model = toy.first_layers(saved(tmp_path / "whole", "bert"), tmp_path / "dense")
-    wanted = request(ExportRequest, model=str(model), source_text=str(text))
+    options = {"model": str(model), "source_text": str(text)}
+    wanted = request(ExportRequest, **options)
     with raises(UsageError, "options-exclude-each-other"):
         export_checkpoint(wanted, model)
     with raises(UsageError, "options-exclude-each-other"):
-        export_checkpoint(wanted, tmp_path / "optimum", "optimum")
+        export_checkpoint(request(ExportRequest, **options, layout="optimum"), tmp_path / "optimum")
     export_checkpoint(wanted, tmp_path / "out")
     dense = open_checkpoint(str(model))
     expected = logits(dense.model, dense.tokenizer, COVERED).numpy()

@@ -126,7 +126,7 @@ def test_where_it_can_do_nothing_it_is_refused(tmp_path):
     with raises(UsageError, "option-without-use"):
         run(recipe(**base, calibration=str(rows), keep=["0.5"]), out)
     with raises(UsageError, "options-exclude-each-other"):
-        export_checkpoint(request(ExportRequest, **base), out, "optimum")
+        export_checkpoint(request(ExportRequest, **base, layout="optimum"), out)
     with raises(UsageError, "options-exclude-each-other"):
         run(recipe(**base, calibration=str(rows), speedup=1.2), out)
     assert not out.exists()

@@ -182,18 +182,21 @@ def test_a_precision_that_breaks_the_model_is_told_and_not_the_default(
 
 def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished):
     shared = {"test": inputs.data.test, "device": "cpu"}
-    asked = make_request(EvaluateRequest, **shared, resamples=100)
-    found = evaluate_artifacts([finished], asked, ["fp32", "int8"])
+    both = {"precision": ["fp32,int8"]}
+    asked = make_request(EvaluateRequest, **shared, **both, resamples=100)
+    found = evaluate_artifacts([finished], asked)
     assert [x.precision for x in found] == ["fp32", "int8"]
     report = load_report(finished / "report.json")
     assert found[1].quality == report.variants[2].quality
     assert found[1].comparisons == report.variants[2].base_comparisons
-    timing = make_request(BenchRequest, **shared, threads=1, bench_seconds=0.05, batch_size="2")
-    timed = bench_artifacts([finished], timing, ["fp32", "int8"], memory=False)
+    timing = make_request(
+        BenchRequest, **shared, **both, threads=1, bench_seconds=0.05, batch_size="2"
+    )
+    timed = bench_artifacts([finished], timing, memory=False)
     assert [row.precision for row in timed.rows] == ["fp32", "int8"]
     assert len({row.variant for row in timed.rows}) == 2
     with raises(UsageError, "precision-not-in-artifact"):
-        evaluate_artifacts([finished], asked, ["fp16"])
+        evaluate_artifacts([finished], make_request(EvaluateRequest, **shared, precision=["fp16"]))
 
 
 def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
