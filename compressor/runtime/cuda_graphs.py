@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.session import run_failures
+from compressor.errors import InputError
+from compressor.runtime.session import bind, run_failures
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -30,15 +33,10 @@ MOST_TOKENS = 2048
 # Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
 # that other runs may be given: batches take turns.
 CAPTURING = RLock()
-_GRAPH = "gpu_graph_id"  # of a run; onnxruntime captures the first run with a new number
+_REFUSED = "graph capture"  # in onnxruntime's message for a graph that cannot be captured
 _NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 _log = logging.getLogger(__name__)
-
-
-def uncaptured() -> RunOptions:
-    """Options of a run that is neither captured nor replayed, of a session that captures."""
-    return numbered(-1)
 
 
 def numbered(graph: int) -> RunOptions:
@@ -46,8 +44,14 @@ def numbered(graph: int) -> RunOptions:
     from onnxruntime import RunOptions
 
     options = RunOptions()
-    options.add_run_config_entry(_GRAPH, str(graph))
+    # onnxruntime captures the first run with a new number; 0 is its own.
+    options.add_run_config_entry("gpu_graph_id", str(graph))
     return options
+
+
+def uncaptured() -> RunOptions:
+    """Options of a run that is neither captured nor replayed, of a session that captures."""
+    return numbered(-1)
 
 
 def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
@@ -65,6 +69,33 @@ def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
 
 class CaptureError(Exception):
     """A run could not be captured."""
+
+
+def open_to_capture(
+    opened: Callable[[str, bool], InferenceSession], role: str, directory: Path
+) -> tuple[InferenceSession, bool]:
+    """A session whose runs can be captured, if the graph allows that; and whether it does.
+
+    Args:
+        opened: opens the graph with a role; and whether runs of it are to be captured.
+        directory: the artifact's, for the warning where it does not.
+    """
+    try:
+        return opened(role, True), True
+    except InputError as error:
+        if _REFUSED not in str(error.__cause__):
+            raise
+        warn_uncaptured(role, directory, str(error.__cause__))
+        return opened(role, False), False
+
+
+def warn_uncaptured(role: str, directory: Path, reason: str) -> None:
+    """Warn that a session launches each node, since its graph cannot be captured here."""
+    warnings.warn(
+        f"onnxruntime cannot capture the {role} graph in {directory} "
+        f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
+        stacklevel=3,
+    )
 
 
 @dataclass(frozen=True)
@@ -94,13 +125,10 @@ class FixedShapes:
         device: `cpu` or `cuda`.
         captures: whether the session was opened to capture graphs; without, as on a CPU, its
             buffers are fixed all the same.
-        most: shapes at most.
     """
 
-    def __init__(
-        self, session: InferenceSession, device: str, captures: bool, most: int = MOST_SHAPES
-    ) -> None:
-        self._session, self._device, self._captures, self._most = session, device, captures, most
+    def __init__(self, session: InferenceSession, device: str, captures: bool) -> None:
+        self._session, self._device, self._captures = session, device, captures
         self._types = {value.name: value.type for value in session.get_outputs()}
         self._shapes: dict[tuple[int, ...], _Buffers] = {}
         self._thread: int | None = None
@@ -126,7 +154,7 @@ class FixedShapes:
             return None
         known = shape in self._shapes
         if not known:
-            if len(self._shapes) == self._most:
+            if len(self._shapes) == MOST_SHAPES:
                 return None
             self._thread = get_ident() if self._captures else None
             self._shapes[shape] = self._prepare(inputs, outputs)
@@ -141,7 +169,11 @@ class FixedShapes:
                 raise
             raise CaptureError(str(error)) from error
         if not known:
-            self._tell(shape, buffers, used_bytes() - before)
+            values = (*buffers.inputs.values(), *buffers.outputs.values())
+            taken = sum(value.tensor_size_in_bytes() for value in values)
+            taken += max(0, used_bytes() - before)
+            self.captured.append(Captured(shape, taken))
+            _log.debug("shape %s: %s bytes", shape, taken)
         # Copies: on a CPU these arrays are the buffers themselves.
         return {name: np.array(value.numpy()) for name, value in buffers.outputs.items()}
 
@@ -154,26 +186,13 @@ class FixedShapes:
             # A copy: on a CPU the value is a view of the array.
             return OrtValue.ortvalue_from_numpy(array.copy(), self._device, 0)
 
-        given = {name: buffer(value) for name, value in inputs.items()}
-        made = {
+        read = {name: buffer(value) for name, value in inputs.items()}
+        written = {
             name: buffer(np.zeros(size, _NUMPY[self._types[name]]))
             for name, size in outputs.items()
         }
-        binding = self._session.io_binding()
-        for name, value in given.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in made.items():
-            binding.bind_ortvalue_output(name, value)
-        # 0 is onnxruntime's own.
-        options = numbered(len(self._shapes) + 1 if self._captures else -1)
-        return _Buffers(given, made, binding, options)
-
-    def _tell(self, shape: tuple[int, ...], buffers: _Buffers, taken: int) -> None:
-        values = (*buffers.inputs.values(), *buffers.outputs.values())
-        size = sum(value.tensor_size_in_bytes() for value in values)
-        found = Captured(shape, size + max(0, taken))
-        self.captured.append(found)
-        _log.debug("shape %s: %s bytes", shape, found.bytes)
+        options = numbered(len(self._shapes) + 1) if self._captures else uncaptured()
+        return _Buffers(read, written, bind(self._session, read, written), options)
 
 
 def used_bytes() -> int:

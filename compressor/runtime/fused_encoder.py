@@ -8,7 +8,6 @@ of its own, which is opened when it is needed first. It holds the weights a seco
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError
 from compressor.runtime.batching import Batch
 from compressor.runtime.cuda_graphs import (
     CAPTURING,
@@ -24,8 +22,10 @@ from compressor.runtime.cuda_graphs import (
     Captured,
     CaptureError,
     FixedShapes,
+    open_to_capture,
     rounded,
     uncaptured,
+    warn_uncaptured,
 )
 from compressor.runtime.engines.engine import Setup
 from compressor.runtime.packing import positions, require_right_padding
@@ -40,11 +40,10 @@ LOGITS = "logits"
 # estimates, which no GPU has confirmed: half a microsecond a token was measured for a model of
 # BERT-base's size.
 LEAST_PADDING, LEAST_SHARE = 2048, 0.2
-REFUSED = "graph capture"  # in onnxruntime's message for a graph that cannot be captured
 
 
 class FusedEncoder:
-    """A `LogitsModel`. Threads may share it; one alone runs captured graphs.
+    """Logits of batches. Threads may share it; one alone runs captured graphs.
 
     Args:
         opened: opens the graph with a role; and whether runs of it are to be captured.
@@ -54,23 +53,26 @@ class FusedEncoder:
     def __init__(self, opened: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
         self._opened, self._setup = opened, setup
         fixed = setup.cuda_graphs and setup.workers == 1
-        self._captures = fixed and setup.device == "cuda"
-        self._model = self._open_model()
-        self.inputs, self.outputs = self._model.get_inputs(), self._model.get_outputs()
+        on_cuda = setup.device == "cuda"
+        if fixed and on_cuda:
+            self._model, self._captures = open_to_capture(opened, MODEL, setup.directory)
+        else:
+            self._model, self._captures = opened(MODEL, False), False
+        self._inputs = [value.name for value in self._model.get_inputs()]
+        (self._logits_shape,) = (value.shape for value in self._model.get_outputs())
         self._shapes: FixedShapes | None = None
-        if self._captures or (fixed and setup.device == "cpu"):
+        if self._captures or (fixed and not on_cuda):
             self._shapes = FixedShapes(self._model, setup.device, self._captures)
         self._packed: InferenceSession | None = None
-        self._has_packed = PACKED in setup.artifact.precisions[setup.precision]
         self._opening = Lock()
 
     @property
     def captured(self) -> list[Captured]:
         """The shapes that run as one CUDA graph, with their memory."""
-        return list(self._shapes.captured) if self._shapes is not None else []
+        return [] if self._shapes is None else list(self._shapes.captured)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """As of a `LogitsModel`.
+        """The logits [rows, outputs], or [rows, tokens, outputs], of a batch.
 
         Raises:
             UsageError: a row is padded on the left.
@@ -81,73 +83,50 @@ class FusedEncoder:
             return np.zeros(self._sizes(0, mask.shape[1]), np.float32)
         alone = CAPTURING if self._captures else contextlib.nullcontext()
         with run_errors(self._setup.directory), alone:
-            found = self._logits(batch)
-        return found.astype(np.float32, copy=False)
+            if self._has_packed and gains_by_packing(mask):
+                logits = self._without_padding(batch)
+            else:
+                logits = self._with_padding(batch)
+        return logits.astype(np.float32, copy=False)
 
-    def _logits(self, batch: Batch) -> NDArray[Any]:
-        if self._has_packed and gains_by_packing(batch["attention_mask"]):
-            return self._without_padding(batch)
-        found = self._at_fixed_shape(batch)
-        return self._as_it_is(batch) if found is None else found
-
-    def _open_model(self) -> InferenceSession:
-        if not self._captures:
-            return self._opened(MODEL, False)
-        try:
-            return self._opened(MODEL, True)
-        except InputError as error:
-            if REFUSED not in str(error.__cause__):
-                raise
-            return self._without_capture(str(error.__cause__))
-
-    def _without_capture(self, reason: str) -> InferenceSession:
-        """A session that launches each node, since graphs cannot be captured here."""
-        warnings.warn(
-            f"onnxruntime cannot capture the graph in {self._setup.directory} "
-            f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
-            stacklevel=2,
-        )
-        self._captures, self._shapes = False, None
-        return self._opened(MODEL, False)
+    @property
+    def _has_packed(self) -> bool:
+        return PACKED in self._setup.artifact.precisions[self._setup.precision]
 
     def _sizes(self, rows: int, tokens: int) -> list[int]:
         """The shape of the logits."""
-        (logits,) = self.outputs
         known = {"batch": rows, "source": tokens}
-        return [known.get(size, size) for size in logits.shape]
+        return [known.get(size, size) for size in self._logits_shape]
 
-    def _as_it_is(self, batch: Batch) -> NDArray[Any]:
-        feeds = {value.name: batch[value.name] for value in self.inputs}
-        options = uncaptured() if self._captures else None
-        found: NDArray[Any] = self._model.run([LOGITS], feeds, options)[0]
-        return found
-
-    def _at_fixed_shape(self, batch: Batch) -> NDArray[Any] | None:
+    def _with_padding(self, batch: Batch) -> NDArray[Any]:
+        """At a fixed shape where the batch has one, else at its own."""
+        inputs = {name: batch[name] for name in self._inputs}
         rows, tokens = batch["attention_mask"].shape
         artifact = self._setup.artifact
         shape = rounded(rows, tokens, artifact.max_source_tokens)
-        if self._shapes is None or shape[0] * shape[1] > MOST_TOKENS:
-            return None
-        given = {value.name: batch[value.name] for value in self.inputs}
-        feeds = enlarged(given, shape, artifact.pad_token_id)
-        try:
-            found = self._shapes.run(shape, feeds, {LOGITS: self._sizes(*shape)})
-        except CaptureError as error:
-            self._model = self._without_capture(str(error))
-            return None
-        if found is None:
-            return None
-        logits = found[LOGITS][:rows]
-        return logits[:, :tokens] if logits.ndim == 3 else logits
+        if self._shapes is not None and shape[0] * shape[1] <= MOST_TOKENS:
+            larger = enlarged(inputs, shape, artifact.pad_token_id)
+            try:
+                outputs = self._shapes.run(shape, larger, {LOGITS: self._sizes(*shape)})
+            except CaptureError as error:
+                warn_uncaptured(MODEL, self._setup.directory, str(error))
+                self._captures, self._shapes = False, None
+                self._model, outputs = self._opened(MODEL, False), None
+            if outputs is not None:
+                logits = outputs[LOGITS][:rows]
+                return logits[:, :tokens] if logits.ndim == 3 else logits
+        options = uncaptured() if self._captures else None
+        plain: NDArray[Any] = self._model.run([LOGITS], inputs, options)[0]
+        return plain
 
     def _without_padding(self, batch: Batch) -> NDArray[Any]:
         with self._opening:
             if self._packed is None:
                 self._packed = self._opened(PACKED, False)
-        feeds = {**batch, **positions(batch["attention_mask"])}
-        given = {value.name: feeds[value.name] for value in self._packed.get_inputs()}
-        found: NDArray[Any] = self._packed.run([LOGITS], given)[0]
-        return found
+        values = {**batch, **positions(batch["attention_mask"])}
+        inputs = {value.name: values[value.name] for value in self._packed.get_inputs()}
+        logits: NDArray[Any] = self._packed.run([LOGITS], inputs)[0]
+        return logits
 
 
 def gains_by_packing(mask: NDArray[np.int64]) -> bool:
@@ -160,11 +139,11 @@ def enlarged(
     batch: Mapping[str, NDArray[np.int64]], shape: tuple[int, int], pad_id: int
 ) -> dict[str, NDArray[np.int64]]:
     """A batch with further padding, and further rows of one token, up to a shape."""
-    made = {}
+    larger = {}
     for name, value in batch.items():
         rows, tokens = value.shape
-        made[name] = np.full(shape, pad_id if name == "input_ids" else 0, np.int64)
-        made[name][:rows, :tokens] = value
+        larger[name] = np.full(shape, pad_id if name == "input_ids" else 0, np.int64)
+        larger[name][:rows, :tokens] = value
         if name == "attention_mask":
-            made[name][rows:, 0] = 1  # attention over no token at all is not defined
-    return made
+            larger[name][rows:, 0] = 1  # attention over no token at all is not defined
+    return larger

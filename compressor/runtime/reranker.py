@@ -49,8 +49,8 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         Raises:
             UsageError: a number below 1, or not as many queries as texts.
         """
-        found = relevance(self.logits(queries, texts, batch_size, batch_tokens))
-        return activated(found, self.artifact.activation)
+        logits = relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        return activated(logits, self.artifact.activation)
 
     def rank(
         self,
@@ -70,10 +70,10 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
             UsageError: a number below 1.
         """
         check_limits(top_k=top_k)
-        found = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
-        # Of negated scores: reversing the order would also reverse that of equal ones.
-        order = np.argsort(-found, kind="stable")[:top_k]
-        return [Ranked(int(number), float(found[number])) for number in order]
+        scores = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
+        # Negated: reversing the order would also reverse that of equal ones.
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [Ranked(int(number), float(scores[number])) for number in order]
 
     def answer_lines(
         self,
@@ -94,14 +94,14 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
             raise UsageError(
                 "--query is missing: what are the lines to be relevant to?", id="query-missing"
             )
-        found: list[tuple[int, str, float]] = []
+        scored: list[tuple[int, str, float]] = []
         filled = ((number, text) for number, text in enumerate(rows, 1) if text.strip())
         with one_warning_of_cut():
             for chunk in in_chunks(filled, chunk_rows):
                 texts = [text for _, text in chunk]
                 scores = self.scores([query] * len(texts), texts, **options).tolist()
-                found += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
-        for number, text, score in sorted(found, key=lambda line: -line[2])[:top_k]:
+                scored += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
+        for number, text, score in sorted(scored, key=lambda line: -line[2])[:top_k]:
             data = {"line": number, "score": round(score, 6), "text": text}
             yield f"{score:.6f}\t{text}", data
 

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import (
+    CHUNK_ROWS,
     Batch,
     by_length,
     check_limits,
@@ -27,6 +28,19 @@ from compressor.runtime.text import Encoded, TextTokenizer
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
 Line = tuple[str, dict[str, Any]]
+
+
+class StreamLimits(TypedDict, total=False):
+    """What every stream takes, beside its rows.
+
+    Args:
+        chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+        batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+    """
+
+    chunk_rows: int
+    batch_size: int | None
+    batch_tokens: int | None
 
 
 class Runtime(ABC, Generic[Described]):
@@ -90,8 +104,8 @@ class Runtime(ABC, Generic[Described]):
         artifact = read_description(self._directory, verify)
         # Before the files are checked, since engines open different ones.
         library = choose_engine(engine, self.kind, artifact, precision, device)
-        chosen = [precision] if precision else None
-        require_files(self._directory, artifact, library, chosen, verify=verify)
+        named = [precision] if precision else None
+        require_files(self._directory, artifact, library, named, verify=verify)
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
@@ -100,26 +114,22 @@ class Runtime(ABC, Generic[Described]):
             )
         self.artifact = cast(Described, artifact)
         check_limits(threads=threads, workers=workers)
-        self._workers = workers
         threads = 1 if threads is None and workers > 1 else threads
         self.engine = library.name
         self.precision = library.precision(self._directory, artifact, precision, device)
-        self._device = device
-        self._graphs = self._directory / GRAPH_DIRECTORY
-        tokenizer = self._graphs / artifact.tokenizer
+        self._device, self._workers = device, workers
+        tokenizer = self._directory / GRAPH_DIRECTORY / artifact.tokenizer
         most = artifact.max_source_tokens if self.cuts_texts else None
         self._tokenizer = TextTokenizer(tokenizer, most, artifact.truncation_side)
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)
-        self._engine = library(
-            Setup(
-                self._directory, artifact, self.precision, device, threads, workers, compiled,
-                cuda_graphs,
-            )
+        setup = Setup(
+            self._directory, artifact, self.precision, device, threads, workers, compiled,
+            cuda_graphs,
         )  # fmt: skip
+        self._engine = library(setup)
         self._open()
-        self._batch_tokens = self.batch_tokens[device]
         self.provider = self._engine.provider
 
     @property
@@ -180,52 +190,43 @@ class Runtime(ABC, Generic[Described]):
             padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
             return list(zip(numbers, answer(padded), strict=True))
 
-        batches = by_length(rows, batch_size, batch_tokens, self._batch_tokens)
+        batches = by_length(rows, batch_size, batch_tokens, self.batch_tokens[self._device])
         # One batch cannot be shared out, so threads would only cost time.
         if self._workers == 1 or len(batches) < 2:
-            found = [compute(numbers) for numbers in batches]
+            answered = [compute(numbers) for numbers in batches]
         else:
             # Threads are enough: engines release Python's global lock while they compute.
             with ThreadPoolExecutor(self._workers) as pool:
-                found = list(pool.map(compute, batches))
+                answered = list(pool.map(compute, batches))
         # Batches go by length; answers go back to the order of the rows.
-        answers = dict(pair for pairs in found for pair in pairs)
+        answers = dict(pair for pairs in answered for pair in pairs)
         return [answers[number] for number in range(len(rows))]
+
+    def _answer_texts(
+        self, answer: Callable[[Batch], Iterable[Answer]], *columns: Sequence[str], **limits: Any
+    ) -> tuple[list[Answer], int]:
+        """Answers to texts, or to texts and their pairs, and how many of them were cut."""
+        rows = self._tokenizer.encode(*columns)
+        return self._answer(rows, answer, **limits), sum(row.cut for row in rows)
 
     def _stream(
         self,
         rows: Iterable[str] | Iterable[tuple[str, str]],
-        answer: Callable[[Batch], Iterable[Answer]],
-        blank: Answer,
-        chunk_rows: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
-    ) -> Iterator[Answer]:
-        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
-
-        def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:
-            encoded = self._tokenizer.encode(*columns)
-            found = self._answer(encoded, answer, batch_size, batch_tokens)
-            return found, sum(row.cut for row in encoded)
-
-        return self._chunks(rows, answers, blank, chunk_rows, batch_size, batch_tokens)
-
-    def _chunks(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
         answers: Callable[..., tuple[list[Answer], int]],
         blank: Answer,
-        chunk_rows: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
     ) -> Iterator[Answer]:
-        """As `_stream`.
+        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space.
 
         Args:
-            answers: of a chunk's texts (and, of pairs, its second texts), and how many were cut.
+            answers: to a chunk's texts (and, of pairs, its second texts), and how many were cut;
+                takes `batch_size` and `batch_tokens`.
         """
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         # Here, since a generator raises only when its first answer is asked for.
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        check_limits(chunk_rows=chunk_rows, **limits)
         require_several(rows)
 
         def answered() -> Iterator[Answer]:
@@ -234,10 +235,10 @@ class Runtime(ABC, Generic[Described]):
             for chunk in in_chunks(rows, chunk_rows):
                 columns = [(row,) if isinstance(row, str) else row for row in chunk]
                 filled = [row for row in columns if any(text.strip() for text in row)]
-                found, more = answers(*zip(*filled, strict=True)) if filled else ([], 0)
-                read, cut, ready = read + len(chunk), cut + more, iter(found)
+                ready, more = answers(*zip(*filled, strict=True), **limits) if filled else ([], 0)
+                read, cut, waiting = read + len(chunk), cut + more, iter(ready)
                 for row in columns:
-                    yield next(ready) if any(text.strip() for text in row) else blank
+                    yield next(waiting) if any(text.strip() for text in row) else blank
             self._warn_of_cut(cut, read)
 
         return answered()

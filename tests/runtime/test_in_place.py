@@ -11,8 +11,7 @@ import pytest
 
 from compressor.export.shared_caches import share_caches
 from compressor.runtime import Translator
-from compressor.runtime.decoder import CachedDecoder
-from compressor.runtime.in_place import FIRST_LENGTH, InPlaceDecoder
+from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.runtime_artifacts import Exported, write_hashes
 from tests.runtime.test_translator import batch_of, generated

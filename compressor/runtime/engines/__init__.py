@@ -32,8 +32,8 @@ def engine_class(name: str) -> type[Engine]:
             id="engine-unknown",
         )
     module, _, attribute = ENGINES[name].partition(":")
-    found: type[Engine] = getattr(import_module(module), attribute)
-    return found
+    engine: type[Engine] = getattr(import_module(module), attribute)
+    return engine
 
 
 def engine_for(name: str, kind: str) -> type[Engine]:
@@ -42,14 +42,14 @@ def engine_for(name: str, kind: str) -> type[Engine]:
     Raises:
         UsageError: an unknown name, or an engine that does not run such models.
     """
-    found = engine_class(name)
-    if kind not in found.kinds:
+    engine = engine_class(name)
+    if kind not in engine.kinds:
         others = [other for other in ENGINES if kind in engine_class(other).kinds]
         raise UsageError(
             f"the engine {name} runs no {kind}s; use {' or '.join(others)}",
             id="engine-not-for-task",
         )
-    return found
+    return engine
 
 
 def choose_engine(
@@ -64,8 +64,6 @@ def choose_engine(
         precision: that was asked for; None: the artifact's default one.
     """
     if name == AUTO:
-        recorded = artifact.fastest_engines or {}
-        name = DEFAULT
-        if device != "cuda":
-            name = recorded.get(precision or artifact.default_precision, DEFAULT)
+        fastest = {} if device == "cuda" else artifact.fastest_engines or {}
+        name = fastest.get(precision or artifact.default_precision, DEFAULT)
     return engine_for(name, kind)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
 from compressor.runtime.cuda_graphs import Captured
-from compressor.runtime.engines.engine import Engine, LogitsModel, Setup
+from compressor.runtime.engines.engine import Engine, LogitsModel
 from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.session import (
     PROVIDERS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntime(Engine):
-    """The engine that is always there."""
+    """The engine that is always installed."""
 
     name = package = "onnxruntime"
     kinds = ("encoder", "encoder-decoder")
@@ -82,22 +82,16 @@ class OnnxRuntime(Engine):
     def encoder(self) -> LogitsModel:
         if self.setup.artifact.only_device(self.setup.precision) == "cuda":
             self._fused = FusedEncoder(self.session, self.setup)
-            return self._fused
-        return _LogitsSession(self.session("model"), self.setup)
+            return self._fused.run
+        session = self.session("model")
+        names = [value.name for value in session.get_inputs()]
+
+        def run(batch: Batch) -> NDArray[np.float32]:
+            with run_errors(self.setup.directory):
+                logits: NDArray[Any] = session.run(["logits"], {x: batch[x] for x in names})[0]
+            return logits.astype(np.float32, copy=False)
+
+        return run
 
     def translator(self) -> None:
         return None
-
-
-class _LogitsSession:
-    """A `LogitsModel`."""
-
-    def __init__(self, session: InferenceSession, setup: Setup) -> None:
-        self._session, self._directory = session, setup.directory
-        self._inputs = [value.name for value in session.get_inputs()]
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        feeds = {name: batch[name] for name in self._inputs}
-        with run_errors(self._directory):
-            logits: NDArray[Any] = self._session.run(["logits"], feeds)[0]
-        return logits.astype(np.float32, copy=False)
