@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.errors import InputError, UsageError
 from compressor.runtime.fields import NOT_EMPTY, Count, FileName, Size, TokenId, parse
 from compressor.runtime.generation import Generation, Languages
 from compressor.storage.input_files import parse_json, read_text
@@ -58,30 +58,6 @@ class Artifact:
         """The device that the graphs of a precision are made for; None: they run on all."""
         return (self.made_for or {}).get(precision)
 
-    def precision(self, name: str | None, device: str) -> str:
-        """The precision to run on `device`; None stands for the default one.
-
-        Raises:
-            UsageError: one that the device has no kernels for.
-            EnvironmentProblem: its graphs are made for another device.
-        """
-        chosen = name or self.default_precision
-        if device == "cuda" and chosen in CPU_ONLY:
-            raise UsageError(
-                f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
-                f"this artifact, which has {', '.join(sorted(self.precisions))}",
-                id="precision-not-on-device",
-            )
-        made_for = self.only_device(chosen)
-        if made_for not in (None, device):
-            others = [name for name in sorted(self.precisions) if not self.only_device(name)]
-            raise EnvironmentProblem(
-                f"the {chosen} graphs of this artifact are made for {made_for} and do not run on "
-                f"{device!r}; use device {made_for!r}, or precision {' or '.join(others)}",
-                id="graphs-for-another-device",
-            )
-        return chosen
-
     def used_files(self, precision: str) -> list[str]:
         """Files that are opened for one precision, as paths from the artifact's directory."""
         names = [self.tokenizer, *self.precisions.get(precision, {}).values()]
@@ -127,8 +103,6 @@ class EncoderArtifact(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationArtifact(EncoderArtifact):
-    """A classifier."""
-
     opened_with = "Classifier"
 
     labels: Annotated[list[str], NOT_EMPTY]
@@ -140,15 +114,11 @@ class ClassificationArtifact(EncoderArtifact):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassificationArtifact(ClassificationArtifact):
-    """A classifier of tokens."""
-
     opened_with = "TokenClassifier"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabelArtifact(ClassificationArtifact):
-    """A classifier with any number of labels per text."""
-
     opened_with = "MultiLabelClassifier"
 
 
@@ -233,8 +203,6 @@ class TranslationArtifact(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizationArtifact(TranslationArtifact):
-    """A model of summaries, which holds what a translator does."""
-
     opened_with = "Generator"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import TypeVar
 
@@ -84,14 +84,24 @@ def by_length(
     return batches
 
 
-def require_several(*columns: object) -> None:
-    """Raise `UsageError` for a text where texts belong: each character would be one."""
-    for texts in columns:
-        if isinstance(texts, str):
+def require_texts(
+    texts: object, pairs: object = None, names: tuple[str, str] = ("texts", "pairs")
+) -> None:
+    """Raise `UsageError` for a text where texts belong, and for other numbers of both columns.
+
+    Each character of a text would be one.
+    """
+    for column in (texts, pairs):
+        if isinstance(column, str):
             raise UsageError(
-                f"{texts[:40]!r} is one text; give a list of texts: [{texts[:40]!r}]",
+                f"{column[:40]!r} is one text; give a list of texts: [{column[:40]!r}]",
                 id="text-not-in-a-list",
             )
+    if isinstance(texts, Sized) and isinstance(pairs, Sized) and len(texts) != len(pairs):
+        raise UsageError(
+            f"there are {len(texts)} {names[0]} but {len(pairs)} {names[1]}; give one for each",
+            id="pairs-do-not-match-texts",
+        )
 
 
 def check_limits(**limits: int | None) -> None:

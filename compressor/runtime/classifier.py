@@ -37,10 +37,9 @@ class LabelRuntime(EncoderRuntime[Labeled]):
 
     @abstractmethod
     def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
-        """The answer to a row: its field in JSON, and its labels with their probabilities.
+        """The answer to a row with all labels, or to a blank one with none.
 
-        Args:
-            probable: all labels; none of a blank row.
+        It is a field in JSON, and the labels with their probabilities.
         """
 
     def probabilities(

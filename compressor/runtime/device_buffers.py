@@ -196,10 +196,9 @@ class DeviceGraph(DecoderGraph):
     def _options(
         self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
     ) -> tuple[RunOptions, RunOptions]:
-        """Options of a run that waits for its end, and of one that does not; captured or not.
+        """Options of a run that waits for its end, and of one that does not.
 
-        Args:
-            values: what is kept for it.
+        It is captured, with the buffers `values`, if the session does that.
         """
         if session not in self.captures or len(self.captured) == MOST_CAPTURED:
             return uncaptured(), uncaptured()

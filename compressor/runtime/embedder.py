@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
-from compressor.runtime.batching import require_several
+from compressor.runtime.batching import require_texts
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.runtime import Line, StreamLimits
 from compressor.runtime.text import Encoded
@@ -59,8 +59,9 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return other
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids of each text, and then of each of `pairs`: every text has its own row."""
-        require_several(texts, pairs)
+        """Token ids of each text, and then of each of `pairs`: every text has a row."""
+        require_texts(texts)
+        require_texts(pairs)
         return super().encode([*texts, *(pairs or ())])
 
     def embed(
@@ -89,12 +90,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         Raises:
             UsageError: a number below 1, or not as many pairs as texts.
         """
-        require_several(texts, pairs)
-        if len(texts) != len(pairs):
-            raise UsageError(
-                f"there are {len(texts)} texts and {len(pairs)} pairs; give as many of both",
-                id="pairs-do-not-match-texts",
-            )
+        require_texts(texts, pairs)
         # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], batch_size, batch_tokens)
         return self.compare(both[: len(texts)], both[len(texts) :])
@@ -120,11 +116,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
     def answer_lines(
         self, rows: Iterable[Any], prompt: str | None = None, **options: Any
     ) -> Iterator[Line]:
-        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON.
-
-        Args:
-            prompt: see `with_prompt`.
-        """
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON."""
         for row in self.with_prompt(prompt).embed_stream(rows, **options):
             # As NumPy writes a float32: the digits that make it the same again.
             numbers = [float(str(number)) for number in row]

@@ -125,10 +125,6 @@ def _read_scalar(kind: Any, allowed: range, value: Any, where: str) -> Any:
 
 
 def _wrong(value: Any, where: str, wanted: str) -> ValueError:
-    try:
-        # Python refuses to write out integers of more than 4,300 digits.
-        shown = repr(value)
-    except ValueError:
-        shown = "a number of thousands of digits"
+    shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
     return ValueError(f"{where}: {shown} is not {wanted}")

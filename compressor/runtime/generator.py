@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import TranslationArtifact
-from compressor.runtime.batching import Batch, require_several
+from compressor.runtime.batching import Batch, require_texts
 from compressor.runtime.cuda_graphs import CAPTURING, Captured, open_to_capture
 from compressor.runtime.decoder import (
     SELECT_CACHES,
@@ -193,7 +193,7 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             UsageError: a number below 1.
         """
-        require_several(texts)
+        require_texts(texts)
         settings = self._settings(num_beams, max_new_tokens)
         filled = [text for text in texts if text.strip()]
         answer = partial(self._texts, settings=settings)

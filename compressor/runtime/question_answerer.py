@@ -11,9 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
 from compressor.runtime.artifact import QuestionAnsweringArtifact
-from compressor.runtime.batching import check_limits, require_several
+from compressor.runtime.batching import check_limits, require_texts
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.runtime import Line, StreamLimits
 from compressor.runtime.text import Encoded, TextsCut
@@ -84,9 +83,8 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         Raises:
             UsageError: a number below 1, or not as many contexts as questions.
         """
-        answers, cut = self._answers(
-            questions, contexts, null_answers, stride, batch_size, batch_tokens
-        )
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
         return answers
 
@@ -118,13 +116,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         self, questions: Sequence[str], contexts: Sequence[str], stride: int
     ) -> list[list[Window]]:
         check_limits(stride=stride)
-        require_several(questions, contexts)
-        if len(questions) != len(contexts):
-            raise UsageError(
-                f"there are {len(questions)} questions but {len(contexts)} contexts; give one for "
-                "each question",
-                id="pairs-do-not-match-texts",
-            )
+        require_texts(questions, contexts, ("questions", "contexts"))
         most = self.artifact.max_source_tokens
         return self._tokenizer.windows(questions, contexts, most, stride)
 
@@ -134,13 +126,12 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         contexts: Sequence[str],
         null_answers: bool,
         stride: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
+        **limits: Any,
     ) -> tuple[list[Answer], int]:
         """Answers, and how many questions were cut."""
         windows = self._windows(questions, contexts, stride)
         rows = [Encoded(x.ids, x.types) for group in windows for x in group]
-        logits = iter(self._answer(rows, self.run, batch_size, batch_tokens))  # [tokens, 2] each
+        logits = iter(self._answer(rows, self.run, **limits))  # [tokens, 2] each
         answers = [
             _best(context, group, [next(logits) for _ in group], null_answers)
             for context, group in zip(contexts, windows, strict=True)

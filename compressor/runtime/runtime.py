@@ -17,7 +17,7 @@ from compressor.runtime.batching import (
     check_limits,
     collate,
     in_chunks,
-    require_several,
+    require_texts,
 )
 from compressor.runtime.consistency import read_description, require_files
 from compressor.runtime.cuda_graphs import Captured
@@ -31,15 +31,10 @@ Line = tuple[str, dict[str, Any]]
 
 
 class StreamLimits(TypedDict, total=False):
-    """What every stream takes, beside its rows.
+    """What every stream takes, beside its rows."""
 
-    Args:
-        chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
-        batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-    """
-
-    chunk_rows: int
-    batch_size: int | None
+    chunk_rows: int  # that are read ahead and sorted by length; all that is held at a time
+    batch_size: int | None  # see `compressor.runtime.batching.by_length`
     batch_tokens: int | None
 
 
@@ -151,11 +146,7 @@ class Runtime(ABC, Generic[Described]):
 
     @abstractmethod
     def compute(self, batch: Batch, **options: Any) -> object:
-        """Do all the work of one padded batch; for timing it.
-
-        Args:
-            options: what tasks that generate need to know.
-        """
+        """Do all the work of one padded batch, for timing it; tasks that generate take options."""
 
     @abstractmethod
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
@@ -179,11 +170,7 @@ class Runtime(ABC, Generic[Described]):
         batch_size: int | None,
         batch_tokens: int | None,
     ) -> list[Answer]:
-        """Answers to encoded rows in their order; rows of similar length share a batch.
-
-        Args:
-            answer: to the rows of a padded batch.
-        """
+        """Answers to encoded rows in their order; rows of similar length share a batch."""
 
         def compute(numbers: Sequence[int]) -> list[tuple[int, Answer]]:
             batch = [rows[number] for number in numbers]
@@ -227,7 +214,7 @@ class Runtime(ABC, Generic[Described]):
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         # Here, since a generator raises only when its first answer is asked for.
         check_limits(chunk_rows=chunk_rows, **limits)
-        require_several(rows)
+        require_texts(rows)
 
         def answered() -> Iterator[Answer]:
             # Rows of white space are in no batch; their answers are put back in between.
@@ -244,7 +231,6 @@ class Runtime(ABC, Generic[Described]):
         return answered()
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
-        """Warn that `cut` of `texts` texts were cut, unless it is none."""
         # The level points at the line that reads the stream.
         self._tokenizer.warn_of_cut(cut, texts, 4)
 

@@ -137,14 +137,7 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
 
 
 def try_device(device: str) -> str:
-    """Run a small graph on `device`.
-
-    Returns:
-        The provider that ran it.
-
-    Raises:
-        UsageError, EnvironmentProblem: as `open_session`.
-    """
+    """Run a small graph on `device`: the provider that ran it; errors as `open_session`."""
     import numpy as np
 
     import_onnxruntime()
@@ -249,11 +242,7 @@ def run_failures() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def run_errors(directory: Path) -> Iterator[None]:
-    """Turn what a graph refuses while it runs into an error of the artifact's.
-
-    Raises:
-        InputError: the graph does not take what the tokenizer and `graphs.json` make.
-    """
+    """Raise InputError where a graph does not take what the tokenizer and `graphs.json` make."""
     try:
         yield
     except run_failures() as error:

@@ -18,8 +18,8 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import CompressWarning, EnvironmentProblem, InputError, UsageError
-from compressor.runtime.batching import require_several
+from compressor.errors import CompressWarning, EnvironmentProblem, InputError
+from compressor.runtime.batching import require_texts
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 from compressor.runtime.windows import Window, split
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
@@ -137,11 +137,7 @@ class TextTokenizer:
         self._max_tokens = max_tokens
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
-        """A copy whose rows have the token `new` where this one's have the language token `old`.
-
-        Raises:
-            InputError: rows have no language token.
-        """
+        """A copy whose rows have the token `new` where this one's have the language token `old`."""
         # Of an empty text only the special tokens are left.
         ids = self._tokenizer.encode("").ids
         if old not in ids:
@@ -169,14 +165,9 @@ class TextTokenizer:
 
     def encodings(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
         """As `encode`, as the library has them, with the characters of each token."""
-        require_several(texts, pairs)
+        require_texts(texts, pairs)
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
-            if len(pairs) != len(texts):
-                raise UsageError(
-                    f"there are {len(texts)} texts but {len(pairs)} pairs; give one for each text",
-                    id="pairs-do-not-match-texts",
-                )
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         # The library is written in Rust, and may panic only now where the file is damaged.
         with self._panics_as_errors():
@@ -200,11 +191,7 @@ class TextTokenizer:
     def windows(
         self, questions: Sequence[str], contexts: Sequence[str], most: int, stride: int
     ) -> list[list[Window]]:
-        """The windows of each question; arguments are those of `compressor.runtime.windows.split`.
-
-        Raises:
-            InputError: the file makes no pairs, or is damaged.
-        """
+        """As `compressor.runtime.windows.split`; InputError for a tokenizer that makes no pairs."""
         try:
             with self._panics_as_errors():
                 return split(self._tokenizer, questions, contexts, most, stride)
@@ -212,19 +199,14 @@ class TextTokenizer:
             raise _invalid(self._path, error) from error
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each row of ids, special tokens left out.
-
-        Raises:
-            InputError: the file is damaged in a way that only shows now.
-        """
+        """The text of each row of ids, special tokens left out; errors as `encode`."""
         with self._panics_as_errors():
             return list(self._tokenizer.decode_batch([list(row) for row in rows]))
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
         """Warn that `cut` of `texts` texts had to be cut, unless it is none.
 
-        Args:
-            stacklevel: of `warnings.warn`; 3 names the line that called the caller.
+        A `stacklevel` of 3 names the line that called the caller.
         """
         if cut:
             what = (

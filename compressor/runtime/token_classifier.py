@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
-from compressor.runtime.batching import Batch, require_several
+from compressor.runtime.batching import Batch, require_texts
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.entities import (
     OUTSIDE,
@@ -60,7 +60,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         Raises:
             UsageError: a number below 1.
         """
-        tagged, cut = self._tag(texts, batch_size, batch_tokens)
+        tagged, cut = self._tag(texts, batch_size=batch_size, batch_tokens=batch_tokens)
         self._tokenizer.warn_of_cut(cut, len(texts))
         return tagged
 
@@ -79,7 +79,8 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 counts.
         """
         # A text may stand in place of the list, or of one sentence in it.
-        require_several(sentences, *sentences)
+        for texts in (sentences, *sentences):
+            require_texts(texts)
         encodings = self._tokenizer.encodings([" ".join(words) for words in sentences])
         rows = self._tokenizer.rows(encodings)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
@@ -105,13 +106,11 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             parts = [part for entity in entities for part in (entity.label, entity.text)]
             yield "\t".join(part.replace("\t", " ") for part in parts), {"entities": rounded}
 
-    def _tag(
-        self, texts: Sequence[str], batch_size: int | None, batch_tokens: int | None
-    ) -> tuple[list[list[Entity]], int]:
+    def _tag(self, texts: Sequence[str], **limits: Any) -> tuple[list[list[Entity]], int]:
         """Entities of each text, and how many texts were cut."""
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
-        labeled = self._answer(rows, self._labeled, batch_size, batch_tokens)
+        labeled = self._answer(rows, self._labeled, **limits)
         tagged = []
         for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)

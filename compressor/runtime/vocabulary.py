@@ -77,11 +77,7 @@ class OutputTokens:
 
 
 def count_output_tokens(directory: Path) -> int | None:
-    """How many tokens the decoder of the artifact in `directory` scores; None for a classifier.
-
-    Raises:
-        InputError: not an artifact.
-    """
+    """How many tokens the decoder of the artifact in `directory` scores; None for an encoder."""
     artifact = read_artifact(directory)
     return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
 

@@ -8,20 +8,20 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.export.ctranslate2 import write_translator
 from compressor.export.task_graphs import Network
-from compressor.export.vocabulary import output_tokens, restricted
+from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask, Sublayer
-from compressor.runtime import Translator, collate
+from compressor.model.sublayers import Mask
+from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, new_directory, vary, write_hashes
 from tests.helpers.tiny import nothing_left_mask, uneven_mask
+from tests.runtime.test_translator import batch_of, generated, with_settings
 
 pytestmark = pytest.mark.slow
 MADE = {
@@ -42,43 +42,23 @@ def made(name: str) -> Exported:
     return export(dense, mask, directory / "out", vary, engine="ctranslate2", tokens=tokens)
 
 
-@pytest.fixture(scope="module", params=MADE)
-def exported(request: pytest.FixtureRequest) -> Exported:
-    return made(request.param)
-
-
 @pytest.fixture(scope="module")
 def bart() -> Exported:
     return made("bart")
-
-
-@torch.no_grad()
-def generated(exported: Exported, texts: list[str], **options) -> list[list[int]]:
-    """Ids from `generate` on the whole batch, without the start token and what pads the row."""
-    model, tokenizer = exported.model, exported.tokenizer
-    batch = tokenizer(texts, return_tensors="pt", padding=True)
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    ids = Translator(exported.directory, threads=1).tokens.ids.tolist()
-    with restricted(model, ids):
-        rows = model.generate(**inputs, do_sample=False, **options)[:, 1:].tolist()
-    end = model.generation_config.eos_token_id
-    return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
 def opened(exported: Exported, **options) -> Translator:
     return Translator(exported.directory, threads=1, engine="ctranslate2", **options)
 
 
-def batch_of(translator: Translator, texts: list[str]):
-    artifact = translator.artifact
-    return collate(translator.encode(texts), artifact.pad_token_id, artifact.inputs)
-
-
 @pytest.mark.parametrize("limit", [None, 5])
-def test_greedy_tokens_are_pytorchs(exported: Exported, limit: int | None) -> None:
-    texts, translator = toy.sentences(25), opened(exported)
+@pytest.mark.parametrize("name", MADE)
+def test_greedy_tokens_are_pytorchs(name: str, limit: int | None) -> None:
+    exported, texts = made(name), toy.sentences(25)
+    translator = opened(exported)
     options = {} if limit is None else {"max_new_tokens": limit}
-    wanted = generated(exported, texts, num_beams=1, **options)
+    only = Translator(exported.directory, threads=1).tokens.ids.tolist()
+    wanted = generated(exported, texts, only, num_beams=1, **options)
     assert translator.generate(batch_of(translator, texts), num_beams=1, **options) == wanted
     assert (translator.engine, translator.precision) == ("ctranslate2", "fp32")
     if limit is None and any(translator.artifact.cross_heads):
@@ -93,19 +73,13 @@ def test_beams_stop_as_with_early_stopping(bart: Exported) -> None:
 
 
 def test_settings_of_the_artifact_are_followed(bart: Exported, tmp_path: Path) -> None:
-    data = json.loads((bart.directory / "onnx" / "graphs.json").read_text(encoding="utf-8"))
     options = {
-        "min_length": 4,
-        "no_repeat_ngram_size": 2,
-        "max_length": 7,
-        "forced_bos_token_id": 9,
+        "min_length": 4, "no_repeat_ngram_size": 2, "max_length": 7, "forced_bos_token_id": 9,
         "forced_eos_token_id": 2,
-    }
-    data["generation"].update(options)
-    shutil.copytree(bart.directory, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "onnx" / "graphs.json").write_text(json.dumps(data), encoding="utf-8")
+    }  # fmt: skip
+    directory = with_settings(bart.directory, tmp_path / "copy", **options)
     texts = toy.sentences(20, seed=2)
-    translator = Translator(tmp_path, threads=1, verify=False, engine="ctranslate2")
+    translator = Translator(directory, threads=1, verify=False, engine="ctranslate2")
     wanted = generated(bart, texts, num_beams=1, **options)
     assert translator.generate(batch_of(translator, texts), num_beams=1) == wanted
     assert any(len(row) == 6 for row in wanted), "the test needs a row up to the limit"
@@ -134,17 +108,13 @@ def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
     assert rounded.precision == "int8"
 
 
-def test_what_it_cannot_do_is_told(bart: Exported, tmp_path: Path) -> None:
+def test_what_it_cannot_do(bart: Exported) -> None:
     for options, id in (
         ({"precision": "fp16"}, "precision-not-of-engine"),
         ({"device": "cuda"}, "device-not-of-engine"),
-        ({"cache": tmp_path}, "option-without-use"),
     ):
         with raises(UsageError, id):
             opened(bart, **options)
-    with raises(UsageError, "engine-not-for-task") as caught:
-        Translator(bart.directory, engine="openvino")
-    assert "onnxruntime or ctranslate2" in str(caught.value)
     translator = opened(bart)
     with raises(UsageError, "engine-without-steps"):
         translator.start(batch_of(translator, ["w5"]))
@@ -173,10 +143,6 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
             Translator(out, engine="ctranslate2", verify=verify)
 
 
-def without_first_units(layers: list[Sublayer]) -> Mask:
-    return Mask.full(layers).without([(layer.name, 0) for layer in layers])
-
-
 def require_failures(artifact: Path, folder: Path, capsys) -> None:
     """With the model of other weights in it, an artifact fails verification."""
     copy = shutil.copytree(artifact, folder / "copy")
@@ -194,7 +160,10 @@ def require_failures(artifact: Path, folder: Path, capsys) -> None:
 def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
     """From a pruned checkpoint to translations, quality and speed in both engines."""
     dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    pruned = toy.pruned(dense, tmp_path / "pruned", without_first_units)
+    pruned = toy.pruned(
+        dense, tmp_path / "pruned",
+        lambda layers: Mask.full(layers).without([(layer.name, 0) for layer in layers]),
+    )  # fmt: skip
     texts, rows = tmp_path / "texts.txt", toy.pairs_file(tmp_path / "rows.tsv")
     engines = ["--engines", "onnxruntime,ctranslate2"]
     assert invoke(["export", "-m", str(pruned), "-o", str(pruned), *engines]) == 0

@@ -196,18 +196,12 @@ class Engine(ABC):
         return ()
 
     def encoder(self) -> LogitsModel:
-        """Open the artifact of an encoder with a head.
-
-        Raises:
-            InputError: the artifact is damaged.
-        """
+        """Open the artifact of an encoder with a head; InputError for a damaged one."""
         raise NotImplementedError
 
     def translator(self) -> TokenGenerator | None:
-        """Open an encoder-decoder model; None where the search is that of this package, over
-        the artifact's graphs.
+        """Open an encoder-decoder model; InputError for a damaged one.
 
-        Raises:
-            InputError: the artifact is damaged.
+        None where the search is that of this package, over the artifact's graphs.
         """
         raise NotImplementedError

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.errors import EnvironmentProblem, UsageError
+from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
 from compressor.runtime.cuda_graphs import Captured
 from compressor.runtime.engines.engine import Engine, LogitsModel
@@ -57,7 +58,22 @@ class OnnxRuntime(Engine):
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
-        return artifact.precision(name, device)
+        chosen = name or artifact.default_precision
+        if device == "cuda" and chosen in CPU_ONLY:
+            raise UsageError(
+                f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
+                f"this artifact, which has {', '.join(sorted(artifact.precisions))}",
+                id="precision-not-on-device",
+            )
+        made_for = artifact.only_device(chosen)
+        if made_for not in (None, device):
+            others = [x for x in sorted(artifact.precisions) if not artifact.only_device(x)]
+            raise EnvironmentProblem(
+                f"the {chosen} graphs of this artifact are made for {made_for} and do not run on "
+                f"{device!r}; use device {made_for!r}, or precision {' or '.join(others)}",
+                id="graphs-for-another-device",
+            )
+        return chosen
 
     @property
     def captures(self) -> bool:
