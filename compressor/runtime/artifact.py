@@ -15,7 +15,7 @@ from compressor.storage.manifest import GRAPHS_FILE
 
 GRAPH_DIRECTORY = "onnx"
 CTRANSLATE2_DIRECTORY = "ctranslate2"
-# What CTranslate2 reads there.
+# The files that CTranslate2 reads in it.
 CTRANSLATE2_FILES = (
     "config.json", "model.bin", "shared_vocabulary.json", "source_vocabulary.json",
     "target_vocabulary.json",

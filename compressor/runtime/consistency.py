@@ -1,6 +1,6 @@
 """The first opening of an artifact: its description and its files, checked against the manifest.
 
-What lies behind that is believed: that graphs answer as the weights do is for `compress verify`.
+Later nothing is checked again: that graphs answer as the weights do is for `compress verify`.
 """
 
 from __future__ import annotations

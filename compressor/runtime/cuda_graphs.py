@@ -56,21 +56,21 @@ def uncaptured() -> RunOptions:
 
 
 def open_to_capture(
-    opened: Callable[[str, bool], InferenceSession], role: str, directory: Path
+    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path
 ) -> tuple[InferenceSession, bool]:
     """A session whose runs can be captured, if the graph allows that; and whether it does.
 
     Args:
-        opened: opens the graph with a role; and whether runs of it are to be captured.
+        open_graph: opens the graph with a role; and whether runs of it are to be captured.
         directory: the artifact's, for the warning where it does not.
     """
     try:
-        return opened(role, True), True
+        return open_graph(role, True), True
     except InputError as error:
         if _REFUSED not in str(error.__cause__):
             raise
         warn_uncaptured(role, directory, str(error.__cause__))
-        return opened(role, False), False
+        return open_graph(role, False), False
 
 
 def warn_uncaptured(role: str, directory: Path, reason: str) -> None:

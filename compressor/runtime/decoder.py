@@ -53,7 +53,7 @@ def writes_in_place(session: InferenceSession) -> bool:
 
 
 class DecoderGraph:
-    """What is shared by all decodings: the session, its inputs, and how to take rows of caches.
+    """The session that all decodings share, its inputs, and how to take rows of caches.
 
     Args:
         session: of `decoder.onnx`.
@@ -194,7 +194,7 @@ class InPlaceDecoder:
     def reorder(self, rows: Tokens) -> None:
         changed = np.flatnonzero(rows != np.arange(len(rows)))
         for cache in self.past.values() if len(changed) else ():
-            # What lies behind is written before it is read, so it need not move.
+            # The rest is written before it is read, so it need not move.
             _replace(cache[:, :, : self._position], changed, rows)
 
     def keep(self, rows: Tokens) -> None:

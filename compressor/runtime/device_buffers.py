@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # what is added to the logits, and the tokens of all steps [rows, room + 1].
 SOURCE_LENGTHS, FILLED, ROOM = "source_lengths", "filled", "room"
 ADDED, HISTORY = "added", "history"
-STATE = (SOURCE_LENGTHS, FILLED, ROOM, ADDED, HISTORY)
 # The small graphs beside it: longer caches, and the largest logits.
 LENGTHEN, SLOTS = "lengthen", "slots"
 TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "tokens", "normalizer"
@@ -206,7 +205,7 @@ class DeviceGraph(DecoderGraph):
         self.captured.append(Captured(shape, held))
         number = len(self.captured)
         waiting, going_on = numbered(number), numbered(number)
-        # What is replayed stays in order; other runs may take each other's memory.
+        # Replayed graphs stay in order; other runs may take each other's memory.
         going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
         return waiting, going_on
 

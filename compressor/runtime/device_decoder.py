@@ -184,16 +184,11 @@ def _filled_up(
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])
 
 
-def feeds_back(settings: Generation) -> bool:
-    """Whether greedy search can leave the choice of tokens to the device.
-
-    It cannot where a rule looks at the tokens of a row.
-    """
-    return settings.no_repeat_ngram_size == 0
-
-
 def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[int]]:
-    """`search.greedy` with the tokens chosen on the device, several steps at a time."""
+    """`search.greedy` with the tokens chosen on the device, several steps at a time.
+
+    No rule of the settings may look at the tokens of a row.
+    """
     rows, limit = decoder.rows, settings.limit
     tokens = np.zeros((rows, limit), np.int64)
     lengths = np.full(rows, limit)  # rows go on after their end until they leave
@@ -227,12 +222,12 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
 
 
 def _phase(settings: Generation, step: int) -> tuple[bool, list[int] | None]:
-    """What changes between steps in the rules that look at no row's tokens."""
+    """The part of the rules that changes between steps, without those that look at tokens."""
     return step < settings.min_length, forced_tokens(settings, step)
 
 
 def _added(settings: Generation, step: int, scored: int) -> Scores:
-    """What the rules make of scores of zero [tokens]: -inf for tokens that must not follow."""
+    """Scores of zero [tokens] after the rules: -inf for tokens that must not follow."""
     scores = np.zeros((1, scored), np.float32)
     tokens = np.full((1, step), settings.decoder_start_token_id)
     # Log-probabilities have the order of the logits, so these need not be normalized.

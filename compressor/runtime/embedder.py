@@ -67,15 +67,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
     def embed(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> NDArray[np.float32]:
-        """Embeddings [rows, width] in the order of the texts.
-
-        Args:
-            texts: in any order of lengths; rows of similar length share a batch.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1.
-        """
+        """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
         return self.logits(texts, None, batch_size, batch_tokens)
 
     def similarities(
@@ -85,11 +77,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """How similar the embeddings of each text and its pair are, [rows].
-
-        Raises:
-            UsageError: a number below 1, or not as many pairs as texts.
-        """
+        """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
         require_texts(texts, pairs)
         # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], batch_size, batch_tokens)
@@ -106,9 +94,9 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
     def embed_stream(
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[NDArray[np.float32]]:
-        """The embedding [width] of each row of a stream, zeros for one of white space alone.
+        """The embedding [width] of each row of a stream, as of `Classifier.probabilities_stream`.
 
-        All else as `Classifier.probabilities_stream`.
+        One of white space alone gives zeros.
         """
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, partial(self._answer_texts, self.run), blank, **limits)

@@ -44,7 +44,7 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
 
     Args:
         offsets: characters of each token, in order; special tokens have none (start = end).
-        words: characters of each word, in order; one without any has no token.
+        words: characters of each word, in order.
     """
     first: list[int | None] = [None] * len(words)
     number = 0

@@ -65,19 +65,19 @@ class FusedEncoder:
     """Logits of batches. Threads may share it; one alone runs captured graphs.
 
     Args:
-        opened: opens the graph with a role; and whether runs of it are to be captured.
+        open_graph: opens the graph with a role; and whether runs of it are to be captured.
         setup: of the engine; with several workers nothing is captured. On a CPU nothing is either,
             but buffers are fixed all the same.
     """
 
-    def __init__(self, opened: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
-        self._opened, self._setup = opened, setup
+    def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
+        self._open_graph, self._setup = open_graph, setup
         self._fixed = setup.cuda_graphs and setup.workers == 1
         if self._fixed and setup.device == "cuda":
-            self._model, self._captures = open_to_capture(opened, MODEL, setup.directory)
+            self._model, self._captures = open_to_capture(open_graph, MODEL, setup.directory)
             self._fixed = self._captures
         else:
-            self._model, self._captures = opened(MODEL, False), False
+            self._model, self._captures = open_graph(MODEL, False), False
         self._inputs = [value.name for value in self._model.get_inputs()]
         (self._output,) = self._model.get_outputs()
         self._shapes: dict[tuple[int, int], _Buffers] = {}
@@ -146,7 +146,7 @@ class FusedEncoder:
             warn_uncaptured(MODEL, self._setup.directory, str(error))
             self._captures = self._fixed = False
             self.captured = []
-            self._model = self._opened(MODEL, False)
+            self._model = self._open_graph(MODEL, False)
             return None
         if new:
             taken = buffers.bytes + max(0, used_bytes() - before)
@@ -173,7 +173,7 @@ class FusedEncoder:
     def _without_padding(self, batch: Batch) -> NDArray[Any]:
         with self._opening:
             if self._packed is None:
-                self._packed = self._opened(PACKED, False)
+                self._packed = self._open_graph(PACKED, False)
         values = {**batch, **positions(batch["attention_mask"])}
         inputs = {value.name: values[value.name] for value in self._packed.get_inputs()}
         logits: NDArray[Any] = self._packed.run([LOGITS], inputs)[0]

@@ -94,13 +94,10 @@ class Languages:
                 raise ValueError(f"language {code!r:.40} is none of its languages")
 
     def token(self, option: str, code: str) -> int:
-        """The token of a language.
+        """The token of a language; UsageError for one that the model does not have.
 
         Args:
             option: that names the language, for messages.
-
-        Raises:
-            UsageError: the model does not have the language.
         """
         if code not in self.codes:
             known = sorted(self.codes)

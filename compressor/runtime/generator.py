@@ -26,7 +26,7 @@ from compressor.runtime.decoder import (
     writes_in_place,
 )
 from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
-from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
+from compressor.runtime.device_decoder import DeviceDecoder, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.generation import Generation
 from compressor.runtime.packing import require_right_padding
@@ -213,12 +213,8 @@ class Generator(Runtime[TranslationArtifact]):
         One warning at the end counts the texts that were cut.
 
         Args:
-            texts: read a chunk at a time.
             limits: `chunk_rows`: texts that are read ahead and sorted by length, all that is held
-                at a time; `batch_size`, `batch_tokens`: as in `generate_texts`.
-
-        Raises:
-            UsageError: a number below 1.
+                at a time; `batch_size`, `batch_tokens`.
         """
         settings = self._settings(num_beams, max_new_tokens)
         answer = partial(self._texts, settings=settings)
@@ -269,14 +265,10 @@ class Generator(Runtime[TranslationArtifact]):
         """Logits of the token after each of `tokens`, for comparing with another runtime.
 
         Args:
-            batch: as in `generate`.
             tokens: what the decoder reads, [rows, steps], the start token first.
 
         Returns:
             [rows, steps, tokens], in the order of `self.tokens.ids`.
-
-        Raises:
-            InputError: the decoder does not score one of the tokens.
         """
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
@@ -288,11 +280,7 @@ class Generator(Runtime[TranslationArtifact]):
         return logits
 
     def start(self, batch: Batch) -> Decoder:
-        """Run the encoder on a padded batch; the decoder before its first step.
-
-        Raises:
-            UsageError: the engine shows no single steps.
-        """
+        """Run the encoder on a padded batch; the decoder before its first step."""
         if self._generator is not None:
             raise UsageError(
                 f"the engine {self.engine} searches by itself, and shows no single steps; use the "
@@ -331,7 +319,7 @@ class Generator(Runtime[TranslationArtifact]):
             decoder = self.start(batch)
             if settings.num_beams > 1:
                 answers = beam_search(decoder, rows, settings)
-            elif isinstance(decoder, DeviceDecoder) and feeds_back(settings):
+            elif isinstance(decoder, DeviceDecoder) and not settings.no_repeat_ngram_size:
                 answers = greedy_on_device(decoder, settings)
             else:
                 answers = greedy(decoder, rows, settings)

@@ -37,7 +37,7 @@ def sigmoid(logits: Scores) -> Scores:
 
 
 def activated(logits: Scores, activation: str) -> Scores:
-    """What a cross-encoder's activation function makes of its logits: `identity` or `sigmoid`."""
+    """Logits of a cross-encoder after its activation function, `identity` or `sigmoid`."""
     return sigmoid(logits) if activation == "sigmoid" else logits
 
 

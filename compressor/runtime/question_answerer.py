@@ -78,10 +78,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`; rows are windows.
-
-        Raises:
-            UsageError: a number below 1, or not as many contexts as questions.
+            batch_size, batch_tokens: as in `logits`; rows are windows.
         """
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
@@ -96,11 +93,9 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[Answer]:
-        """The answer to each row of a stream; all else as `Classifier.probabilities_stream`.
+        """The answer to each (question, context) of a stream; one of white space alone has none.
 
-        Args:
-            rows: (question, context) tuples; one of white space alone has no answer.
-            null_answers, stride: as in `answers`.
+        All else as `answers` and `Classifier.probabilities_stream`.
         """
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
         return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)

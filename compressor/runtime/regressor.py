@@ -31,7 +31,7 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
     ) -> NDArray[np.float32]:
         """The number of each text or pair, [rows]; arguments and errors of `logits`.
 
-        Of a cross-encoder of sentence-transformers it has passed its activation function, as in
+        The activation function of a cross-encoder of sentence-transformers is applied, as in
         `CrossEncoder.predict`.
         """
         logits = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
@@ -43,10 +43,8 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
 
         def numbers(batch: Batch) -> Iterable[float | None]:
-            scores: list[float] = activated(
-                self.run(batch)[:, 0], self.artifact.activation
-            ).tolist()
-            return scores
+            scores = activated(self.run(batch)[:, 0], self.artifact.activation)
+            return list(scores.tolist())
 
         return self._stream(rows, partial(self._answer_texts, numbers), None, **limits)
 

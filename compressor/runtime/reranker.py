@@ -39,15 +39,8 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     ) -> NDArray[np.float32]:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
-        Of a cross-encoder of sentence-transformers it is what its activation function makes of the
-        logit, as `CrossEncoder.predict` has it.
-
-        Args:
-            queries: one for each text; rows of similar length share a batch.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1, or not as many queries as texts.
+        The activation function of a cross-encoder of sentence-transformers is applied, as in
+        `CrossEncoder.predict`. Errors are those of `logits`.
         """
         logits = relevance(self.logits(queries, texts, batch_size, batch_tokens))
         return activated(logits, self.artifact.activation)
@@ -64,10 +57,6 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
 
         Args:
             top_k: how many to return; None: all.
-            batch_size, batch_tokens: as in `scores`.
-
-        Raises:
-            UsageError: a number below 1.
         """
         check_limits(top_k=top_k)
         scores = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
@@ -107,7 +96,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
 
 
 def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of [rows, 1 or 2] logits the one of "relevant", [rows]; of two classes that is the second."""
+    """The logit of "relevant", the second of two classes, in each row of logits, [rows]."""
     if logits.shape[1] == 1:
         return logits[:, 0]
     # Its sigmoid is the second class's probability by the softmax.

@@ -1,4 +1,4 @@
-"""What all runtimes share: opening an artifact, encoding texts, reading streams."""
+"""The base of all runtimes: opening an artifact, encoding texts, reading streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Line = tuple[str, dict[str, Any]]
 
 
 class StreamLimits(TypedDict, total=False):
-    """What every stream takes, beside its rows."""
+    """The options of every stream."""
 
     chunk_rows: int  # that are read ahead and sorted by length; all that is held at a time
     batch_size: int | None  # see `compressor.runtime.batching.by_length`
@@ -129,7 +129,7 @@ class Runtime(ABC, Generic[Described]):
 
     @property
     def ran_by(self) -> str:
-        """What has computed so far: the provider, and how many CUDA graphs it replayed."""
+        """The provider that has computed so far, and how many CUDA graphs it replayed."""
         if not self.captured:
             return self.provider
         size = sum(shape.bytes for shape in self.captured) / 2**20
@@ -167,8 +167,8 @@ class Runtime(ABC, Generic[Described]):
         self,
         rows: Sequence[Encoded],
         answer: Callable[[Batch], Iterable[Answer]],
-        batch_size: int | None,
-        batch_tokens: int | None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
     ) -> list[Answer]:
         """Answers to encoded rows in their order; rows of similar length share a batch."""
 
@@ -236,12 +236,6 @@ class Runtime(ABC, Generic[Described]):
 
 
 def _cache_directory(cache: Path, directory: Path, engine: type[Engine]) -> Path:
-    """The directory for compiled models.
-
-    Raises:
-        UsageError: the engine keeps none, or it lies in the artifact, whose files are listed.
-        InputError: it cannot be made.
-    """
     if not engine.compiles:
         raise UsageError(
             f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",

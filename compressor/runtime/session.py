@@ -24,16 +24,6 @@ PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecuti
 _ERRORS_ONLY = 3  # onnxruntime's number of the severity
 
 
-def slower_optimizations(device: str, precision: str) -> tuple[str, ...]:
-    """The optimizations of onnxruntime that make our graphs slower, as `open_session` takes them.
-
-    Its one kernel for residual addition and layer normalization is slower in float32 on the CPU
-    than the two that it replaces: without it encoders run 1.05 to 1.25 times as fast, decoders up
-    to 1.03 times (single trials). All its other optimizations gain, or change nothing.
-    """
-    return ("SkipLayerNormFusion",) if (device, precision) == ("cpu", "fp32") else ()
-
-
 def open_session(
     graph: Path,
     device: str = "cpu",
@@ -262,8 +252,7 @@ def bind(
     inputs: Mapping[str, OrtValue],
     outputs: Mapping[str, OrtValue | str],
 ) -> IOBinding:
-    """A binding with values to read and to write; for a device in place of a value the run makes
-    one there."""
+    """Bind values to read and to write; for the name of a device a run makes a value there."""
     binding = session.io_binding()
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)

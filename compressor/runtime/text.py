@@ -138,7 +138,7 @@ class TextTokenizer:
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
         """A copy whose rows have the token `new` where this one's have the language token `old`."""
-        # Of an empty text only the special tokens are left.
+        # An empty text has the special tokens alone.
         ids = self._tokenizer.encode("").ids
         if old not in ids:
             raise _invalid(self._path, ValueError(f"no row has the language token {old}"))
@@ -232,7 +232,7 @@ class TextTokenizer:
 
     def _normalized_around_tokens(self, text: str, normalizer: SentencePieceNormalizer) -> str:
         """A text by SentencePiece's rules, but for added tokens, which are matched before."""
-        # What is around added tokens is at the even places.
+        # The text around added tokens is at the even places.
         parts = self._added.split(text.replace(NO_TOKEN, UNKNOWN_CHARACTER))
         for i in range(0, len(parts), 2):
             plain = normalizer(parts[i])

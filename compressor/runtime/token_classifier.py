@@ -50,15 +50,9 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
     def tag(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> list[list[Entity]]:
-        """The entities of each text, in their order.
+        """The entities of each text, in their order; arguments and errors of `logits`.
 
-        Args:
-            texts: in any order of lengths; rows of similar length share a batch. What lies beyond
-                the model's longest input is left out, with a warning.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1.
+        What lies beyond the model's longest input is left out, with a warning.
         """
         tagged, cut = self._tag(texts, batch_size=batch_size, batch_tokens=batch_tokens)
         self._tokenizer.warn_of_cut(cut, len(texts))
@@ -70,13 +64,10 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> list[list[str]]:
-        """A label for each word of sentences that are split into words; other errors as `tag`.
+        """A label for each word of sentences that are split into words; all else as `tag`.
 
-        Words that no token is left of, and those beyond the model's longest input, get `O`.
-
-        Args:
-            sentences: words, without spaces as in training; where one has any, its first token
-                counts.
+        Words that no token is left of, and those beyond the model's longest input, get `O`. Of a
+        word with spaces in it the first token counts.
         """
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):

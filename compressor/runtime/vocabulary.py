@@ -32,11 +32,7 @@ class OutputTokens:
         self.ids: Tokens = np.asarray(ids, dtype=np.int64)
 
     def indices(self, ids: Tokens) -> Tokens:
-        """Indices of tokens, any shape.
-
-        Raises:
-            InputError: the decoder does not score one of the tokens.
-        """
+        """Indices of tokens, any shape; InputError for one that the decoder does not score."""
         indices, scored = self._look_up(ids)
         if not scored.all():
             raise InputError(
@@ -83,11 +79,7 @@ def count_output_tokens(directory: Path) -> int | None:
 
 
 def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
-    """The tokens that the decoder of the artifact in `directory` scores.
-
-    Raises:
-        InputError: the file that lists them cannot be read.
-    """
+    """The tokens that the decoder of the artifact in `directory` scores."""
     assert artifact.scored is not None  # it has a decoder
     vocabulary, file = artifact.scored
     if file is None:

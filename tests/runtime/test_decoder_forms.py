@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from compressor.errors import UsageError, VerificationError
 from compressor.export.device_step import keep_state, write_helpers
@@ -31,7 +30,6 @@ from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
 from tests.helpers.tiny import (
     empty_first_mask,
-    nothing_left_mask,
     ragged_batch,
     tiny_model,
     uneven_mask,
@@ -68,9 +66,9 @@ def in_place(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def on_device(model: onnx.ModelProto) -> onnx.ModelProto:
     """The form that float16 decoders for CUDA have."""
-    made = keep_state(model)
-    assert made is not None
-    return made
+    rewritten = keep_state(model)
+    assert rewritten is not None
+    return rewritten
 
 
 def with_form(source: Path, directory: Path, rewrite: Callable) -> Path:
@@ -146,24 +144,16 @@ def test_several_workers_answer_as_one(form: Form, beams: int) -> None:
     assert several.translate(texts, **options) == one.translate(texts, **options)
 
 
-def tiny(name: str, directory: Path, mask: Callable) -> Exported:
-    tiny_model(name).save_pretrained(directory / "dense")
-    word_tokenizer().save_pretrained(directory / "dense")
-    return export(directory / "dense", mask, directory / "out", vary)
-
-
-def arrays_of(exported: Exported) -> dict[str, np.ndarray]:
-    batch = ragged_batch(exported.model, 5)
-    return {name: batch[name].numpy() for name in ("input_ids", "attention_mask")}
-
-
 @pytest.mark.parametrize(("name", "mask"), [("marian", empty_first_mask), ("m2m_100", uneven_mask)])
 def test_architectures_and_layers_without_units(name: str, mask: Callable, tmp_path: Path) -> None:
-    exported = tiny(name, tmp_path, mask)
+    for part in (tiny_model(name), word_tokenizer()):
+        part.save_pretrained(tmp_path / "dense")
+    exported = export(tmp_path / "dense", mask, tmp_path / "out", vary)
     directory = with_form(exported.directory, tmp_path / "device", on_device)
     translator = Translator(directory, threads=1)
-    arrays = arrays_of(exported)
-    inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    inputs = ragged_batch(exported.model, 5)
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     end = exported.model.generation_config.eos_token_id
     for beams in (1, 3):
         options = {"num_beams": beams, "max_new_tokens": 9}
@@ -187,10 +177,10 @@ def test_rules_of_the_search_hold(
 ) -> None:
     """As with the form of the decoder that shows every step's logits to the host."""
     models = {}
-    for place, directory in {"host": pieces.directory, "device": device}.items():
-        shutil.copytree(directory, tmp_path / place)
-        change(tmp_path / place, **RULES[name])
-        models[place] = Translator(tmp_path / place, threads=1)
+    for kind, directory in {"host": pieces.directory, "device": device}.items():
+        shutil.copytree(directory, tmp_path / kind)
+        change(tmp_path / kind, **RULES[name])
+        models[kind] = Translator(tmp_path / kind, threads=1)
     batch = batch_of(models["host"], toy.sentences(7, seed=2))
     plain = Translator(pieces.directory, threads=1)
     for beams in (1, 3):
@@ -227,13 +217,13 @@ def test_a_decoder_that_feeds_back_other_tokens_fails_its_check(
         require_fed_back(translator, batch)
 
 
-def test_a_decoder_without_heads_keeps_its_form(tmp_path: Path) -> None:
-    exported = tiny("marian", tmp_path, nothing_left_mask)
-    write_precision(exported.directory, "fp16", (), device="cuda")
-    change(exported.directory)
-    translator = Translator(exported.directory, precision="fp16", threads=1)
+def test_a_decoder_without_heads_keeps_its_form(hollow: Exported, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(hollow.directory, tmp_path / "out"))
+    write_precision(directory, "fp16", (), device="cuda")
+    change(directory)
+    translator = Translator(directory, precision="fp16", threads=1)
     assert not translator.feeds_back
-    assert len(translator.generate(arrays_of(exported))) == 5
+    assert len(translator.generate(batch_of(translator, toy.sentences(5)))) == 5
 
 
 def test_padding_in_front_of_a_source_is_refused(device: Path) -> None:

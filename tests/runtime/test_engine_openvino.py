@@ -46,9 +46,9 @@ def test_openvino_gives_pytorchs_logits(exported: Exported) -> None:
     for rows, seed in ((1, 0), (5, 1), (3, 2), (12, 3), (5, 4)):
         arrays = arrays_of(exported, rows, seed)
         with torch.no_grad():
-            wanted = exported.model(**{k: torch.from_numpy(v) for k, v in arrays.items()}).logits
-        wanted = wanted.numpy()
-        np.testing.assert_allclose(classifier.run(arrays), wanted, atol=1e-5 * largest(wanted))
+            logits = exported.model(**{k: torch.from_numpy(v) for k, v in arrays.items()}).logits
+        expected = logits.numpy()
+        np.testing.assert_allclose(classifier.run(arrays), expected, atol=1e-5 * largest(expected))
     texts = [*toy.sentences(20), "", "  "]
     other = Classifier(exported.directory, threads=1)
     assert classifier.classify(texts) == other.classify(texts)
@@ -75,10 +75,10 @@ def test_bf16_is_computed_only_where_it_is_asked_for(exported: Exported) -> None
 def test_threads_share_a_classifier(bert: Path) -> None:
     classifier = Classifier(bert, threads=1, engine="openvino")
     batches = [toy.sentences(12, seed) for seed in range(8)] * 20
-    wanted = [classifier.logits(texts) for texts in batches[:8]] * 20
+    expected = [classifier.logits(texts) for texts in batches[:8]] * 20
     with ThreadPoolExecutor(8) as pool:
-        for logits, expected in zip(pool.map(classifier.logits, batches), wanted, strict=True):
-            np.testing.assert_allclose(logits, expected, atol=1e-6)
+        for logits, alone in zip(pool.map(classifier.logits, batches), expected, strict=True):
+            np.testing.assert_allclose(logits, alone, atol=1e-6)
 
 
 @needs_bf16
@@ -108,9 +108,9 @@ def test_commands_take_an_engine(bert: Path, tmp_path: Path, capsys) -> None:
     texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
     classify = ["classify", str(bert), str(texts), "--threads", "1"]
     assert invoke(classify) == 0
-    wanted = capsys.readouterr().out
+    expected = capsys.readouterr().out
     assert invoke([*classify, "--engine", "openvino", "--cache", str(tmp_path / "kept")]) == 0
-    assert capsys.readouterr().out == wanted
+    assert capsys.readouterr().out == expected
     assert list((tmp_path / "kept").rglob("*.blob"))
     assert invoke([*classify, "--engine", "openvino", "--precision", "int8"]) == 2
 

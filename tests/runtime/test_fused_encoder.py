@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,14 +41,14 @@ pytestmark = pytest.mark.slow
 @cache
 def artifact() -> Exported:
     """A cut BERT for CUDA, and its fused graph in float32 beside it."""
-    made = classifier("bert")
+    exported = classifier("bert")
     directory = new_directory() / "out"
-    shutil.copytree(made.directory, directory)
+    shutil.copytree(exported.directory, directory)
     write_precision(directory, "fp16", (), device="cuda")
     graph = fuse(onnx.load(directory / "onnx" / "model.onnx"))
     onnx.save(graph, directory.parent / "fused.onnx")
     write_hashes(directory)
-    return Exported(directory, made.model, made.tokenizer)
+    return replace(exported, directory=directory)
 
 
 def setup(**more: Any) -> Setup:
@@ -81,13 +82,13 @@ def test_answers_at_fixed_shapes_are_pytorchs():
     """Shapes come again with other contents, and answers stay what they were."""
     encoder = FusedEncoder(opened, setup())
     batches = [arrays(*shape, seed) for seed in (1, 2) for shape in ((3, 9), (1, 2), (5, 16))]
-    found = [encoder.run(batch) for batch in batches]
-    for batch, logits in zip(batches, found, strict=True):
+    answers = [encoder.run(batch) for batch in batches]
+    for batch, logits in zip(batches, answers, strict=True):
         np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
     assert [x.shape for x in encoder.captured] == [(4, 16), (1, 16), (8, 16)]
     assert all(x.bytes > 0 for x in encoder.captured)
     plain = FusedEncoder(opened, setup(cuda_graphs=False))
-    for batch, logits in zip(batches, found, strict=True):
+    for batch, logits in zip(batches, answers, strict=True):
         np.testing.assert_allclose(logits, plain.run(batch), atol=1e-6)
     assert not plain.captured
 
@@ -190,9 +191,9 @@ def test_on_a_cpu_they_are_refused_with_the_way_out():
 def test_verify_says_what_it_could_not_open():
     messages: list[str] = []
     listens = SimpleNamespace(message=messages.append, update=lambda *_: None)
-    found = verify_directory(artifact().directory, listens)  # type: ignore[arg-type]
+    verified = verify_directory(artifact().directory, listens)  # type: ignore[arg-type]
     if choose_device("auto") != "cuda":
-        assert found.opened == [f"{artifact().directory} fp32"]
+        assert verified.opened == [f"{artifact().directory} fp32"]
         assert any("fp16 graphs are not opened" in text for text in messages)
 
 
@@ -201,11 +202,11 @@ def test_captured_and_packed_answers_on_a_gpu(monkeypatch, tmp_path: Path):
     """The program's own checks against PyTorch, and answers with and without CUDA graphs."""
     if choose_device("auto") != "cuda":
         pytest.skip("there is no CUDA device")
-    made = classifier("bert")
-    directory = Path(shutil.copytree(made.directory, tmp_path / "out"))
-    batch = ragged_batch(made.model, rows=5)
+    exported = classifier("bert")
+    directory = Path(shutil.copytree(exported.directory, tmp_path / "out"))
+    batch = ragged_batch(exported.model, rows=5)
     batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
-    checks = add_precision(made.model, [batch], directory, "fp16", "cuda")
+    checks = add_precision(exported.model, [batch], directory, "fp16", "cuda")
     require_within(checks, "fp16")
     assert len(checks) == 4  # logits, range, without padding, form
     write_hashes(directory)

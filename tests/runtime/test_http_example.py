@@ -40,8 +40,8 @@ def address(bert: Path) -> Iterator[str]:
 
 def ask(address: str, data: bytes) -> tuple[int, dict]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, data), timeout=60) as found:
-            return found.status, json.load(found)
+        with urllib.request.urlopen(urllib.request.Request(address, data), timeout=60) as reply:
+            return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
 
@@ -55,9 +55,9 @@ def test_requests_at_the_same_time_get_the_artifacts_answers(address: str, bert:
     assert answers == [(200, {"answers": model.classify(texts)}) for texts in requests]
 
 
-def test_it_tells_when_it_is_ready(address: str):
-    with urllib.request.urlopen(f"{address}/health", timeout=60) as found:
-        assert json.load(found) == {"ready": True}
+def test_it_says_when_it_is_ready(address: str):
+    with urllib.request.urlopen(f"{address}/health", timeout=60) as reply:
+        assert json.load(reply) == {"ready": True}
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{address}/other", timeout=60)
 
@@ -65,7 +65,7 @@ def test_it_tells_when_it_is_ready(address: str):
 @pytest.mark.parametrize(
     "data", [b"", b"[", b"[" * 100_000, b"{}", b'{"texts": "one"}', b'{"texts": [1]}', b"\xff"]
 )
-def test_what_it_cannot_read_is_told(address: str, data: bytes):
+def test_a_body_that_it_cannot_read(address: str, data: bytes):
     status, answer = ask(address, data)
     assert status == 400
     assert "texts" in answer["error"]

@@ -84,46 +84,43 @@ def search(decoder: Decoder, rows: int, **options) -> list[list[int]]:
 
 
 NO_PAD = {"bad_words_ids": [[PAD]]}
-# As `generate` is asked for; each is run greedily and with 2 and 5 beams.
-OPTIONS: dict[str, dict] = {
-    "plain": {},
-    "short": {"max_new_tokens": 3},
-    "one token": {"max_new_tokens": 1},
-    "min_length": {"min_length": 8},
-    "forced": {"forced_bos_token_id": 7, "forced_eos_token_id": END},
-    "suppressed": {"suppress_tokens": [PAD, 5, 6, 7, 20, 21]},
-    "no repeats": {"no_repeat_ngram_size": 2},
-    "no token twice": {"no_repeat_ngram_size": 1},
-    "trigrams and all": {
-        "no_repeat_ngram_size": 3,
-        "min_length": 6,
-        "forced_bos_token_id": 9,
-        "forced_eos_token_id": END,
-        "suppress_tokens": [11, 12],
+# As `generate` takes them; each is run greedily and with 2 and 5 beams.
+OPTIONS: list[dict] = [
+    {},
+    {"max_new_tokens": 3},
+    {"max_new_tokens": 1},
+    {"min_length": 8},
+    {"forced_bos_token_id": 7, "forced_eos_token_id": END},
+    {"suppress_tokens": [PAD, 5, 6, 7, 20, 21]},
+    {"no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 1},
+    {
+        "no_repeat_ngram_size": 3, "min_length": 6, "forced_bos_token_id": 9,
+        "forced_eos_token_id": END, "suppress_tokens": [11, 12],
     },
-}
-BEAM_OPTIONS: dict[str, dict] = {
-    "long": {"length_penalty": 2.0},
-    "short": {"length_penalty": 0.3},
-    "no penalty": {"length_penalty": 0.0},
-    "negative penalty": {"length_penalty": -0.7},
-    "early": {"early_stopping": True},
-    "early long": {"early_stopping": True, "length_penalty": 1.6},
-    "never": {"early_stopping": "never"},
-    "never long": {"early_stopping": "never", "length_penalty": 1.8},
-    "never negative penalty": {"early_stopping": "never", "length_penalty": -0.5},
-    "never no penalty": {"early_stopping": "never", "length_penalty": 0.0},
-    "renormalized": {"renormalize_logits": True, "suppress_tokens": list(range(20, 30))},
-    "early min": {"early_stopping": True, "min_length": 6, "no_repeat_ngram_size": 2},
-}
+]  # fmt: skip
+BEAM_OPTIONS: list[dict] = [
+    {"length_penalty": 2.0},
+    {"length_penalty": 0.3},
+    {"length_penalty": 0.0},
+    {"length_penalty": -0.7},
+    {"early_stopping": True},
+    {"early_stopping": True, "length_penalty": 1.6},
+    {"early_stopping": "never"},
+    {"early_stopping": "never", "length_penalty": 1.8},
+    {"early_stopping": "never", "length_penalty": -0.5},
+    {"early_stopping": "never", "length_penalty": 0.0},
+    {"renormalize_logits": True, "suppress_tokens": list(range(20, 30))},
+    {"early_stopping": True, "min_length": 6, "no_repeat_ngram_size": 2},
+]
 # Alone, and so many that a finished sentence does not leave the batch at once.
 BATCHES = ([5], [3, 9, 6, 2, 9, 4, 7, 1, 5, 8, 3, 6])
 # Number of beams -> seed and bias of the model.
 MODELS = {1: (0, 2.0), 2: (4, 1.5), 5: (7, 2.0)}
 
 
-CASES = [(OPTIONS[name], beams) for name in OPTIONS for beams in MODELS]
-CASES += [(BEAM_OPTIONS[name], beams) for name in BEAM_OPTIONS for beams in (2, 5)]
+CASES = [(options, beams) for options in OPTIONS for beams in MODELS]
+CASES += [(options, beams) for options in BEAM_OPTIONS for beams in (2, 5)]
 
 
 @pytest.mark.slow

@@ -17,8 +17,7 @@ import torch
 from compressor.export.vocabulary import restricted
 from compressor.runtime import Translator, collate
 from tests.helpers import toy
-from tests.helpers.runtime_artifacts import Exported, export, vary
-from tests.helpers.tiny import nothing_left_mask
+from tests.helpers.runtime_artifacts import Exported
 
 pytestmark = pytest.mark.slow
 
@@ -76,9 +75,8 @@ def test_generates_what_pytorch_generates(
     assert translator.generate(one, **options) == generated(pieces, texts[:1], **options)
 
 
-def test_no_heads_at_all(tmp_path: Path) -> None:
-    """No cache, and no source to attend to: the decoder graph has no `attention_mask`."""
-    hollow = export(toy.translator(tmp_path / "dense"), nothing_left_mask, tmp_path / "out", vary)
+def test_no_heads_at_all(hollow: Exported) -> None:
+    """The decoder graph has no `attention_mask` then."""
     texts, translator = toy.sentences(7, seed=1), Translator(hollow.directory, threads=1)
     for beams in (1, 3):
         got = translator.generate(batch_of(translator, texts), num_beams=beams)

@@ -20,11 +20,7 @@ ENGINES = {
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The engine of this name.
-
-    Raises:
-        UsageError: an unknown name; the message lists the engines.
-    """
+    """The engine of this name; UsageError with a list of all for another name."""
     if name not in ENGINES:
         raise UsageError(
             f"there is no engine {name!r}; choose from {', '.join(ENGINES)}"
@@ -57,11 +53,8 @@ def choose_engine(
 ) -> type[Engine]:
     """As `engine_for`; `auto` is the engine that the artifact records as the fastest.
 
-    It was measured when the artifact was made, on the CPU, with the same precision: see
-    docs/engines.md. Without a record, and on CUDA, it is onnxruntime.
-
-    Args:
-        precision: that was asked for; None: the artifact's default one.
+    It was measured when the artifact was made, on the CPU, with the same precision (None: the
+    default one): see docs/engines.md. Without a record, and on CUDA, it is onnxruntime.
     """
     if name == AUTO:
         fastest = {} if device == "cuda" else artifact.fastest_engines or {}

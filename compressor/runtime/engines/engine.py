@@ -43,7 +43,7 @@ class TokenGenerator(Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """What an engine is to open.
+    """An artifact for an engine to open, and how.
 
     Args:
         threads: threads within an operation; None leaves the choice to the engine.
@@ -87,11 +87,7 @@ class Engine(ABC):
 
     @classmethod
     def library(cls) -> Any:
-        """The library, imported.
-
-        Raises:
-            EnvironmentProblem: it is not installed, or its version is not one that was tested.
-        """
+        """The library; EnvironmentProblem where it is missing, or of a version without tests."""
         least, most = (".".join(map(str, version)) for version in cls.versions)
         advice = f"install it with `pip install '{cls.package}>={least},<{most}'`"
         try:
@@ -144,9 +140,7 @@ class Engine(ABC):
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
         """The precisions in which it can run an artifact on this machine, float32 first.
 
-        Raises:
-            EnvironmentProblem: as `library`.
-            UsageError: the artifact has nothing that it could open.
+        Errors are those of `library` and of `files`.
         """
 
     @classmethod
@@ -188,7 +182,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def provider(self) -> str:
-        """What computes: the library's part for the device."""
+        """The library's part that computes on the device."""
 
     @property
     def captured(self) -> Sequence[Captured]:
