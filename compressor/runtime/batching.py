@@ -84,9 +84,7 @@ def by_length(
     return batches
 
 
-def require_texts(
-    texts: object, pairs: object = None, names: tuple[str, str] = ("texts", "pairs")
-) -> None:
+def require_texts(texts: object, pairs: object = None) -> None:
     """Raise `UsageError` for a text where texts belong, and for other numbers of both columns.
 
     Each character of a text would be one.
@@ -99,7 +97,8 @@ def require_texts(
             )
     if isinstance(texts, Sized) and isinstance(pairs, Sized) and len(texts) != len(pairs):
         raise UsageError(
-            f"there are {len(texts)} {names[0]} but {len(pairs)} {names[1]}; give one for each",
+            f"there are {len(texts)} first texts but {len(pairs)} second ones; give as many of "
+            "both",
             id="pairs-do-not-match-texts",
         )
 

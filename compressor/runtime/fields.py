@@ -12,7 +12,7 @@ The range of a list or of a mapping is that of its length.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
@@ -116,7 +116,8 @@ def _read_scalar(kind: Any, allowed: range, value: Any, where: str) -> Any:
             raise _wrong(value, where, f"a number from {allowed.start} to {allowed.stop - 1}")
         return value
     if kind is float:
-        if type(value) not in (int, float) or not math.isfinite(value):
+        # False for NaN, too, and for integers that are larger than any float.
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise _wrong(value, where, "a finite number")
         return float(value)
     if not isinstance(value, str):

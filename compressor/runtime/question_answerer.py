@@ -111,7 +111,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         self, questions: Sequence[str], contexts: Sequence[str], stride: int
     ) -> list[list[Window]]:
         check_limits(stride=stride)
-        require_texts(questions, contexts, ("questions", "contexts"))
+        require_texts(questions, contexts)
         most = self.artifact.max_source_tokens
         return self._tokenizer.windows(questions, contexts, most, stride)
 

@@ -179,6 +179,7 @@ def test_an_artifact_is_read(tmp_path: Path) -> None:
         ({"generation": SEARCH | {"max_length": None}}, "either max_length or max_new_tokens"),
         ({"generation": SEARCH | {"max_length": 1}}, "1 is not a number from 2 to 2147483647"),
         ({"generation": SEARCH | {"length_penalty": float("nan")}}, "nan is not a finite number"),
+        ({"generation": SEARCH | {"length_penalty": 10**400}}, "is not a finite number"),
         ({"generation": SEARCH | {"eos_token_id": 0}}, "0 is not a list of 0 or more"),
         ({"generation": SEARCH | {"forced_eos_token_id": [-1]}}, "[-1] is not a number"),
         ({"generation": SEARCH | {"early_stopping": 1}}, "1 is not True or False or 'never'"),
