@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 from compressor.errors import InputError
-from compressor.report import numbers
 from compressor.report.schema import Report
 from compressor.results import Outcome, Variant, Verdict
 from compressor.tasks import Rows, Task
@@ -38,11 +37,7 @@ class Rule(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, value: str) -> Self:
-        """The rule that a value of the option asks for.
-
-        Raises:
-            UsageError: a value of the wrong form.
-        """
+        """The rule for a value of the option; raises UsageError for one of the wrong form."""
 
     @property
     @abstractmethod
@@ -67,9 +62,9 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        """What `variant` shows of the rule, and whether the number measured alone meets it.
+        """The outcome for `variant`, and whether the measured number alone meets the rule.
 
-        Of an inconclusive rule, `met` says nothing yet.
+        `met` of an inconclusive outcome is not decided yet.
 
         Raises:
             InputError: the report lacks the numbers that the rule needs.
@@ -96,7 +91,7 @@ class Rule(ABC):
 
 
 def judge(measured: float, interval: Bounds, within: Callable[[float], bool]) -> Verdict:
-    """The verdict on a number by its confidence bounds; what is not a number has failed.
+    """The verdict on a number by its confidence bounds; NaN has failed.
 
     Args:
         interval: None if it is not known how certain the number is.
@@ -114,10 +109,6 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
     """Failed if one is, else inconclusive if one is; passed of none."""
     order: tuple[Verdict, ...] = ("passed", "inconclusive", "failed")
     return max(verdicts, key=order.index, default="passed")
-
-
-def two_digits(count: int | None) -> int | None:
-    return None if count is None else numbers.two_digits_up(count)
 
 
 def settled_by(enough: int | None, what: str, interval: object) -> str:

@@ -1,6 +1,6 @@
 """The acceptance rules of `compress gate`, from options to outcomes.
 
-A rule that cannot be checked is an error, never a pass; `rule_kinds` has what each asks for.
+A rule that cannot be checked is an error, never a pass; `rule_kinds` has the classes of rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def parse_rules(options: Mapping[str, object]) -> list[Rule]:
     """The rules that options ask for.
 
     Args:
-        options: values by the names of `Rule.field`, a list where an option can be repeated; other
+        options: values by the names of `Rule.field`, a list if an option can be repeated; other
             names are ignored.
 
     Raises:
@@ -27,8 +27,8 @@ def parse_rules(options: Mapping[str, object]) -> list[Rule]:
     """
     rules: list[Rule] = []
     for kind in RULE_KINDS:
-        given = options.get(kind.field())
-        values = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        value = options.get(kind.field())
+        values = value if isinstance(value, list | tuple) else [] if value is None else [value]
         rules += map(kind.parse, values)
     seen: dict[tuple[str, object], Rule] = {}
     for rule in rules:
@@ -48,20 +48,22 @@ def check(
     """Check every rule on every variant, in the precision that its artifact runs by default.
 
     Args:
-        inconclusive: what a rule counts as whose limit lies in the interval: failed, passed, or
+        inconclusive: what a rule counts as if its limit lies in the interval: failed, passed, or
             as the measured number says.
 
     Raises:
         InputError: there is no variant, a model has no default precision or several, or the report
             lacks the numbers that a rule needs.
     """
-    if rules and not facts.pruned(report):
+    if not rules:
+        return []
+    if not facts.pruned(report):
         raise InputError(
             "the gate has nothing to check: the report holds no pruned variant; give the report of "
             "a run that pruned",
             id="report-without-variants",
         )
-    for model in facts.pruned(report) if rules else ():
+    for model in facts.pruned(report):
         # Without this check no rule would be held against it, and the gate would pass.
         count = sum(build.default for build in facts.builds(report, model))
         if count != 1:

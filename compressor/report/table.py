@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -36,13 +35,10 @@ class ReportTable:
 
 
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:
-    """Comma-separated titles of text columns, then the numeric ones."""
-    named = tuple(Column(title, numeric=False) for title in text.split(", "))
-    return named + tuple(map(Column, numeric))
+    """Columns by their titles: `text` separated by commas, then numeric ones.
 
-
-def named_values(
-    key: str, caption: str, pairs: Iterable[tuple[str, str]], title: str = "", folded: bool = False
-) -> ReportTable:
-    """A table of names and values."""
-    return ReportTable(key, caption, (), tuple(pairs), title, folded=folded)
+    A title after `>` in `text` is numeric, too: `Model, >Score, Result`.
+    """
+    titles = text.split(", ")
+    mixed = tuple(Column(title.removeprefix(">"), title.startswith(">")) for title in titles)
+    return mixed + tuple(map(Column, numeric))

@@ -7,12 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from compressor.report import facts, numbers, phrases, sentences
-from compressor.report.first_tables import conclusion, samples
 from compressor.report.formats import ReportFormat
 from compressor.report.gate_text import gate_sentence
 from compressor.report.markdown import bullets, escape, escape_line, table_block
 from compressor.report.schema import Report
-from compressor.report.tables import tables
+from compressor.report.tables import conclusion, samples, tables
 
 if TYPE_CHECKING:
     from jinja2 import Environment

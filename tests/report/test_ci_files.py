@@ -11,7 +11,7 @@ import pytest
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import FORMATS, ci_formats, render, step_summary
+from compressor.report import FORMATS, ci_files, ci_formats, render
 from compressor.report.baseline import compare_reports
 from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
@@ -46,7 +46,8 @@ class Tags(HTMLParser):
 
 
 def test_the_verdict_is_first_then_one_table_then_folds():
-    text = render(judged("bleu=0.3"), "summary")
+    report = judged("bleu=0.3")
+    text = render(report, "summary")
     title, lead, table, *folds = text.strip().split("\n\n")
     assert title == "## ❌ Failed: compress acme/opus-en-de"
     assert lead.startswith("4 of 6 gate checks are not met (3 inconclusive). Of 3 variants ")
@@ -57,6 +58,9 @@ def test_the_verdict_is_first_then_one_table_then_folds():
         before, _, rest = outside.partition("<details>")
         outside = before + rest.partition("</details>")[2]
     assert outside.count("\n| --- |") == 1
+    report = report.model_copy(update={"changes": compare_reports(report, translator_report())})
+    folds = render(report, "comment").split("<summary>")[1:]
+    assert folds[0].startswith("Compared with the baseline</summary>")
 
 
 @pytest.mark.parametrize(
@@ -69,14 +73,6 @@ def test_the_verdict_is_first_then_one_table_then_folds():
 )
 def test_the_title_says_the_verdict(rule, inconclusive, title):
     assert render(judged(rule, inconclusive=inconclusive), "summary").startswith(f"## {title}: ")
-
-
-def test_what_changed_since_the_baseline_is_folded_first():
-    report = judged("bleu=9")
-    report = report.model_copy(update={"changes": compare_reports(report, translator_report())})
-    for name in ("summary", "comment"):
-        folds = render(report, name).split("<summary>")[1:]
-        assert folds[0].startswith("Compared with the baseline</summary>")
 
 
 @pytest.mark.parametrize("name", ["summary", "comment"])
@@ -114,10 +110,17 @@ def test_the_marker_of_a_comment_is_the_models():
     assert first == render(judged("bleu=0.1"), "comment").splitlines()[0]
     assert first != render(classifier_report(), "comment").splitlines()[0]
     hostile = render(hostile_report(), "comment").splitlines()[0]
-    assert hostile.removeprefix(step_summary.MARKER).removesuffix(" -->").isalnum()
+    assert hostile.removeprefix(ci_files.MARKER).removesuffix(" -->").isalnum()
 
 
 def test_junit_tells_open_rules_from_failed_ones():
+    report = hostile_report()
+    root = ElementTree.fromstring(render(report, "junit"))
+    cases = root.findall("./testsuite/testcase")
+    failed = [case.find("failure") is not None for case in cases]
+    assert failed == [not outcome.met for outcome in report.gate]
+    assert {case.get("name") for case in cases} == {HOSTILE}
+    assert ElementTree.fromstring(render(classifier_report(), "junit")).get("tests") == "0"
     root = ElementTree.fromstring(render(judged("bleu=0.3"), "junit").encode())
     types = [failure.get("type") for failure in root.iter("failure")]
     assert sorted(types) == ["failed", "inconclusive", "inconclusive", "inconclusive"]

@@ -10,13 +10,12 @@ from huggingface_hub import ModelCard
 
 from compressor.errors import InputError
 from compressor.model.card import CardFacts
-from compressor.report import facts, page, sentences
-from compressor.report.first_tables import conclusion, samples
+from compressor.report import page, sentences
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
-from compressor.report.tables import tables
+from compressor.report.tables import conclusion, samples, tables
 from compressor.report.templates import render_markdown
-from compressor.report.without_paths import without_paths
+from compressor.report.without_paths import without_directories, without_paths
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
@@ -131,12 +130,17 @@ def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
 
 
 def test_card_of_a_local_model_names_no_base_model():
-    fields = front_matter(render_card(classifier_report(), "half"))
+    text = render_card(classifier_report(), "half")
+    fields = front_matter(text)
     assert "base_model" not in fields
     assert fields["pipeline_tag"] == "text-classification"
+    assert "Quality was not measured; test the model on data of your own before" in text
     # A relative directory looks like a hub id, but has no revision.
     local = classifier_report().model_copy(update={"model": "models/mine"})
     assert "base_model" not in front_matter(render_card(local, "half"))
+    with raises(InputError, "variant-unknown") as caught:
+        render_card(translator_report(), "heads-33")
+    assert "heads-75, heads-50, heads-25" in str(caught.value)
 
 
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
@@ -189,7 +193,7 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path
     ],
 )
 def test_paths_are_cut_to_their_names(text, expected):
-    assert facts.without_directories(text) == expected
+    assert without_directories(text) == expected
 
 
 def test_card_front_matter_survives_hostile_text():
@@ -242,14 +246,3 @@ def test_card_opens_the_artifact_with_the_runtime_with_the_package_and_without()
         assert f"model.{method}([" in card
         assert 'compressor.load(".")' in card
         assert f'{auto_class}.from_pretrained(".", trust_remote_code=True)' in card
-
-
-def test_card_of_an_unknown_variant_lists_the_known_ones():
-    with raises(InputError, "variant-unknown") as caught:
-        render_card(translator_report(), "heads-33")
-    assert "heads-75, heads-50, heads-25" in str(caught.value)
-
-
-def test_card_without_test_rows_says_to_test():
-    text = render_card(classifier_report(), "half")
-    assert "Quality was not measured; test the model on data of your own before using it." in text

@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from compressor.report import plots, sentences
-from compressor.report.first_tables import conclusion, samples
 from compressor.report.page import render_html
-from compressor.report.tables import tables
+from compressor.report.tables import conclusion, samples, tables
 from tests.helpers.report_samples import (
     HOSTILE,
     MAKERS,

@@ -17,7 +17,6 @@ from tests.helpers.report_samples import (
     BATCHES,
     KINDS,
     changed,
-    classifier_report,
     int8_report,
     mixed_report,
     translator_report,
@@ -66,21 +65,6 @@ def test_one_wide_interval_does_not_squash_the_others_and_is_named():
     titles = [axes.get_title("left") for axes in figure.axes]
     assert titles[1] == "batch 8: busy machine, run again"
     assert titles[0] == "batch 1"
-
-
-@pytest.mark.parametrize(
-    ("values", "reference", "expected"),
-    [
-        ([(2.0, (1.9, 2.1)), (3.0, (2.0, 9.0))], 1.0, (1.0, 5.0)),  # 3 + the points' distance, 2
-        ([(2.0, (1.0, 3.0)), (2.5, (1.5, 3.5))], 2.0, (1.0, 3.5)),  # usual ones are shown whole
-        ([(math.nan, None), (2.0, None)], 1.0, (1.0, 2.0)),
-    ],
-)
-def test_limits_hold_all_points_and_usual_intervals(values, reference, expected):
-    low, high = expected
-    margin = 0.08 * (high - low)
-    found = plots.limits(values, reference)
-    assert found == pytest.approx((low - margin, high + margin))
 
 
 def test_an_interval_beside_its_estimate_is_drawn_as_it_is():
@@ -204,11 +188,6 @@ def test_save_plots_writes_png_and_svg_files(tmp_path):
         else:
             texts = [element.text for element in ElementTree.parse(path).iter(f"{SVG}text")]
             assert "heads-25" in texts
-
-
-def test_save_plots_writes_nothing_for_a_report_without_models(tmp_path):
-    report = classifier_report().model_copy(update={"variants": []})
-    assert plots.save_plots(report, tmp_path) == []
 
 
 def test_the_users_matplotlib_configuration_has_no_say():

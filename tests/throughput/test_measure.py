@@ -18,7 +18,7 @@ from compressor.throughput.workloads import Batch, Workload, make_workloads
 
 
 class Stage:
-    """A clock that stands still unless a subject runs; subjects take the seconds they are given."""
+    """A clock that stands still unless a subject runs, for its seconds times the batch number."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -101,20 +101,13 @@ def test_garbage_collector_is_off_while_timing_and_on_again_afterwards() -> None
     assert gc.isenabled()
 
 
-def samples_of(dense: np.ndarray, pruned: np.ndarray) -> dict[tuple[str, int], list[float]]:
-    return {("dense", 2): dense.ravel().tolist(), ("half", 2): pruned.ravel().tolist()}
-
-
 def test_timings_by_hand() -> None:
     # Three passes over batches that take 2 s and 4 s; the smaller model takes 1 s and 4 s.
-    dense = np.array([[2.0, 4.0]] * 3)
-    pruned = np.array([[1.0, 4.0]] * 3)
+    samples = {("dense", 2): [2.0, 4.0] * 3, ("half", 2): [1.0, 4.0] * 3}
     load = workload(2, source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
     ratios = {("half", 2): 1.6}
 
-    first, second = summarize(
-        samples_of(dense, pruned), [load], ratios, peak_memory_mib={("half", 2): 100.0}
-    )
+    first, second = summarize(samples, [load], ratios, peak_memory_mib={("half", 2): 100.0})
 
     assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
     assert first.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
@@ -138,21 +131,16 @@ def test_latency_percentiles_are_of_all_raw_times() -> None:
     assert [row.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
 
 
-def noisy(passes: int, batches: int, speedup: float) -> tuple[np.ndarray, np.ndarray]:
-    """Times with noise of 3 %, a common drift over a factor of two, and stalls in 6 % of them."""
-    rng = np.random.default_rng(passes * batches)
-    weight = np.linspace(1.0, 3.0, batches)
-    drift = np.geomspace(1.0, 2.0, passes * batches).reshape(passes, batches)
-    times = []
-    for factor in (1.0, 1 / speedup):
-        noise = np.exp(rng.normal(0, 0.03, (passes, batches)))
-        stalls = 1 + 5 * (rng.random((passes, batches)) < 0.06)
-        times.append(factor * weight * drift * noise * stalls)
-    return times[0], times[1]
-
-
 def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
-    dense, pruned = noisy(12, 6, speedup=1.25)
+    """Noise of 3 %, a common drift over a factor of two, and stalls in 6 % of 12 x 6 times."""
+    rng = np.random.default_rng(72)
+    drift = np.geomspace(1.0, 2.0, 72).reshape(12, 6) * np.linspace(1.0, 3.0, 6)
+    times = []
+    for factor in (1.0, 1 / 1.25):
+        noise = np.exp(rng.normal(0, 0.03, (12, 6)))
+        stalls = 1 + 5 * (rng.random((12, 6)) < 0.06)
+        times.append(factor * drift * noise * stalls)
+    dense, pruned = times
 
     speedup, (low, high) = speedup_of(dense, pruned)
 
