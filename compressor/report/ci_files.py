@@ -148,7 +148,7 @@ def _inert(escape: Callable[[str], str], text: str, most: int = _MOST_TEXT) -> s
     """A text from data: escaped, not without end, and without mentions and references."""
     shown = numbers.printable(text)
     shown = shown if len(shown) <= most else f"{shown[:most]} ..."
-    return _NOTIFIES.sub(lambda found: f"{found[0]}<!-- -->", escape(shown))
+    return _NOTIFIES.sub(lambda match: f"{match[0]}<!-- -->", escape(shown))
 
 
 _START = rf"{MARKER}|## (?:{'|'.join(_TITLES.values())}|No gate rule)\b[^\n]*: compress"

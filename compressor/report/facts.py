@@ -233,9 +233,9 @@ def test_rows(report: Report, variant: Variant) -> int:
     return 0 if report.test is None else report.test.rows
 
 
-def bounds(report: Report, variant: Variant, found: Comparison) -> tuple[float, float] | None:
+def bounds(report: Report, variant: Variant, compared: Comparison) -> tuple[float, float] | None:
     """The 95 % confidence bounds of a difference; see `evaluation.confidence_bounds`."""
-    return confidence_bounds(found, test_rows(report, variant))
+    return confidence_bounds(compared, test_rows(report, variant))
 
 
 def significant(p_value: float, interval: Sequence[float]) -> bool:
@@ -247,29 +247,31 @@ def significant(p_value: float, interval: Sequence[float]) -> bool:
     return p_value < SIGNIFICANCE and (low > 0 or high < 0)
 
 
-def judge(found: Comparison | None) -> Judgment:
+def judge(compared: Comparison | None) -> Judgment:
     """Whether a variant is better or worse than dense by a paired comparison; see `significant`.
 
     If the dense model's score is at the metric's floor, an absent difference shows nothing.
     """
-    if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
+    if compared is None or math.isnan(compared.p_value) or math.isnan(compared.difference):
         return "unknown"
-    if not significant(found.p_value, found.interval):
-        return "unknown" if found.at_floor else "same"
-    return "worse" if found.difference < 0 else "better"
+    if not significant(compared.p_value, compared.interval):
+        return "unknown" if compared.at_floor else "same"
+    return "worse" if compared.difference < 0 else "better"
 
 
-def floor_text(found: Comparison, whose: str = "the dense model's") -> str:
+def floor_text(compared: Comparison, whose: str = "the dense model's") -> str:
     """Why nothing can be concluded from a comparison, `the dense model's BLEU of 0.00 is …`.
 
     Empty if the dense model's score is above the metric's floor.
     """
-    if not found.at_floor:
+    if not compared.at_floor:
         return ""
-    style = metric_style(found.metric)
-    chance = f"{style.with_unit(found.floor)} for answers that know nothing of the {style.counted}"
+    style = metric_style(compared.metric)
+    chance = (
+        f"{style.with_unit(compared.floor)} for answers that know nothing of the {style.counted}"
+    )
     return (
-        f"{whose} {style.label} of {style.with_unit(found.dense)} is at the metric's floor "
+        f"{whose} {style.label} of {style.with_unit(compared.dense)} is at the metric's floor "
         f"({chance}), so nothing can be concluded from it"
     )
 

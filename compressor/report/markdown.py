@@ -17,13 +17,13 @@ _LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
 
 def escape(text: str) -> str:
     """`text` as part of a line, shown literally by Markdown."""
-    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text))
+    return _INLINE.sub(lambda match: f"&#{ord(match[0])};", numbers.printable(text))
 
 
 def escape_line(text: str) -> str:
     """`text` as a whole paragraph or list item, shown literally by Markdown."""
     return _LINE_START.sub(
-        lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text).strip()
+        lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escape(text).strip()
     )
 
 

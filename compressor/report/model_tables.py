@@ -86,9 +86,9 @@ def engines(report: Report) -> ReportTable:
     notes = []
     for variant in facts.pruned(report):
         names = {build.name for build in facts.builds(report, variant)}
-        own = [row for row in timed if row.variant in names and row.fastest_speedup is not None]
-        own.sort(key=lambda row: row.sentences_per_second)
-        best = {row.batch_size: row for row in own}
+        gained = [row for row in timed if row.variant in names and row.fastest_speedup is not None]
+        gained.sort(key=lambda row: row.sentences_per_second)
+        best = {row.batch_size: row for row in gained}
         gains = [
             f"{phrases.ratio(row.fastest_speedup, row.fastest_speedup_interval)} at batch {size} "
             f"({row.variant} over {row.fastest})"

@@ -27,14 +27,13 @@ DARK = {
 
 def render_html(report: Report) -> str:
     """The whole report as an HTML document."""
-    return render_template("page.html.j2", report, images=list(images(report).values()))
+    return render_template("page.html.j2", report, images=images(report))
 
 
 @dataclass(frozen=True)
 class PageImage:
     """A plot as `data:` addresses for a light and a dark page."""
 
-    plot: plots.Plot
     light: str
     dark: str
 
@@ -51,7 +50,7 @@ def images(report: Report) -> dict[str, PageImage]:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         svg = buffer.getvalue()
         dark = re.sub("|".join(DARK), lambda color: DARK[color[0]], svg)
-        images[name] = PageImage(plots.PLOTS[name], data_address(svg), data_address(dark))
+        images[name] = PageImage(data_address(svg), data_address(dark))
     return images
 
 

@@ -55,10 +55,10 @@ def ratio(value: float | None, interval: tuple[float, float] | None) -> str:
     return shown if interval is None else f"{shown} {numbers.interval(interval, 2)}"
 
 
-def change(found: Comparison) -> str:
+def change(compared: Comparison) -> str:
     """`-0.31 [-0.62, +0.01]`: the difference with its interval."""
-    style = facts.metric_style(found.metric)
-    return f"{style.difference(found.difference)} {style.interval(found.interval)}"
+    style = facts.metric_style(compared.metric)
+    return f"{style.difference(compared.difference)} {style.interval(compared.interval)}"
 
 
 def shared_rows(shared: int, total: int) -> str:

@@ -9,7 +9,6 @@ import bisect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +150,7 @@ def quality_figure(report: Report) -> Figure | None:
     timed.
     """
     metric, sizes = facts.primary_metric(report), facts.batch_sizes(report)
-    compared = {v.name: found for v in report.variants if (found := facts.comparison(v, metric))}
+    compared = {v.name: made for v in report.variants if (made := facts.comparison(v, metric))}
     timed = [
         row
         for row in facts.all_timings(report)
@@ -294,45 +293,11 @@ def _shades(scoring: Ranking | None) -> dict[tuple[str, int], str]:
     }
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A picture of the report.
-
-    Args:
-        draw: called within `plot_style`; returns None if the report has nothing to draw.
-        title: for readers who cannot see it.
-        section: of a page that it stands in: the key of a table, or `speed`.
-    """
-
-    draw: Callable[[Report], Figure | None]
-    title: str
-    caption: str
-    section: str
-
-
-# In the order of importance: the first one leads the page.
-PLOTS: dict[str, Plot] = {
-    "quality": Plot(
-        quality_figure,
-        "Quality against measured speed of all builds; the tables of quality and throughput have "
-        "the numbers",
-        "Better is up and to the right; the dashed line is the quality of the dense model. Bars "
-        "are 95% intervals; one that reaches the edge goes on beyond it.",
-        "speed",
-    ),
-    "throughput": Plot(
-        throughput_figure,
-        "Throughput against batch size; the table of throughput has the numbers",
-        "The models were timed in turns.",
-        "throughput",
-    ),
-    "units": Plot(
-        units_figure,
-        "Heads and neurons that each layer keeps; the table of sublayers has the numbers",
-        "Rows are layers. Squares are heads kept, stronger with a higher score (by fifths), gray "
-        "without one; crosses are removed. Bars are neurons kept.",
-        "size",
-    ),
+# In the order of importance. Each draws within `plot_style`; None if the report has no data for it.
+PLOTS: dict[str, Callable[[Report], Figure | None]] = {
+    "quality": quality_figure,
+    "throughput": throughput_figure,
+    "units": units_figure,
 }
 PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "compress: report"  # in the files, to know them by
@@ -340,9 +305,9 @@ PLOT_TITLE = "compress: report"  # in the files, to know them by
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """The plots that the report has data for, by name, each in its style until the next one."""
-    for name, plot in PLOTS.items():
+    for name, draw in PLOTS.items():
         with plot_style(name):
-            figure = plot.draw(report)
+            figure = draw(report)
             if figure is not None:
                 yield name, figure
 

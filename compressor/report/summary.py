@@ -206,10 +206,10 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
     }
 
 
-def _comparison_summary(found: Comparison) -> dict[str, Any]:
+def _comparison_summary(compared: Comparison) -> dict[str, Any]:
     fields = {"difference", "interval", "p_value", "floor", "at_floor"}
-    judged = facts.JUDGMENT_WORDS[facts.judge(found)]
-    return {**found.model_dump(include=fields), "judgement": judged}
+    judged = facts.JUDGMENT_WORDS[facts.judge(compared)]
+    return {**compared.model_dump(include=fields), "judgement": judged}
 
 
 def _finite(value: Any) -> Any:

@@ -16,9 +16,9 @@ from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds
 from compressor.throughput.plan import (
     BenchOptions,
     Subject,
-    own_batches,
     plan_workloads,
     precisions_of,
+    retokenized_batches,
 )
 from compressor.throughput.shapes import shape_of
 from compressor.throughput.statistics import against_dense, summarize
@@ -55,17 +55,17 @@ def benchmark(
     # fresh one, because its memory arena has grown, and the reference would be at a disadvantage.
     workloads, timed = plan_workloads(chosen.open(subjects[0], task), rows, chosen)
     runtimes = {subject.name: chosen.open(subject, task) for subject in subjects}
-    own = own_batches(subjects, runtimes, workloads, rows, chosen)
+    retokenized = retokenized_batches(subjects, runtimes, workloads, rows, chosen)
     unnamed = [subject for subject in subjects if (subject.precision or chosen.precision) is None]
     precisions = precisions_of(runtimes, unnamed)
     ratios = {} if config is None else _ratios(task, subjects, config, workloads)
     peaks: dict[Key, float | None] = {}
     if chosen.memory:
         progress("measuring peak memory in fresh processes")
-        peaks = _peaks(task, subjects, workloads, precisions, own, timed.options, chosen)
+        peaks = _peaks(task, subjects, workloads, precisions, retokenized, timed.options, chosen)
 
     def run_of(name: str) -> Callable[[Batch], object]:
-        runtime, batches = runtimes[name], own.get(name, {})
+        runtime, batches = runtimes[name], retokenized.get(name, {})
         return lambda batch: runtime.compute(batches.get(id(batch), batch), **timed.options)
 
     runs = {name: run_of(name) for name in runtimes}
@@ -110,21 +110,21 @@ def _peaks(
     subjects: Sequence[Subject],
     workloads: Sequence[Workload],
     precisions: Mapping[str, str],
-    own: Mapping[str, Mapping[int, Batch]],
+    retokenized: Mapping[str, Mapping[int, Batch]],
     run: Mapping[str, Any],
     options: BenchOptions,
 ) -> dict[Key, float | None]:
     """Peak memory in MiB of a fresh process that runs each workload's largest batch.
 
     Args:
-        own: batches of models with a tokenizer of their own, see `own_batches`.
+        retokenized: see `retokenized_batches`.
         run: options of `Runtime.compute`.
     """
     peaks = {}
     for subject in subjects:
         for load in workloads:
             largest = max(load.batches, key=lambda batch: batch["input_ids"].size)
-            largest = own.get(subject.name, {}).get(id(largest), largest)
+            largest = retokenized.get(subject.name, {}).get(id(largest), largest)
             use = measure_memory(
                 subject.directory, task.runtime, [largest], run,
                 precision=precisions[subject.name], engine=subject.engine, **options.runtime,

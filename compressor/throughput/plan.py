@@ -95,7 +95,7 @@ def plan_workloads(
     return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
 
 
-def own_batches(
+def retokenized_batches(
     subjects: Sequence[Subject],
     runtimes: Mapping[str, Runtime],
     workloads: Sequence[Workload],
@@ -115,11 +115,11 @@ def own_batches(
     for name, path in tokenizers.items():
         if path.read_bytes() != first:
             batches_of[name] = {
-                id(batch): own
+                id(batch): its_own
                 for load, other in zip(
                     workloads, options.workloads(runtimes[name], rows), strict=True
                 )
-                for batch, own in zip(load.batches, other.batches, strict=True)
+                for batch, its_own in zip(load.batches, other.batches, strict=True)
             }
     return batches_of
 

@@ -109,8 +109,8 @@ def against_dense(
     def gain(row: Timing, reference: str, what: str) -> dict[str, Any]:
         size = row.batch_size
         base = _passes(samples, (reference, size), by_size[size])
-        own = _passes(samples, (row.variant, size), by_size[size])
-        ratio, interval = speedup_of(base, own, seed=seed)
+        seconds = _passes(samples, (row.variant, size), by_size[size])
+        ratio, interval = speedup_of(base, seconds, seed=seed)
         return {f"{what}_speedup": ratio, f"{what}_speedup_interval": interval}
 
     compared = []

@@ -70,7 +70,7 @@ def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
     """Rows by the normal approximation: with half the width h and room r, n (h / r)^2."""
     taken, mild = (
         judged(kept, difference, difference - half, position, accepted=False).model_copy(
-            update={"rows_needed": ceil(300 * (half / (1 + difference)) ** 2)}
+            update={"rows_needed": ceil(300 * (half / round(1 + difference, 9)) ** 2)}
         )
         for kept, difference, half, position in ((6, -0.8, 3.0, 6), (11, -0.1, 2.5, 1))
     )

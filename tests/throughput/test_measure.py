@@ -181,10 +181,6 @@ def rows_of(lengths: list[int]) -> list[Encoded]:
     ]
 
 
-def first_tokens(load: Workload) -> list[int]:
-    return [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
-
-
 def test_real_and_padded_tokens_are_counted_apart() -> None:
     (load,) = make_workloads(rows_of([2, 6, 4, 4]), [2], pad)
 
@@ -197,14 +193,14 @@ def test_real_and_padded_tokens_are_counted_apart() -> None:
 def test_many_rows_are_sampled_in_order() -> None:
     rows = rows_of([3] * 500)
 
-    (load,) = make_workloads(rows, [4], pad, seed=1)
-    (other,) = make_workloads(rows, [4], pad, seed=2)
-
-    found = first_tokens(load)
-    assert len(found) == 8 * 4
-    assert all(a < b for a, b in pairwise(found))
-    assert found == first_tokens(make_workloads(rows, [4], pad, seed=1)[0])
-    assert found != first_tokens(other)
+    first, again, other = (
+        [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
+        for seed in (1, 1, 2)
+        for load in make_workloads(rows, [4], pad, seed=seed)
+    )
+    assert len(first) == 8 * 4
+    assert all(a < b for a, b in pairwise(first))
+    assert first == again != other
 
 
 def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
