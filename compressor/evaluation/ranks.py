@@ -64,6 +64,7 @@ class Spearman(_Correlation):
         return f"ties:mean rank|{super().signature(labels)}"
 
     def centered(self, values: Array, counts: Array) -> Array:
+        # Mean ranks minus their mean; values of a tie share theirs.
         order = np.argsort(values, kind="stable")
         first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
         drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]

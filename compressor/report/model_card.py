@@ -19,15 +19,10 @@ from compressor.tasks import TASKS
 
 
 def render_card(report: Report, variant_name: str, known: CardFacts | None = None) -> str:
-    """The card of one variant.
+    """The card of one variant; raises InputError if the report holds no such variant.
 
-    Args:
-        known: license, languages and base model; a report does not know them. Without a base model,
-            the report's model is named if it looks like a hub id and has a revision, which only hub
-            models have.
-
-    Raises:
-        InputError: the report holds no such variant.
+    License, languages and base model are `known` from elsewhere. Without a base model, the report's
+    model is named if it is one of the hub.
     """
     names = [variant.name for variant in report.variants]
     if variant_name not in names:

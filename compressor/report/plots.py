@@ -59,8 +59,7 @@ _STYLE = {
 def plot_style(hash_salt: str) -> Iterator[None]:
     """matplotlib's defaults with this module's changes, whatever the user has configured.
 
-    Args:
-        hash_salt: makes the identifiers in SVG files the same in every run.
+    With a fixed `hash_salt` the identifiers in SVG files are the same in every run.
     """
     import matplotlib.style
 

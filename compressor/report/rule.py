@@ -17,17 +17,14 @@ Bounds = tuple[float, float] | None
 
 
 class Rule(ABC):
-    """One condition on every variant of a report.
+    """One condition on every variant of a report."""
 
-    Class attributes: `option`, the flag without dashes; `needs_test_rows`, `needs_timing` and
-    `needs_engines`, what a run must measure for it, timings at `batch_size`.
-    """
-
-    option: ClassVar[str]
+    option: ClassVar[str]  # the flag without dashes
+    # What a run must measure for it.
     needs_test_rows: ClassVar[bool] = False
     needs_timing: ClassVar[bool] = False
     needs_engines: ClassVar[bool] = False
-    batch_size: int | None = None
+    batch_size: int | None = None  # of the timings; None for all
 
     @classmethod
     def field(cls) -> str:
@@ -91,11 +88,9 @@ class Rule(ABC):
 
 
 def judge(measured: float, interval: Bounds, within: Callable[[float], bool]) -> Verdict:
-    """The verdict on a number by its confidence bounds; NaN has failed.
+    """The verdict on a number by its confidence bounds, if they are known; NaN has failed.
 
-    Args:
-        interval: None if it is not known how certain the number is.
-        within: whether a value meets the rule; false for NaN.
+    `within` says whether a value meets the rule; false for NaN.
     """
     if math.isnan(measured):
         return "failed"

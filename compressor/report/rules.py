@@ -16,11 +16,7 @@ from compressor.results import Inconclusive, Outcome
 
 
 def parse_rules(options: Mapping[str, object]) -> list[Rule]:
-    """The rules that options ask for.
-
-    Args:
-        options: values by the names of `Rule.field`, a list if an option can be repeated; other
-            names are ignored.
+    """The rules among options, by the names of `Rule.field`; a list if one can be repeated.
 
     Raises:
         UsageError: a value of the wrong form, an unknown metric, or the same rule twice.
@@ -47,9 +43,8 @@ def check(
 ) -> list[Outcome]:
     """Check every rule on every variant, in the precision that its artifact runs by default.
 
-    Args:
-        inconclusive: what a rule counts as if its limit lies in the interval: failed, passed, or
-            as the measured number says.
+    A rule whose limit lies in the interval counts as `inconclusive` says: failed, passed, or as
+    the measured number alone decides.
 
     Raises:
         InputError: there is no variant, a model has no default precision or several, or the report

@@ -128,9 +128,7 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
             f"cannot read report {path}: {error.strerror}; {wanted}", id="report-unreadable"
         ) from error
     except ValueError as error:
-        raise InputError(
-            f"{path} is not JSON ({error}); {wanted}", id="report-not-json"
-        ) from error
+        raise InputError(f"{path} is not JSON ({error}); {wanted}", id="report-not-json") from error
     version = str(data.get("schema_version", ""))[:40] if isinstance(data, dict) else ""
     if version != SCHEMA_VERSION:
         raise InputError(

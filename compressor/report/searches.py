@@ -12,17 +12,11 @@ from compressor.results import QualitySearch, SpeedSearch
 
 @dataclass(frozen=True)
 class Search:
-    """A run's search.
+    """A run's search."""
 
-    Args:
-        tables: what was measured on the way, with notes on how the search ended.
-        warnings: they name the models they are about.
-        limitation: for the model card.
-    """
-
-    tables: list[ReportTable] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    limitation: str = ""
+    tables: list[ReportTable] = field(default_factory=list)  # with notes on how the search ended
+    warnings: list[str] = field(default_factory=list)  # each names the model it is about
+    limitation: str = ""  # for the model card
 
 
 def describe(report: Report) -> Search:

@@ -15,23 +15,15 @@ class Column:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A captioned table; the first cell of a row names it.
+    """A captioned table; the first cell of a row names it."""
 
-    Args:
-        key: of the table in a page.
-        columns: one for each cell; none for pairs of a name and a value.
-        title: of its section of a report.
-        notes: sentences about it.
-        folded: whether a page shows it only on demand.
-    """
-
-    key: str
+    key: str  # of the table in a page
     caption: str
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # one for each cell; none for pairs of a name and a value
     rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    notes: tuple[str, ...] = ()
-    folded: bool = False
+    title: str = ""  # of its section of a report
+    notes: tuple[str, ...] = ()  # sentences about it
+    folded: bool = False  # whether a page shows it only on demand
 
 
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:

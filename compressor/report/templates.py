@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def render_template(name: str, report: Report, **more: Any) -> str:
     """A template of this package, filled with the report, its tables and its sentences.
 
-    Args:
-        name: `NAME.md.j2` is Markdown, others are HTML.
-        more: further values for it.
+    `NAME.md.j2` is Markdown, others are HTML.
     """
     is_markdown = name.endswith(".md.j2")
     text = _environment(is_markdown).get_template(name).render(
