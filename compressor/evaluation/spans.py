@@ -58,7 +58,7 @@ class _AnswerMetric(MeanMetric):
     def read(self, reference: str) -> list[list[str]]:
         """The correct answers of a row as words; an empty one if the row has none."""
         answers = [self.words(text) for text, _ in answers_of(reference)]
-        return [x for x in answers if x] or [[]]
+        return [answer for answer in answers if answer] or [[]]
 
     def row_score(self, answer: str, reference: list[list[str]]) -> float:
         return max(self.fit(self.words(answer), one) for one in reference)
