@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import Rows
-from compressor.tasks.text_rows import TextRows
+from compressor.tasks.cells import (
+    first_two_columns,
+    label_cell,
+    require_columns,
+    text_cell,
+    usual_column,
+)
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
+from compressor.tasks.tables import Record, quoted, read_table
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    Logits = NDArray[np.float32]
     from compressor.tasks.batching import Tensors
 
+    Logits = NDArray[np.float32]
 
-class EncoderTask(TextRows, Task):
+
+class EncoderTask(Task):
     """One text, or a pair, with one label: a class, a number, …
 
     Args:
@@ -32,18 +40,62 @@ class EncoderTask(TextRows, Task):
 
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
+    columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
+    inputs = ("text_column", "text_pair_column")
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("text", "sentence"),
+        "label_column": ("label",),
+    }
+    options: ClassVar[tuple[str, ...]] = ("--source-text",)
     pipeline_tag = "text-classification"
     learning_rate = 5e-5
     hidden_weight = 1.0
     exporter = "compressor.export.encoder:EncoderGraphs"
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        # transformers leaves `id2label` out of config.json where it is the default, two labels.
+        # transformers leaves `id2label` out of config.json if it is the default, two labels.
         return (width, width), (width, len(config.get("id2label") or (0, 1)))
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        """A function of a row and its label column that returns the target.
+
+        Raises:
+            InputError: the labels cannot be used; from the function, a cell that is not a label.
+        """
+        return label_cell
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """A table with a column of texts, one of labels, and maybe one of second texts."""
+        table = read_table(spec, header)
+        read_label = self.label_reader(labels)
+        text, pair, label = (
+            columns.get(option, usual_column(table, self.usual_columns.get(option, ())))
+            for option in ("text_column", "text_pair_column", "label_column")
+        )
+        if text is None or label is None:
+            what, option = ("labels", "label") if label is None else ("texts", "text")
+            first, second = first_two_columns(table, "--text-column and --label-column")
+            text, label = text or first, label or second
+            if text == label:
+                raise InputError(
+                    f"{table.path}: nothing says which column holds the {what}; name it with "
+                    f"--{option}-column, its columns are {quoted(table.columns)}",
+                    id="column-not-named",
+                )
+        require_columns(table, [text, label] if pair is None else [text, label, pair])
+
+        def row(record: Record) -> RowText:
+            source = text_cell(record, text)
+            second = None if pair is None else text_cell(record, pair)
+            return source, second, read_label(record, label)
+
+        return RowTexts([spec], map(row, table.records))
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
-        """What `labels` of a batch hold for each of the targets.
+        """The values in `labels` of a batch for each target.
 
         Raises:
             InputError: the rows were read without what this needs.
@@ -57,11 +109,7 @@ class EncoderTask(TextRows, Task):
         )
         return [
             Example(
-                row=row,
-                source=encoded["input_ids"][row],
-                target=(value,),
-                types=encoded["token_type_ids"][row],
-                truncated=cut[row],
+                row, encoded["input_ids"][row], (value,), encoded["token_type_ids"][row], cut[row]
             )
             for row, value in enumerate(values)
         ]
@@ -75,7 +123,7 @@ class EncoderTask(TextRows, Task):
         return tensors
 
     def label_tensor(self, examples: Sequence[Example]) -> Tensor:
-        """The labels of some examples, [batch] unless a task says otherwise."""
+        """The labels of some examples, by default [batch]."""
         import torch
 
         return torch.tensor([example.target[0] for example in examples])
@@ -96,16 +144,15 @@ class EncoderTask(TextRows, Task):
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
 
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
-        """As in `Task`; there are only an encoder's sublayers."""
-        return batch["attention_mask"].bool()
+        return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
 
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """As in `Task`; the tokenizer is not used.
+        """As in `Task`.
 
         Raises:
-            UsageError: a beam width; there is nothing to search.
+            UsageError: a beam width, which has no use here.
         """
         import torch
 
@@ -119,16 +166,13 @@ class EncoderTask(TextRows, Task):
 
     @abstractmethod
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """What the logits of a batch answer, as targets of rows."""
+        """The answers in the logits of a batch, as targets of rows."""
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
         return logits
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        """Whether two arrays of `read_logits` answer the same, one by one.
-
-        What has the largest logit is the answer, unless a task says otherwise.
-        """
+        """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
         same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
         return same

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compressor.errors import InputError, did_you_mean
+from compressor.tasks.cells import label_cell
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import LabelNames, Rows
-from compressor.tasks.tables import quoted, shortened
+from compressor.tasks.tables import Record, quoted, shortened
 
 _CLASS_ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
@@ -33,13 +34,10 @@ class Labels:
         self.allow_ids = not any(_CLASS_ID.fullmatch(name) for name in self.names)
 
     def name_of(self, cell: str, where: str) -> str:
-        """The label name of a cell that holds a name or, unless names are numbers, a class id.
-
-        Args:
-            where: file and line, for the message.
+        """The label name of a cell with a name or, unless names are numbers, a class id.
 
         Raises:
-            InputError: it is neither.
+            InputError: it is neither; with `where`, `file:line`.
         """
         if cell in self.names:
             return cell
@@ -54,14 +52,17 @@ class Labels:
 
 
 class LabelTask(EncoderTask):
-    """Labels by the names that the checkpoint has for them."""
+    """Labels by the checkpoint's names."""
 
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]
 
-    def label_reader(self, labels: LabelNames) -> Callable[[str, str], str]:
-        """Names of labels; cells as they stand where no labels are known."""
-        return (lambda cell, _: cell) if labels is None else Labels(labels).name_of
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        """Names of labels; cells as they are if no labels are known."""
+        if labels is None:
+            return label_cell
+        known = Labels(labels)
+        return lambda record, column: known.name_of(label_cell(record, column), record.where)
 
 
 def known_labels(rows: Rows, what: str = "labels") -> list[str]:
