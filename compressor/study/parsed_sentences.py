@@ -86,17 +86,14 @@ def read_conllu(path: str) -> list[Sentence]:
 
 
 def _sentence(rows: Sequence[list[str]]) -> Sentence:
-    """A sentence from the columns of its lines.
-
-    Raises:
-        ValueError: they are not those of CoNLL-U.
-    """
+    """A sentence from the columns of its lines; ValueError if they are not those of CoNLL-U."""
     words: dict[int, list[str]] = {}
     multiword: dict[int, list[str]] = {}  # by the number of the first word
     for row in rows:
         matched = _NUMBER.fullmatch(row[0])
         if matched is None or len(row) != COLUMNS:
             raise ValueError(f"{row} is not a word's number and nine more columns")
+        row[1] = row[1].replace(" ", "")  # a few languages allow spaces in numbers
         if "." not in row[0]:
             (multiword if matched[2] else words)[int(matched[1])] = row
     if list(words) != list(range(1, len(words) + 1)):
@@ -108,9 +105,9 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
         # A damaged file may give a multiword token more words than the sentence has, or none.
         last = min(int(row[0].partition("-")[2] or first), len(words))
         members = range(first, max(first, last) + 1)
-        forms = [_form(words[number]) for number in members]
-        if "".join(forms) != _form(row):
-            forms = [_form(row)]
+        forms = [words[number][1] for number in members]
+        if "".join(forms) != row[1]:
+            forms = [row[1]]
         index |= {n: len(ends) + min(n - first, len(forms) - 1) for n in members}
         for form in forms:
             text += form
@@ -124,10 +121,6 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
         if head >= 0 and dependent != head:  # no root, none inside a word
             arcs.append((dependent, head, row[7].partition(":")[0]))
     return Sentence(text.rstrip(), tuple(ends), tuple(arcs))
-
-
-def _form(row: list[str]) -> str:
-    return row[1].replace(" ", "")  # a few languages allow spaces in numbers
 
 
 def tokenize(

@@ -28,14 +28,9 @@ WINDOW = 5  # the largest relative position that is counted
 def rarity(
     batches: Sequence[Batch], vocabulary: int, common: int, special: Collection[int]
 ) -> tuple[Tensor, Tensor]:
-    """How often each source token occurs, and which are too common to call the rarest one rare.
+    """How often each source token occurs, [vocabulary], and the ids of the `common` most frequent.
 
-    Args:
-        common: how many of the most frequent tokens are too common.
-        special: ids of special tokens, which are not counted.
-
-    Returns:
-        Counts [vocabulary], and ids.
+    Special tokens are not counted.
     """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for batch in batches:
@@ -55,8 +50,8 @@ def count_positions(
 
     Args:
         scoring: with self-attention layers alone.
-        special_ids: tokens that are no words.
-        most_common: how many of the most frequent tokens are never rare.
+        special_ids: tokens that are not words.
+        most_common: so many of the most frequent tokens are never rare.
 
     Returns:
         By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
@@ -97,11 +92,7 @@ def count_positions(
 def _count_offsets(
     weights: Tensor, keys: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """Relative positions of a batch's largest weights; shapes as in `count_positions`.
-
-    Returns:
-        `tokens` [], `special` [heads], `hits` [heads, offsets] and `possible` [offsets].
-    """
+    """A batch's `tokens` [], `special` [heads], `hits` [heads, offsets], `possible` [offsets]."""
     length = queries.shape[1]
     # A query's weights add up to 1: what is not on words is on special tokens.
     on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
@@ -125,9 +116,8 @@ def _count_rare(
     """How often heads attend to the least frequent token of a sentence.
 
     Args:
-        frequency: [batch, tokens], infinite for what is no word.
+        frequency: [batch, tokens], infinite for what is not a word.
         common: [batch, tokens], too common to be rare.
-        queries, largest: as in `count_positions`.
 
     Returns:
         `rare` [heads], `rare_tokens` [] and `chance` [].
@@ -188,15 +178,14 @@ def arcs_of(sentences: Sequence[Tokens], relations: Sequence[str]) -> Tensor:
 def count_arcs(
     scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Tensor, groups: int, from_word: str
 ) -> Tensor:
-    """How often heads attend from a word to the word at the other end of its arc.
+    """How often heads attend from a word to the word at the other end of its arc (`arcs_of`).
 
     Args:
         scoring: the rows of its batches are indices of `sentences`.
-        arcs: see `arcs_of`.
         from_word: see `word_attention`.
 
     Returns:
-        [groups, heads], the heads of all layers in their order.
+        [groups, heads], the heads of all layers in order.
     """
     hits = {x.name: torch.zeros(groups, x.units, dtype=torch.long) for x in scoring.layers}
 

@@ -164,20 +164,21 @@ def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, 
             if kind_of(name) == kind
             for head, has in enumerate(roles[name])
         ]
-        left = sum(is_kept for is_kept, _ in heads)
+        kept_of_all = sum(is_kept for is_kept, _ in heads)
         for role in (*ROLES, "any", "none"):
             members = [is_kept for is_kept, has in heads if role in has]
-            stayed = sum(members)
             rows.append(
                 {
                     "kind": kind,
                     "role": role,
                     "heads": len(members),
-                    "kept": stayed,
-                    "kept_of_all": left,
+                    "kept": sum(members),
+                    "kept_of_all": kept_of_all,
                     "of_all": len(heads),
-                    "expected": len(members) * left / len(heads),
-                    "p": float(hypergeom.sf(stayed - 1, len(heads), len(members), left)),
+                    "expected": len(members) * kept_of_all / len(heads),
+                    "p": float(
+                        hypergeom.sf(sum(members) - 1, len(heads), len(members), kept_of_all)
+                    ),
                 }
             )
     return rows
