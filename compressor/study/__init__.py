@@ -22,11 +22,7 @@ __all__ = ["STUDIES", "StudyRequest", "run_study"]
 
 
 def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) -> Result:
-    """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`.
-
-    Raises:
-        CompressError: see `compressor.errors`.
-    """
+    """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`."""
     from compressor.report.plots import plot_style
     from compressor.study.inputs import caveats, facts, open_inputs
     from compressor.study.output import require_output, write_result

@@ -194,10 +194,7 @@ def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = F
 
 
 def overlap_p(shared: int | None, count: int, total: int) -> float | None:
-    """Probability that two random sets of `count` out of `total` units share at least `shared`.
-
-    None where the number of shared units is undefined.
-    """
+    """Probability that two random sets of `count` out of `total` units share `shared` or more."""
     # `sf` is the probability of more than its argument.
     return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
 
@@ -221,12 +218,7 @@ def permutation_p(x: Floats, y: Floats, seed: int) -> float:
 
 
 def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[ReportTable]:
-    """Two tables of named pairs, the correlations and the lowest units that both share.
-
-    Args:
-        pairs: by name, of `compared_pair`, all with p-values or none.
-        of: what the units are, in words.
-    """
+    """Two tables of named pairs (see `compared_pair`): correlations, and shared lowest units."""
     ranks, lowest = [], []
     for name, pair in pairs.items():
         rows = pair["correlations"]

@@ -85,10 +85,9 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
 
 
 def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) -> list[Mask]:
-    """The mask at each percentage of a kind's heads, or of all heads.
+    """The mask at each percentage of a kind's heads, or of all; numbers are rounded, halves up.
 
-    Numbers of heads are rounded, halves up. Different percentages of few heads can give the same
-    number, which is kept once.
+    Different percentages of few heads can make the same number, which is kept once.
     """
     total = full.total(pool)
     floors = dict.fromkeys(full.kinds(), 0)

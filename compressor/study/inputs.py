@@ -76,12 +76,9 @@ class StudiedModel:
         mask: Mask | None = None,
         network: nn.Module | None = None,
     ) -> Iterator[ScoringJob]:
-        """A job on batches; within the block its network is on the device.
+        """A job on batches, by default with all heads; its network is on the device in the block.
 
-        Args:
-            layers: to look at; all by default.
-            mask: the heads that are not silenced; all by default.
-            network: instead of the checkpoint's.
+        `mask` silences heads; `network` replaces the checkpoint's.
         """
         layers = self.layers if layers is None else layers
         network = self.checkpoint.model if network is None else network
@@ -104,12 +101,7 @@ class StudiedModel:
 
 
 def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
-    """The dense model, the last of several, and the rows that the request names.
-
-    Raises:
-        UsageError: a task without studies, or options without effect.
-        InputError: a checkpoint or rows that cannot be read.
-    """
+    """The dense model, the last of several, and the rows that the request names."""
     device = pick_device(request.device, progress)
     checkpoint = load(request.checkpoints()[-1])
     task = TASKS[checkpoint.task]

@@ -27,22 +27,14 @@ _CELL = 0.34  # inches
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a study.
+    """The result of a study."""
 
-    Args:
-        title: of the Markdown page.
-        data: all numbers, for the JSON file.
-        sentences: the conclusions from the tables.
-        tables: shown on the terminal and on the page.
-        details: longer tables, on the page alone.
-    """
-
-    title: str
-    data: dict[str, Any]
-    sentences: list[str]
-    tables: list[ReportTable]
+    title: str  # of the Markdown page
+    data: dict[str, Any]  # all numbers, for the JSON file
+    sentences: list[str]  # the conclusions from the tables
+    tables: list[ReportTable]  # on the terminal and on the page
     figure: Figure
-    details: Sequence[ReportTable] = ()
+    details: Sequence[ReportTable] = ()  # longer tables, on the page alone
 
 
 def table(
@@ -54,11 +46,7 @@ def table(
 
 
 def require_output(output: Path, study: str) -> None:
-    """Check that a study can be written to a directory, which may contain other studies.
-
-    Raises:
-        InputError: it contains something else or this study, or cannot be written.
-    """
+    """Check that a study can be written to a directory, which may contain other studies."""
     require_directory(output)
     for path in sorted(output.iterdir()) if output.exists() else ():
         # The JSON file is written last: without it the other three are of a study that was killed.

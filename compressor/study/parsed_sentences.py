@@ -34,13 +34,7 @@ _SPACE = "▁"  # SentencePiece's
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence with its dependencies.
-
-    Args:
-        text: with spaces where the file does not say `SpaceAfter=No`.
-        ends: the number of characters of `text` up to the end of each word.
-        arcs: without the root's.
-    """
+    """A sentence, with the end of each word in its text, and its arcs but the root's."""
 
     text: str
     ends: tuple[int, ...]
@@ -57,11 +51,7 @@ class Tokens:
 
 
 def read_conllu(path: str) -> list[Sentence]:
-    """All sentences of a file.
-
-    Raises:
-        InputError: no file, no sentence, or a malformed one; the message has its last line.
-    """
+    """All sentences of a file; an error has the last line of its sentence."""
     sentences: list[Sentence] = []
     rows: list[list[str]] = []
     # Sentences are separated by empty lines, which the last one may lack.
@@ -128,9 +118,7 @@ def tokenize(
 ) -> tuple[list[Tokens], int]:
     """Token ids with special tokens, and words, of all sentences that can be aligned.
 
-    Returns:
-        The sentences, and how many were left out: too long, or normalized by the tokenizer so that
-        not every word has a token of its own.
+    Also how many cannot: they are too long, or the tokenizer changes words.
     """
     aligned = []
     for sentence in sentences:

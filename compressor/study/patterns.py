@@ -115,12 +115,8 @@ def _count_rare(
 ) -> dict[str, Tensor]:
     """How often heads attend to the least frequent token of a sentence.
 
-    Args:
-        frequency: [batch, tokens], infinite for what is not a word.
-        common: [batch, tokens], too common to be rare.
-
-    Returns:
-        `rare` [heads], `rare_tokens` [] and `chance` [].
+    `frequency` [batch, tokens] is infinite for what is not a word; `common` [batch, tokens] are
+    tokens that are never rare. Returns `rare` [heads], `rare_tokens` [] and `chance` [].
     """
     words = frequency.isfinite()
     # Several tokens may be the least frequent; each is right, and chance is greater.
@@ -178,14 +174,9 @@ def arcs_of(sentences: Sequence[Tokens], relations: Sequence[str]) -> Tensor:
 def count_arcs(
     scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Tensor, groups: int, from_word: str
 ) -> Tensor:
-    """How often heads attend from a word to the word at the other end of its arc (`arcs_of`).
+    """How often heads attend to the word at the other end of an arc, [groups, heads].
 
-    Args:
-        scoring: the rows of its batches are indices of `sentences`.
-        from_word: see `word_attention`.
-
-    Returns:
-        [groups, heads], the heads of all layers in order.
+    The rows of the job's batches are indices of `sentences`; see `arcs_of` and `word_attention`.
     """
     hits = {x.name: torch.zeros(groups, x.units, dtype=torch.long) for x in scoring.layers}
 
@@ -207,16 +198,10 @@ def count_arcs(
 
 
 def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
-    """Attention between words instead of tokens.
+    """Attention between words, [batch, heads, words, words], from that of tokens.
 
-    Args:
-        weights: [batch, heads, queries, keys].
-        words: [batch, tokens], the word of each token, or `NO_WORD`.
-        from_word: `last` takes the weights of a word's last token, `mean` their mean over its
-            tokens.
-
-    Returns:
-        [batch, heads, words, words]; the weight to a word is the largest one to its tokens.
+    The weight to a word is the largest one to its tokens; the weight `from_word` is that of its
+    `last` token, or the `mean` over its tokens. `words` [batch, tokens] may be `NO_WORD`.
     """
     batch, heads, length, _ = weights.shape
     count = int(words.max()) + 1

@@ -40,35 +40,25 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """Batches of a task, the loss for scoring and learning, and what a dense model teaches.
+    """Batches of a task, the loss for scoring and learning, and what a dense model teaches."""
 
-    Args:
-        has_answers: whether its rows have right answers, which the loss compares the logits with;
-            methods that look at those are not for tasks without.
-        one_example_per_row: whether examples are rows, each with an answer; else a long row may
-            have several.
-        learns_from_answers: whether distillation from text needs the dense model's answers to it
-            (sequence-level distillation), because the model reads the targets.
-        learning_rate: default; measured, see docs/recovery.md.
-        text_learning_rate: default with further text; None: as without.
-        muon_on_text: whether distillation from text ends lower with Muon, as measured.
-        hidden_weight: default weight of hidden states in distillation; measured.
-    """
-
+    # Whether its rows have right answers, which the loss and some methods compare the logits with.
     has_answers: ClassVar[bool] = True
-    one_example_per_row: ClassVar[bool] = True
+    one_example_per_row: ClassVar[bool] = True  # else a long row may have several
+    # Whether distillation from text needs the dense model's answers to it (sequence-level
+    # distillation), because the model reads the targets.
     learns_from_answers: ClassVar[bool] = False
+    # Defaults of distillation, as measured, see docs/recovery.md; None: as without further text.
     learning_rate: ClassVar[float]
     text_learning_rate: ClassVar[float | None] = None
-    muon_on_text: ClassVar[bool] = False
-    hidden_weight: ClassVar[float]
+    muon_on_text: ClassVar[bool] = False  # whether Muon ends lower
+    hidden_weight: ClassVar[float]  # of hidden states
 
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """Token ids of every row, in order, with special tokens; longer rows are cut.
 
-        Raises:
-            InputError: rows or tokenizer lack what the task needs.
+        Raises InputError if rows or tokenizer lack what the task needs.
         """
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
@@ -76,11 +66,7 @@ class Objective(ABC):
         return Example(row, source, (0,))
 
     def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
-        """An example of random tokens, for checks without rows.
-
-        Args:
-            sentence: makes the ids of a sentence of so many tokens, and an end token.
-        """
+        """An example of random tokens; `sentence` makes so many ids and an end token."""
         return self.source_example(row, sentence(2 + row % 9), 0)
 
     def target_tokens(self, example: Example) -> int:
@@ -136,8 +122,7 @@ class Objective(ABC):
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The loss in nats, summed over the batch; divide by `loss_terms` for the mean.
 
-        A sum computed from the logits alone, so the part of a row depends neither on the other rows
-        of its batch nor on a loss inside the model.
+        Computed from the logits alone, so a row's part does not depend on the others of its batch.
         """
 
     def predictions(self, logits: Tensor) -> Tensor:
@@ -170,31 +155,19 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class Timed:
-    """How every model of one measurement runs its batches.
+    """How every model of one measurement runs its batches."""
 
-    Args:
-        options: of `Runtime.compute`.
-        target_tokens: that each row generates; 0 without generation.
-        description: shown after the source lengths.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    target_tokens: float = 0.0
-    description: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `Runtime.compute`
+    target_tokens: float = 0.0  # that each row generates
+    description: str = ""  # shown after the source lengths
 
 
 class Answerer(ABC):
-    """Answers of a model, in PyTorch or as an artifact, in the form of targets of rows.
+    """Answers of a model, in PyTorch or as an artifact, in the form of targets of rows."""
 
-    Args:
-        metrics: names of its metrics in `compressor.evaluation.METRICS`, the main one first.
-        ranked_metrics: those of ranked rows, if the task has other rows as well.
-        counted_tokens: which tokens "tokens per second" counts: `source` or `generated`.
-    """
-
-    metrics: ClassVar[tuple[str, ...]]
-    ranked_metrics: ClassVar[tuple[str, ...]] = ()
-    counted_tokens: ClassVar[str] = "source"
+    metrics: ClassVar[tuple[str, ...]]  # in `compressor.evaluation.METRICS`, the main one first
+    ranked_metrics: ClassVar[tuple[str, ...]] = ()  # if the task has ranked rows and others
+    counted_tokens: ClassVar[str] = "source"  # or `generated`: those of "tokens per second"
 
     @property
     def main_metric(self) -> str:
@@ -209,11 +182,7 @@ class Answerer(ABC):
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """The model's answers to a batch on its device, without looking at the labels.
-
-        Args:
-            num_beams: beam width; None is greedy search, whatever the model's settings.
-        """
+        """The model's answers to a batch on its device; without `num_beams` by greedy search."""
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         """Further arguments of `answer` for all of some rows."""
@@ -228,49 +197,29 @@ class Answerer(ABC):
         *,
         num_beams: int | None = None,
     ) -> list[str]:
-        """An artifact's answers to texts; `runtime` is from `open`.
-
-        Args:
-            num_beams: beam width of answers that are searched; None: the artifact's.
-        """
+        """An artifact's answers to texts; `num_beams` is that of its settings by default."""
 
     def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
-        """How all models of a measurement run their batches.
-
-        Args:
-            runtime: of the reference model.
-            target_length: how many tokens each row generates, if the user chose.
-        """
+        """How all models of a measurement run their batches; `runtime` is the reference model's."""
         return Timed()
 
 
 class Deployment:
-    """Graphs of a task's models, and what runs them.
+    """Graphs of a task's models, and what runs them; both classes are `module:class`."""
 
-    Args:
-        runtime: the subclass of `compressor.runtime.Runtime` for its artifacts, `module:class`.
-        exporter: the subclass of `TaskGraphs` in `compressor/export/task_graphs.py` that writes and
-            checks its graphs, `module:class`.
-        pipeline_tag: the task's name on model hubs.
-        usage: a line of Python that shows what an opened artifact, `model`, does.
-        head_on_tokens: whether the head reads every token, not the first alone.
-        plain_logits: whether transformers' class of its checkpoints returns the logits of its
-            graphs, so PyTorch can be timed as an engine.
-    """
-
-    runtime: ClassVar[str]
-    exporter: ClassVar[str]
-    pipeline_tag: ClassVar[str]
-    usage: ClassVar[str]
-    head_on_tokens: ClassVar[bool] = False
+    runtime: ClassVar[str]  # the subclass of `compressor.runtime.Runtime` for its artifacts
+    exporter: ClassVar[str]  # the subclass of `compressor.export.task_graphs.TaskGraphs`
+    pipeline_tag: ClassVar[str]  # the task's name on model hubs
+    usage: ClassVar[str]  # a line of Python that shows what an opened artifact, `model`, does
+    head_on_tokens: ClassVar[bool] = False  # whether the head reads every token, not the first
+    # Whether transformers' class of its checkpoints returns the logits of its graphs, so PyTorch
+    # can be timed as an engine.
     plain_logits: ClassVar[bool] = True
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         """(inputs, outputs) of the linear layers between a token's hidden state and logits.
 
-        Args:
-            config: contents of `config.json`.
-            width: of the hidden state.
+        `config` is the contents of `config.json`, `width` that of the hidden state.
         """
         return ()
 
@@ -280,11 +229,7 @@ class Deployment:
         return opened(self.exporter)(self)
 
     def engine(self, name: str) -> type[Engine]:
-        """The engine of a name.
-
-        Raises:
-            UsageError: an unknown name, or an engine that does not run this task's models.
-        """
+        """The engine of a name; UsageError if it is unknown, or does not run the task's models."""
         from compressor.runtime.engines import engine_for
 
         return engine_for(name, opened(self.runtime).kind)
@@ -296,22 +241,13 @@ class Deployment:
 
 
 class Task(RowReader, Objective, Answerer, Deployment):
-    """One task, for example translation; `compressor.tasks.TASKS` has it by name.
+    """One task, for example translation; `compressor.tasks.TASKS` has it by name."""
 
-    Args:
-        name: in reports, in artifacts and on the command line.
-        auto_class: the class of transformers that loads its checkpoints.
-    """
-
-    name: ClassVar[str]
-    auto_class: ClassVar[str]
+    name: ClassVar[str]  # in reports, in artifacts and on the command line
+    auto_class: ClassVar[str]  # of transformers, which loads its checkpoints
 
     def require(self, checkpoint: Checkpoint) -> None:  # most need nothing
-        """Check that a checkpoint of `auto_class` fits the task.
-
-        Raises:
-            InputError: it does not.
-        """
+        """Raise InputError if a checkpoint of `auto_class` does not fit the task."""
 
     def label_names(self, config: Any) -> list[str] | None:
         """Names of the classes in the order of the logits; None without classes."""

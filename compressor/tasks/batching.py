@@ -31,21 +31,13 @@ ENCODED_ROWS = 2048
 
 @dataclass(frozen=True)
 class Example:
-    """One encoded row.
+    """One encoded row; token ids include special tokens."""
 
-    Args:
-        row: index of the row in `Rows`.
-        source: token ids with special tokens.
-        target: token ids with special tokens, or what only `labels` of a batch contain (a class).
-        types: token type ids of `source`; None means all 0.
-        truncated: whether source or target had to be cut.
-    """
-
-    row: int
+    row: int  # index in `Rows`
     source: tuple[int, ...]
-    target: tuple[Any, ...]
-    types: tuple[int, ...] | None = None
-    truncated: bool = False
+    target: tuple[Any, ...]  # token ids, or what only `labels` of a batch contain (a class)
+    types: tuple[int, ...] | None = None  # token type ids of `source`; None means all 0
+    truncated: bool = False  # whether source or target had to be cut
 
 
 class Batch(dict[str, "Tensor"]):
@@ -104,9 +96,7 @@ def moved_to(device: torch.device | str, tensor: Tensor) -> Tensor:
 def chosen(values: Tensor, mask: Tensor) -> Tensor:
     """`values[mask]`: [true values of the mask, …].
 
-    Args:
-        values: [*dimensions of the mask, …], on any device.
-        mask: bool, in the host's memory, because the number of true values decides about shapes.
+    The bool mask is in the host's memory, because the number of true values decides about shapes.
     """
     indices = moved_to(values.device, mask.flatten().nonzero()[:, 0])
     return values.flatten(0, mask.dim() - 1).index_select(0, indices)
@@ -284,11 +274,7 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 
 
 def pad_token_id(model: nn.Module) -> int:
-    """The id that the model itself takes for padding; RoBERTa counts positions by it.
-
-    Raises:
-        InputError: the model's configuration has none.
-    """
+    """The id that the model itself takes for padding, by which RoBERTa counts positions."""
     pad_id = getattr(model.config, "pad_token_id", None)
     if pad_id is None:
         raise InputError(

@@ -26,13 +26,9 @@ _USUAL_NAME = re.compile(
 
 
 def first_two_columns(table: RowTable, options: str) -> tuple[str, str]:
-    """Names of the first two columns, unless they look like the texts of a row.
+    """Names of the first two columns; InputError if they look like the texts of a row.
 
-    Args:
-        options: the options that name the columns instead, for the message.
-
-    Raises:
-        InputError: fewer columns, or a first line that is not a header.
+    `options` are those that name the columns instead, for the message.
     """
     if len(table.columns) < 2:
         raise InputError(
@@ -66,12 +62,7 @@ def usual_column(table: RowTable, names: Sequence[str]) -> str | None:
 
 
 def require_columns(table: RowTable, columns: Sequence[str]) -> None:
-    """Check that the table has these columns, each for one purpose.
-
-    Raises:
-        UsageError: a column is named twice.
-        InputError: the table has no such column.
-    """
+    """Check that the table has these columns, each for one purpose."""
     if len(set(columns)) != len(columns):
         raise UsageError(
             f"one column is named for two purposes: {quoted(columns)}", id="column-named-twice"
@@ -86,11 +77,7 @@ def require_columns(table: RowTable, columns: Sequence[str]) -> None:
 
 
 def text_cell(record: Record, column: str) -> str:
-    """The text of a cell, unchanged.
-
-    Raises:
-        InputError: the cell is missing, empty, or not text; with file and line.
-    """
+    """The text of a cell, unchanged; InputError if it is missing, empty, or not text."""
     if column not in record.cells:
         raise InputError(f"{record.where}: the object has no {column!r}", id="cell-missing")
     value = record.cells[column]
@@ -113,11 +100,7 @@ def label_cell(record: Record, column: str) -> str:
 
 
 def number_cell(record: Record, column: str) -> str:
-    """The text of a cell that contains a finite number, also one of a JSON file.
-
-    Raises:
-        InputError: anything else; with file and line.
-    """
+    """The text of a cell that contains a finite number, also one of a JSON file."""
     value = record.cells.get(column)
     cell = repr(value) if isinstance(value, float) else label_cell(record, column)
     try:

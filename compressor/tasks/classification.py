@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.tasks.labels import LabelTask, known_labels
+from compressor.tasks.encoder import LabelTask, known_labels
 from compressor.tasks.rows import LabelNames, Rows, Texts
 
 if TYPE_CHECKING:

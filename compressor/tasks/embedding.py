@@ -150,10 +150,7 @@ class Embedding(EncoderTask):
         return logits.float()
 
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """Half the squared distance over the dense one's squared length, summed over rows.
-
-        For embeddings of length 1 that is 1 minus the cosine.
-        """
+        """Half the squared distance over the dense one's squared length: 1 - cosine at length 1."""
         distance, length = (actual - dense).square().sum(-1), dense.square().sum(-1)
         return (distance / length.clamp_min(_LEAST)).sum() / 2
 
@@ -183,8 +180,7 @@ class Embedding(EncoderTask):
     ) -> list[str]:
         """How similar the embeddings of each pair are; a text that occurs again is read once.
 
-        Args:
-            prompts: names of those of the first and of the second texts; None: the default one.
+        `prompts` are names of those of the first and of the second texts; None: the default one.
         """
         assert pairs is not None  # see `require_answers`
         sides = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
@@ -19,7 +20,7 @@ from compressor.tasks.cells import (
     usual_column,
 )
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
-from compressor.tasks.tables import Record, quoted, read_table
+from compressor.tasks.tables import Record, quoted, read_table, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,13 +31,11 @@ if TYPE_CHECKING:
 
     Logits = NDArray[np.float32]
 
+_CLASS_ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+
 
 class EncoderTask(Task):
-    """One text, or a pair, with one label: a class, a number, …
-
-    Args:
-        answers: what `same_answers` compares, for texts.
-    """
+    """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages."""
 
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
@@ -57,11 +56,7 @@ class EncoderTask(Task):
         return (width, width), (width, len(config.get("id2label") or (0, 1)))
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        """A function of a row and its label column that returns the target.
-
-        Raises:
-            InputError: the labels cannot be used; from the function, a cell that is not a label.
-        """
+        """A function of a row and its label column that returns the target."""
         return label_cell
 
     def read_texts(
@@ -95,11 +90,7 @@ class EncoderTask(Task):
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
-        """The values in `labels` of a batch for each target.
-
-        Raises:
-            InputError: the rows were read without what this needs.
-        """
+        """The values in `labels` of a batch for each target."""
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; of a pair that is too long, the longer text is cut."""
@@ -149,11 +140,6 @@ class EncoderTask(Task):
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """As in `Task`.
-
-        Raises:
-            UsageError: a beam width, which has no use here.
-        """
         import torch
 
         if num_beams is not None:
@@ -176,3 +162,55 @@ class EncoderTask(Task):
         """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
         same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
         return same
+
+
+class Labels:
+    """The checkpoint's label names, two or more, in the order of its class ids."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        if len(self.names) < 2:
+            raise InputError(
+                f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
+                "needed",
+                id="too-few-labels",
+            )
+        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
+        self.allow_ids = not any(_CLASS_ID.fullmatch(name) for name in self.names)
+
+    def name_of(self, cell: str, where: str) -> str:
+        """The label name of a cell with a name or, unless names are numbers, a class id."""
+        if cell in self.names:
+            return cell
+        if self.allow_ids and _CLASS_ID.fullmatch(cell) and int(cell) < len(self.names):
+            return self.names[int(cell)]
+        raise InputError(
+            f"{where}: the label {shortened(cell)!r} is not one of the checkpoint's "
+            f"{len(self.names)} ({quoted(self.names, most=5)})"
+            + did_you_mean(cell.strip()[:100], self.names),
+            id="label-unknown",
+        )
+
+
+class LabelTask(EncoderTask):
+    """Labels by the checkpoint's names."""
+
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        """Names of labels; cells as they are if no labels are known."""
+        if labels is None:
+            return label_cell
+        known = Labels(labels)
+        return lambda record, column: known.name_of(label_cell(record, column), record.where)
+
+
+def known_labels(rows: Rows) -> list[str]:
+    """The label names that rows were read with, in the order of their ids."""
+    if rows.labels is None:
+        raise InputError(
+            f"the labels of {', '.join(rows.files)} were read without the checkpoint's label names",
+            id="label-names-missing",
+        )
+    return rows.labels

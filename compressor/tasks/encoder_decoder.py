@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 class EncoderDecoderTask(Task):
     """Texts that are answered with texts; the loss is that of the teacher-forced references.
 
-    Args:
-        answers: what messages call the answers.
+    `answers` is what messages call the answers.
     """
 
     answers: ClassVar[str]
@@ -103,11 +102,7 @@ class EncoderDecoderTask(Task):
         return RowTexts([spec], map(row, table.records))
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; the targets may be as long as the sources.
-
-        Raises:
-            InputError: a multilingual tokenizer without a language to translate into.
-        """
+        """As in `Task`; the targets may be as long as the sources."""
         require_target_language(tokenizer)
         prefix = source_prefix(tokenizer)
         texts = [f"{prefix}{text}" for text in rows.sources]
@@ -173,10 +168,7 @@ class EncoderDecoderTask(Task):
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """Detokenized answers by transformers' `generate`, with the model's generation settings.
-
-        But greedy unless there is a beam width, and never sampled.
-        """
+        """Detokenized answers by `generate` with the model's settings, but never sampled."""
         from compressor.model.generation import generate  # imports transformers
 
         tokens = generate(model, batch, num_beams=1 if num_beams is None else num_beams)
@@ -195,13 +187,7 @@ class EncoderDecoderTask(Task):
     def timed(
         self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
     ) -> Timed:
-        """As in `Task`: every row generates `target_length` tokens.
-
-        By default the mean of the reference model's own answers, rounded up.
-
-        Raises:
-            UsageError: more tokens than the decoder has positions for.
-        """
+        """Every row generates `target_length` tokens, by default the mean of the reference."""
         forced, origin = target_length, ""
         if forced is None:
             lengths = [len(row) for batch in batches for row in runtime.generate(batch)]
@@ -222,11 +208,7 @@ def _shifted(labels: Tensor, config: Any) -> Tensor:
 
 
 def require_target_language(tokenizer: Any) -> None:
-    """Check that a multilingual tokenizer has a language to translate into.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Raise InputError if a multilingual tokenizer has no language to translate into."""
     if getattr(tokenizer, "tgt_lang", "") is None:
         raise target_missing("the checkpoint", sorted(languages(tokenizer)))
 
@@ -251,11 +233,7 @@ def _parallel_files(spec: str) -> tuple[str, str] | None:
 
 
 def _parallel_rows(source_path: str, target_path: str) -> Iterator[RowText]:
-    """The lines of two files, line n of one with line n of the other.
-
-    Raises:
-        InputError: different numbers of lines, or an empty one.
-    """
+    """The lines of two files, line n of one with line n of the other."""
     lines = read_lines(source_path), read_lines(target_path)
     for number, (source, target) in enumerate(zip_longest(*lines), 1):
         if source is None or target is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.tasks.cells import label_cell
-from compressor.tasks.labels import Labels, LabelTask, known_labels
+from compressor.tasks.encoder import Labels, LabelTask, known_labels
 from compressor.tasks.rows import LabelNames, Rows, Texts
 from compressor.tasks.tables import Record
 

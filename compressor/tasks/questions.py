@@ -29,12 +29,7 @@ Question = tuple[str, str, Gold]  # question, context, right answers
 
 
 def read_questions(spec: str, columns: ColumnNames, header: bool) -> Iterator[Question]:
-    """All questions of a file; each is checked when it is read.
-
-    Raises:
-        UsageError: options of tables.
-        InputError: another format; with the line, or the place in the JSON.
-    """
+    """All questions of a file, each checked when it is read: errors have its place in the JSON."""
     suffix = format_suffix(spec)
     if suffix not in (JSON, JSONL):
         raise InputError(

@@ -26,28 +26,20 @@ RowText = tuple[str, str | None, str]
 class Rows:
     """Checked rows in file order, as `read_rows` returns them.
 
-    Args:
-        task: name of their task.
-        sources: sentences to translate, texts to classify, ….
-        pairs: second texts of pairs, else None.
-        targets: reference translations, label names as the checkpoint spells them, ….
-        files: paths as the user wrote them: one file, or two parallel ones.
-        sha256: see `fingerprint`.
-        labels: the checkpoint's label names by class id; None where the task has no classes.
-        ranked: whether the rows are queries (`sources`) with texts (`pairs`) that answers rank, and
-            how relevant these are (`targets`): 0 for not at all.
-        tokenizers: metric -> how it splits texts, chosen once for all rows of a run by
-            `compressor.evaluation.with_tokenizers`; empty before.
+    Ranked rows are queries (`sources`) with texts (`pairs`) that answers rank, and how relevant
+    these are (`targets`): 0 for not at all.
     """
 
     task: str
-    sources: list[str]
-    pairs: list[str] | None
-    targets: list[str]
-    files: list[str]
-    sha256: str
-    labels: list[str] | None = None
+    sources: list[str]  # sentences to translate, texts to classify, …
+    pairs: list[str] | None  # second texts of pairs
+    targets: list[str]  # reference translations, label names as the checkpoint spells them, …
+    files: list[str]  # paths as the user wrote them: one file, or two parallel ones
+    sha256: str  # see `fingerprint`
+    labels: list[str] | None = None  # the checkpoint's label names by class id
     ranked: bool = False
+    # Metric -> how it splits texts, chosen once for all rows of a run by
+    # `compressor.evaluation.with_tokenizers`; empty before.
     tokenizers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -148,13 +140,7 @@ def _texts(rows: Rows) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class RowTexts:
-    """An opened data file.
-
-    Args:
-        files: paths as the user wrote them.
-        rows: an iterator in file order, which checks each row.
-        ranked: as in `Rows`.
-    """
+    """An opened data file: its paths, and an iterator that reads and checks the rows."""
 
     files: list[str]
     rows: Iterator[RowText]
@@ -162,23 +148,14 @@ class RowTexts:
 
 
 class RowReader(ABC):
-    """What a task knows about its data files: the columns, the rows, and what they must contain.
+    """What a task knows about its data files: the columns, the rows, and what they must contain."""
 
-    Args:
-        name: of the task.
-        columns: the options that name the columns of its data files, as fields of a recipe.
-        inputs: those of the columns that the model reads.
-        usual_columns: option -> names of columns that are read by default.
-        options: flags of other options that this and only some other tasks have.
-        joins_pairs: whether the model reads both texts of a pair as one; else each has its own row.
-    """
-
-    name: ClassVar[str]
-    columns: ClassVar[tuple[str, ...]]
-    inputs: ClassVar[tuple[str, ...]]
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    options: ClassVar[tuple[str, ...]] = ()
-    joins_pairs: ClassVar[bool] = True
+    name: ClassVar[str]  # of the task
+    columns: ClassVar[tuple[str, ...]]  # options that name columns, as fields of a recipe
+    inputs: ClassVar[tuple[str, ...]]  # those of the columns that the model reads
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # option -> default columns
+    options: ClassVar[tuple[str, ...]] = ()  # flags of other options that some tasks lack
+    joins_pairs: ClassVar[bool] = True  # whether a pair is read as one; else each text is a row
 
     @property
     def flags(self) -> list[str]:
@@ -261,11 +238,7 @@ class RowReader(ABC):
         """Open a data file; arguments and errors are those of `read_rows`."""
 
     def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some
-        """Check that quality can be measured on rows.
-
-        Raises:
-            InputError: they lack what answers are compared with.
-        """
+        """Raise InputError if rows lack what answers are compared with."""
 
     def blank_answer(self, labels: LabelNames) -> str:
         """A target for rows without an answer, where nothing reads it."""

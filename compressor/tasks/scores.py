@@ -59,11 +59,7 @@ class ScoreTask(EncoderTask):
 
 
 def relevance_cell(record: Record, column: str) -> str:
-    """A cell with the relevance of a text: a whole number, 0 for not at all.
-
-    Raises:
-        InputError: anything else; with file and line.
-    """
+    """A cell with the relevance of a text: a whole number, 0 for not at all."""
     cell = label_cell(record, column)
     if not _WHOLE.fullmatch(cell):
         raise InputError(
@@ -75,11 +71,7 @@ def relevance_cell(record: Record, column: str) -> str:
 
 
 def require_queries(rows: Rows) -> None:
-    """Check that ranked rows can be judged, and warn of queries that are left out.
-
-    Raises:
-        InputError: fewer than two queries have a relevant text.
-    """
+    """Check that two queries or more have a relevant text, and warn of those that have none."""
     judged, _ = rows.counted
     queries = len(set(rows.sources))
     files = ", ".join(rows.files)

@@ -38,10 +38,7 @@ FORMATS = (*SEPARATORS, JSONL)
 
 @dataclass(frozen=True)
 class Record:
-    """A row: `file:line` of its first line, and its cells by column.
-
-    Cells are strings; in a JSON file they are any JSON value.
-    """
+    """A row: `file:line` of its first line, and its cells by column, in JSON any values."""
 
     where: str
     cells: dict[str, object]
@@ -49,11 +46,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RowTable:
-    """A file of rows with named columns (of a JSON file: those of its first object).
-
-    Args:
-        records: an iterator, which reads the file.
-    """
+    """A file of rows with named columns (of a JSON file: those of its first object)."""
 
     path: str
     columns: list[str]
@@ -181,11 +174,7 @@ def _records(
 def reading(path: str | Path, again: bool = False) -> Iterator[BinaryIO]:
     """A file of rows or texts, opened to read its bytes, unpacked.
 
-    Args:
-        again: it is read more than once, which a pipe cannot be.
-
-    Raises:
-        InputError: missing, not a file, unreadable, or damaged.
+    One that is read `again` cannot be a pipe. InputError: missing, unreadable, or damaged.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a directory; give a file", id="file-is-directory")
@@ -203,25 +192,14 @@ def reading(path: str | Path, again: bool = False) -> Iterator[BinaryIO]:
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """All lines of a text file, without line ends.
-
-    Raises:
-        InputError: as `reading` and `decoded`.
-    """
+    """All lines of a text file, without line ends."""
     with reading(path) as file:
         for number, line in enumerate(raw_lines(file, path), 1):
             yield decoded(line.removeprefix(BOM) if number == 1 else line, f"{path}:{number}")
 
 
 def decoded(line: bytes, where: str) -> str:
-    """The text of a line, which ends at LF alone: other separators occur inside sentences.
-
-    Args:
-        where: `file:line`, for messages.
-
-    Raises:
-        InputError: it is not UTF-8, or binary.
-    """
+    """The text of a line at `where`, which ends at LF alone: other separators are in sentences."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -234,11 +212,7 @@ def decoded(line: bytes, where: str) -> str:
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """The JSON object of a line at `where`.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The JSON object of a line at `where`."""
     try:
         value = parse_json(line)
     except ValueError as error:

@@ -22,14 +22,9 @@ Sentence = tuple[list[str], list[str]]  # words and their tags
 def read_sentences(
     spec: str, columns: ColumnNames, header: bool, read_tag: TagReader
 ) -> Iterator[Sentence]:
-    """All sentences of a file; each is checked when it is read.
+    """All sentences of a file, each checked when it is read.
 
-    Args:
-        columns: option -> name of the list, in JSONL alone.
-
-    Raises:
-        UsageError: options that the format does not have.
-        InputError: an unknown format, or a malformed line; with file and line.
+    `columns` names the lists of JSONL alone.
     """
     suffix = format_suffix(spec)
     if suffix == JSONL:

@@ -26,12 +26,7 @@ _WANTED = {
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A text of a JSON object.
-
-    Args:
-        name: from an option; None without one.
-        usual: names of which the first one that exists is read otherwise.
-    """
+    """A text of a JSON object: the name from an option, else the first of the usual ones."""
 
     name: str | None
     usual: tuple[str, ...]
@@ -39,12 +34,9 @@ class TextColumn:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of texts; see `open_texts`.
+    """A file of texts, with the option that names it; see `open_texts`.
 
-    Args:
-        option: that names it, as typed.
-        keys: of the texts in JSON objects; empty for plain lines.
-        pairs: every line is two texts, in plain lines with a tab between them.
+    `keys` are those of JSON objects. Plain lines of `pairs` have a tab between two texts.
     """
 
     path: Path
@@ -58,28 +50,17 @@ class TextFile:
         return is_packed(self.path)
 
     def lines(self) -> Iterator[bytes]:
-        """All lines, unpacked.
-
-        Raises:
-            InputError: the file cannot be read.
-        """
+        """All lines, unpacked."""
         with reading(self.path, again=True) as file:
             yield from raw_lines(file, self.path)
 
     def pieces(self) -> Iterator[bytes]:
-        """All bytes, unpacked, in pieces of a mebibyte; raises as `lines`."""
+        """All bytes, unpacked, in pieces of a mebibyte."""
         with reading(self.path, again=True) as file:
             yield from iter(lambda: file.read(MIB), b"")
 
     def texts(self, line: bytes, number: int | None = None) -> tuple[str, ...]:
-        """The texts of a line; empty ones if it contains none.
-
-        Args:
-            number: of the line, for messages; None where the file was checked before.
-
-        Raises:
-            InputError: it is not UTF-8, no JSON object with the keys, or no pair.
-        """
+        """The texts of a line, empty if it contains none; its number is for messages."""
         where = f"{self.path}" if number is None else f"{self.path}:{number}"
         text = decoded(line.removeprefix(BOM), where).strip()
         if not text:
@@ -190,9 +171,5 @@ def texts_of(path: Path, option: str, task: RowReader, named: Mapping[str, str |
 def columns_of(
     task: RowReader, options: Sequence[str], named: Mapping[str, str | None]
 ) -> list[TextColumn]:
-    """The columns of options.
-
-    Args:
-        named: option, as a field of a recipe -> the name that the user chose.
-    """
+    """The columns of options; `named` has the names that the user chose."""
     return [TextColumn(named.get(name), task.usual_columns.get(name, ())) for name in options]

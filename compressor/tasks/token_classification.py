@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.labels import Labels, LabelTask, known_labels
+from compressor.tasks.encoder import Labels, LabelTask, known_labels
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 from compressor.tasks.tagged_sentences import TagReader, read_sentences
 
@@ -99,7 +99,7 @@ class TokenClassification(LabelTask):
 
     def label_values(self, rows: Rows) -> list[list[int]]:
         """The label's number of each word; empty for a row without a target."""
-        ids = {name: index for index, name in enumerate(known_labels(rows, "tags"))}
+        ids = {name: index for index, name in enumerate(known_labels(rows))}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
@@ -189,12 +189,7 @@ class TokenClassification(LabelTask):
 def _targets(
     firsts: Sequence[int | None], labels: Sequence[int], tokens: int
 ) -> tuple[tuple[int, int], ...]:
-    """Label and word of each token.
-
-    Args:
-        firsts: the first token of each word.
-        labels: of each word; empty if the row has no target.
-    """
+    """Label and word of each token, from each word's first token and label (0 without labels)."""
     target = [(IGNORED, IGNORED)] * tokens
     for word, (token, label) in enumerate(zip(firsts, labels or [0] * len(firsts), strict=True)):
         if token is not None:
