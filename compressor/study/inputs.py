@@ -54,8 +54,7 @@ class StudiedModel:
     def batches(self, rows: Rows) -> list[Batch]:
         """Batches of all rows on the CPU; reports how many rows had to be cut."""
         examples = encode(rows, self.checkpoint, self.task, self.progress)
-        batches: list[Batch] = self.task.batches(examples, self.checkpoint.model)
-        return batches
+        return self.task.batches(examples, self.checkpoint.model)
 
     def score(self, method: ScoringMethod, rows: Rows | None) -> Scores:
         """Scores of all heads on rows, which methods that use the weights alone do without."""

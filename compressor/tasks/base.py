@@ -236,8 +236,7 @@ class Deployment:
 
     def open(self, directory: str | Path, **options: Any) -> Runtime:
         """Open an artifact without checking its files; options are those of `Runtime`."""
-        runtime: Runtime = opened(self.runtime)(directory, verify=False, **options)
-        return runtime
+        return opened(self.runtime)(directory, verify=False, **options)
 
 
 class Task(RowReader, Objective, Answerer, Deployment):

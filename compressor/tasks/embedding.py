@@ -163,8 +163,7 @@ class Embedding(EncoderTask):
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         distance, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)
-        same: list[bool] = (distance <= 2 * _SAME * length).tolist()
-        return same
+        return (distance <= 2 * _SAME * length).tolist()
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         return {"prompts": _RANKED_PROMPTS} if rows.ranked else {}

@@ -160,8 +160,7 @@ class EncoderTask(Task):
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
-        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
-        return same
+        return (actual.argmax(-1) == expected.argmax(-1)).tolist()
 
 
 class Labels:

@@ -104,8 +104,7 @@ class MultiLabel(LabelTask):
         ]
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        same: list[bool] = ((actual > 0) == (expected > 0)).all(axis=1).tolist()
-        return same
+        return ((actual > 0) == (expected > 0)).all(axis=1).tolist()
 
     def answer(
         self, runtime: MultiLabelClassifier, sources: Texts, pairs: Texts | None = None, **_: Any

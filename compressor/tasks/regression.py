@@ -58,8 +58,7 @@ class Regression(ScoreTask):
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         largest = abs(expected).max()
-        same: list[bool] = (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
-        return same
+        return (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         return [repr(x) for x in _activated(self.scores(logits), model).tolist()]

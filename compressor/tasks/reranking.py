@@ -91,8 +91,7 @@ class Reranking(ScoreTask):
         from compressor.runtime.reranker import probabilities
 
         difference = abs(probabilities(actual) - probabilities(expected))
-        same: list[bool] = (difference <= _SAME).tolist()
-        return same
+        return (difference <= _SAME).tolist()
 
 
 TASK = Reranking()

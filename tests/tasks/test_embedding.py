@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -31,39 +30,9 @@ def batches_of(encoder, path: Path, **options):
     return examples, task.batches(examples, encoder.model, **options)
 
 
-def test_pairs_with_scores(tmp_path):
-    table = "id\tsentence1\tsentence2\tscore\n1\ta b\tc\t3.5\n2\td\te f\t0\n"
-    rows = task.read_rows(write(tmp_path / "a.tsv", table))
-    assert (rows.sources, rows.pairs, rows.targets) == (["a b", "d"], ["c", "e f"], ["3.5", "0"])
-    lines = [{"text": "a b", "b": "c", "n": 3.5}, {"text": "d", "b": "e f", "n": 0}]
-    text = "\n".join(map(json.dumps, lines))
-    named = task.read_rows(
-        write(tmp_path / "a.jsonl", text), text_pair_column="b", label_column="n"
-    )
-    assert (named.sources, named.pairs, named.targets) == (rows.sources, rows.pairs, rows.targets)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.txt", "a b\nd\n"),
-        ("a.tsv", "label\ttext\nx\ta b\ny\td\n"),  # of a classifier: its labels are not looked at
-        ("a.csv", "words\na b\nd\n"),
-        ("a.jsonl", '{"sentence": "a b"}\n{"sentence": "d"}\n'),
-    ],
-)
-def test_texts_without_labels(name: str, content: str, tmp_path):
-    rows = task.read_rows(write(tmp_path / name, content))
-    assert (rows.sources, rows.pairs, rows.targets) == (["a b", "d"], None, ["", ""])
-    with raises(InputError, "pairs-missing") as caught:
-        task.require_answers(rows)
-    assert name in str(caught.value)
-
-
-def test_queries_with_texts_to_find(tmp_path):
+def test_metrics_of_pairs_and_of_queries(tmp_path):
     path = write_queries(tmp_path / "a.tsv", 6)
     rows = task.read_rows(path)
-    assert rows.ranked
     assert rows.counted == (5, "queries")  # one has no relevant text
     assert task.metrics_of(rows) == ("ndcg@10", "mrr@10", "map")
     # The columns of other rows that options name are not those of queries.
@@ -73,6 +42,8 @@ def test_queries_with_texts_to_find(tmp_path):
     one = write(tmp_path / "b.tsv", "query\ttext\tlabel\nq\ta\t1\nq\tb\t0\nr\tb\t0\n")
     with raises(InputError, "too-few-queries"):
         task.require_answers(task.read_rows(one))
+    with raises(InputError, "pairs-missing"):
+        task.require_answers(task.read_rows(write(tmp_path / "a.txt", "a\n")))
 
 
 def test_each_text_of_a_pair_is_a_row(encoder, tmp_path):

@@ -150,6 +150,7 @@ OPTIONS: list[tuple[str, str, str, dict[str, Any], str]] = [
     ("classification", "a.tsv", TABLE, {"source_column": "en", "target_column": "de"},
      "option-of-another-task"),
     ("classification", "a.tsv", "text\tlabel\nx\ta\n", {"labels": ["only"]}, "too-few-labels"),
+    ("classification", "a.tsv", "text\tlabel\nx\t0\n", {"labels": ["1", "2"]}, "label-unknown"),
     ("embedding", "a.tsv", f"{S}a\tb\t1\n", {"text_column": "txt"}, "column-missing"),
     ("token-classification", "a.conll", CONLL, {"text_column": "w"}, "columns-of-plain-text"),
     ("token-classification", "a.conll", CONLL, {"header": False}, "header-of-plain-text"),
@@ -161,7 +162,8 @@ OPTIONS: list[tuple[str, str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_that_do_not_fit_are_errors(tmp_path: Path, case: Any) -> None:
     task, name, content, options, id = case
-    kind = InputError if id in ("column-missing", "too-few-rows", "too-few-labels") else UsageError
+    inputs = ("column-missing", "label-unknown", "too-few-rows", "too-few-labels")
+    kind = InputError if id in inputs else UsageError
     with raises(kind, id):
         TASKS[task].read_rows(write(tmp_path / name, content), **options)
 

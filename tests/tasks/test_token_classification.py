@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -30,17 +29,6 @@ def encoded(tagger, path, **options):
     rows = task.read_rows(path, labels=TAGS)
     examples = task.encode(rows, tagger.tokenizer, tagger.max_source_tokens)
     return rows, examples, task.batches(examples, tagger.model, **options)
-
-
-def test_columns_and_json_lists_are_the_same_rows(tmp_path):
-    rows = task.read_rows(write(tmp_path / "a.conll", CONLL))
-    assert (rows.sources, rows.targets) == (["EU rejects", "the"], ["B-per O", "O"])
-    objects = [{"w": ["EU", "rejects"], "t": [1, 0]}, {"w": ["the"], "t": ["O"]}]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, objects)))
-    named = task.read_rows(path, labels=TAGS, text_column="w", label_column="t")
-    assert named.sha256 == rows.sha256
-    four = task.read_rows(write(tmp_path / "a.txt", "EU NNP B-NP B-per\nrejects VBZ B-VP O\n"))
-    assert four.targets == ["B-per O"]
 
 
 @torch.no_grad()
