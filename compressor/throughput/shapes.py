@@ -8,7 +8,7 @@ from typing import Any
 
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
-from compressor.tasks.deployment import Deployment
+from compressor.tasks.base import Deployment
 
 
 @dataclass(frozen=True)

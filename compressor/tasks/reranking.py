@@ -6,21 +6,26 @@ score is then the difference of their logits, which is the logit of the second's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.model.cross_encoder import activation_of
-from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
-from compressor.tasks.scores import ScoreTask
-from compressor.tasks.tables import Record, RowTable
+from compressor.tasks.scores import (
+    RANKED_COLUMNS,
+    RANKED_METRICS,
+    ScoreTask,
+    relevance_cell,
+    require_queries,
+)
+from compressor.tasks.tables import Record
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
@@ -32,26 +37,26 @@ class Reranking(ScoreTask):
 
     name = "reranking"
     exporter = "compressor.export.scores:RerankingGraphs"
-    metrics = METRICS
+    metrics = RANKED_METRICS
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"
     usage = 'print(model.rank("Which one?", ["First text.", "Second one."]))'
     usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        option: (name,) for option, name in COLUMNS.items()
+        option: (name,) for option, name in RANKED_COLUMNS.items()
     }
     answers = f"probabilities (within {_SAME})"
 
-    def require(self, config: Any, where: Path) -> None:
-        """Check that the model has one output, or two classes."""
+    def require(self, checkpoint: Checkpoint) -> None:
+        config: Any = checkpoint.model.config
         several = config.problem_type == "multi_label_classification"
         if config.num_labels not in (1, 2) or several:
             raise InputError(
-                f"{where} has {config.num_labels} outputs (problem_type {config.problem_type}), "
-                "and reranking needs one, or two classes of which the second is relevant; leave "
-                "--task out, or give another model",
+                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
+                f"{config.problem_type}), and reranking needs one, or two classes of which the "
+                "second is relevant; leave --task out, or give another model",
                 id="not-a-reranker",
             )
-        activation_of(config)  # raises if there is no such
+        activation_of(config)  # raises if it is unknown
 
     def scores(self, logits: Any) -> Any:
         from compressor.runtime.reranker import relevance
@@ -61,14 +66,14 @@ class Reranking(ScoreTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        texts = super().read_texts(spec, COLUMNS | dict(columns), labels, header)
+        texts = super().read_texts(spec, RANKED_COLUMNS | dict(columns), labels, header)
         return replace(texts, ranked=True)
 
-    def label_cell(self, table: RowTable, record: Record, column: str) -> str:
-        return relevance_text(table, record, column)
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        return relevance_cell
 
     def label_values(self, rows: Rows) -> list[float]:
-        """1 of relevant texts, whatever their grade, and 0 of others."""
+        """1 for relevant texts, whatever their grade, and 0 for others."""
         return [float(target != "0") for target in rows.targets]
 
     def require_answers(self, rows: Rows) -> None:
@@ -85,9 +90,8 @@ class Reranking(ScoreTask):
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         from compressor.runtime.reranker import probabilities
 
-        far = abs(probabilities(actual) - probabilities(expected))
-        same: list[bool] = (far <= _SAME).tolist()
-        return same
+        difference = abs(probabilities(actual) - probabilities(expected))
+        return (difference <= _SAME).tolist()
 
 
 TASK = Reranking()

@@ -1,6 +1,7 @@
 """Embedding of texts as vectors, which are compared by the cosine or as the model says.
 
-Calibration rows have no answers. The loss that units are scored by is
+Rows to calibrate on are texts; those to measure on are pairs with a score, or queries. Calibration
+rows have no answers. The loss that units are scored by is
 
     L = sum over rows of <v, e / |e|>,   v ~ N(0, I) for each row, fixed by its number,
 
@@ -14,16 +15,24 @@ optimization", section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError, UsageError
+from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import Example
-from compressor.tasks.embedding import rows as embedding_rows
+from compressor.tasks.cells import number_cell, require_columns, text_cell, usual_column
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.ranked import METRICS, require_queries
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
+from compressor.tasks.scores import (
+    NUMBER_COLUMNS,
+    RANKED_COLUMNS,
+    RANKED_METRICS,
+    relevance_cell,
+    require_queries,
+)
+from compressor.tasks.tables import Record, RowTable, read_lines, read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,13 +50,13 @@ _RANKED_PROMPTS = ("query", "document")  # as `encode_query` and `encode_documen
 
 
 class Embedding(EncoderTask):
-    """Embedding of texts; answers to pairs of them tell how similar their embeddings are."""
+    """Embedding of texts; the answer to a pair is how similar its embeddings are."""
 
     name = "embedding"
     auto_class = "AutoModel"
     plain_logits = False
     metrics = ("spearman",)
-    ranked_metrics = METRICS
+    ranked_metrics = RANKED_METRICS
     exporter = "compressor.export.embedding:EmbeddingGraphs"
     runtime = "compressor.runtime:Embedder"
     pipeline_tag = "sentence-similarity"
@@ -55,7 +64,7 @@ class Embedding(EncoderTask):
     answers = f"embeddings (within {(2 * _SAME) ** 0.5:.0%} of their length)"
     has_answers = False
     joins_pairs = False
-    usual_columns = embedding_rows.USUAL_COLUMNS
+    usual_columns = NUMBER_COLUMNS
     learning_rate = 2e-4
     hidden_weight = 0.1
 
@@ -65,8 +74,26 @@ class Embedding(EncoderTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Texts, pairs with a score or queries, see `compressor.tasks.embedding.rows`."""
-        return embedding_rows.read(spec, columns, header)
+        """Pairs with scores, queries, or texts alone: a column of a table, or lines.
+
+        One set of options names the columns of all files, and only test files need pairs: a table
+        without the columns of the second text and of the score contains texts. One with the columns
+        query, text and label, none of which an option names, contains queries with texts to find.
+        """
+        if format_suffix(spec) == ".txt":
+            return RowTexts([spec], _lines(spec))
+        table = read_table(spec, header)
+        if {*RANKED_COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
+            return _pairs(table, [*RANKED_COLUMNS.values()], relevance_cell, ranked=True)
+        text, pair, score = (
+            columns.get(option) or usual_column(table, names)
+            for option, names in NUMBER_COLUMNS.items()
+        )
+        text = text or table.columns[0]
+        if pair is not None and score is not None and {pair, score} <= {*table.columns}:
+            return _pairs(table, [text, pair, score], number_cell)
+        require_columns(table, [text])
+        return RowTexts([spec], ((text_cell(row, text), None, "") for row in table.records))
 
     def require_answers(self, rows: Rows) -> None:
         if rows.pairs is None:
@@ -91,42 +118,41 @@ class Embedding(EncoderTask):
         first = second = prompts.default
         if rows.ranked:
             first, second = (prompts.named.get(name, "") for name in _RANKED_PROMPTS)
-        begun = [f"{first}{text}" for text in rows.sources]
-        begun += [f"{second}{text}" for text in rows.pairs or ()]
-        texts = replace(rows, sources=begun, pairs=None)
-        return super().encode(texts, tokenizer, max_source_tokens)
+        texts = [f"{first}{text}" for text in rows.sources]
+        texts += [f"{second}{text}" for text in rows.pairs or ()]
+        return super().encode(
+            replace(rows, sources=texts, pairs=None), tokenizer, max_source_tokens
+        )
 
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The embeddings, [batch, width]; of length 1 where they are compared by the cosine."""
         from torch.nn.functional import normalize
 
-        found = super().logits(model, batch)
-        return normalize(found.float(), dim=-1) if _by_cosine(model) else found
+        embeddings = super().logits(model, batch)
+        return normalize(embeddings.float(), dim=-1) if _by_cosine(model) else embeddings
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The sum of all rows' parts in their directions."""
         import torch
 
-        found = self.predictions(self.logits(model, batch))
+        vectors = self.predictions(self.logits(model, batch))
         if not _by_cosine(model):
-            found = found / found.detach().square().sum(-1, keepdim=True).clamp_min(_LEAST).sqrt()
-        drawn = [
-            torch.randn(found.shape[1], generator=torch.Generator().manual_seed(row))
+            lengths = vectors.detach().square().sum(-1, keepdim=True).clamp_min(_LEAST).sqrt()
+            vectors = vectors / lengths
+        directions = [
+            torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(row))
             for row in batch["labels"].tolist()
         ]
-        return (torch.stack(drawn).to(found) * found).sum()
+        return (torch.stack(directions).to(vectors) * vectors).sum()
 
     def predictions(self, logits: Tensor) -> Tensor:
         """The embeddings."""
         return logits.float()
 
-    def divergence(self, found: Tensor, wanted: Tensor) -> Tensor:
-        """The sum over rows of half the squared distance over the wanted one's squared length.
-
-        Of embeddings of length 1 that is 1 minus the cosine.
-        """
-        far, length = (found - wanted).square().sum(-1), wanted.square().sum(-1)
-        return (far / length.clamp_min(_LEAST)).sum() / 2
+    def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
+        """Half the squared distance over the dense one's squared length: 1 - cosine at length 1."""
+        distance, length = (actual - dense).square().sum(-1), dense.square().sum(-1)
+        return (distance / length.clamp_min(_LEAST)).sum() / 2
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         raise UsageError(
@@ -136,9 +162,8 @@ class Embedding(EncoderTask):
         )
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        far, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)
-        same: list[bool] = (far <= 2 * _SAME * length).tolist()
-        return same
+        distance, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)
+        return (distance <= 2 * _SAME * length).tolist()
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         return {"prompts": _RANKED_PROMPTS} if rows.ranked else {}
@@ -154,8 +179,7 @@ class Embedding(EncoderTask):
     ) -> list[str]:
         """How similar the embeddings of each pair are; a text that occurs again is read once.
 
-        Args:
-            prompts: names of those of the first and of the second texts; None: the default one.
+        `prompts` are names of those of the first and of the second texts; None: the default one.
         """
         assert pairs is not None  # see `require_answers`
         sides = []
@@ -164,6 +188,28 @@ class Embedding(EncoderTask):
             vectors = runtime.with_prompt(prompt).embed(list(numbers))
             sides.append(vectors[[numbers[text] for text in texts]])
         return [repr(float(value)) for value in runtime.compare(*sides)]
+
+
+def _pairs(
+    table: RowTable,
+    columns: Sequence[str],
+    read_label: Callable[[Record, str], str],
+    ranked: bool = False,
+) -> RowTexts:
+    require_columns(table, columns)
+    text, pair, label = columns
+
+    def row(record: Record) -> RowText:
+        return text_cell(record, text), text_cell(record, pair), read_label(record, label)
+
+    return RowTexts([table.path], map(row, table.records), ranked)
+
+
+def _lines(path: str) -> Iterator[RowText]:
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            raise InputError(f"{path}:{number}: the line is empty; remove it", id="line-empty")
+        yield line, None, ""
 
 
 def _by_cosine(model: nn.Module) -> bool:

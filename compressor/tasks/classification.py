@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.tasks.labels import LabelTask, known_labels
+from compressor.tasks.encoder import LabelTask, known_labels
 from compressor.tasks.rows import LabelNames, Rows, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import Classifier
     from compressor.tasks.batching import Tensors
 
@@ -26,8 +26,8 @@ class Classification(LabelTask):
     answers = "labels"
     text_learning_rate = 2e-4
 
-    def require(self, config: Any, where: Path) -> None:
-        """Check that the model chooses one of several classes."""
+    def require(self, checkpoint: Checkpoint) -> None:
+        config: Any = checkpoint.model.config
         if config.num_labels < 2:
             kind, advice = "a number", "use --task regression or --task reranking"
         elif config.problem_type == "multi_label_classification":
@@ -37,9 +37,9 @@ class Classification(LabelTask):
         else:
             return
         raise InputError(
-            f"{where} answers with {kind} per text (problem_type {config.problem_type}, "
-            f"{config.num_labels} labels), and classification is into one of several labels; "
-            f"{advice}",
+            f"{checkpoint.directory} answers with {kind} per text (problem_type "
+            f"{config.problem_type}, {config.num_labels} labels), and classification is into one "
+            f"of several labels; {advice}",
             id="classifier-unsupported",
         )
 
@@ -65,7 +65,6 @@ class Classification(LabelTask):
     def answer(
         self, runtime: Classifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """Names of the most probable classes."""
         return runtime.classify(sources, pairs)
 
 

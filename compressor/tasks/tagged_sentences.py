@@ -1,52 +1,40 @@
-"""Sentences of words with a tag each: CoNLL columns, or JSONL with two lists."""
+"""Sentences of words with a tag each: columns as in CoNLL, or JSONL with two lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 from compressor.errors import InputError, UsageError
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.cells import require_columns
-from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import JSONL, RowTable, quoted, read_lines, read_table, shortened
+from compressor.tasks.rows import ColumnNames
+from compressor.tasks.tables import JSONL, quoted, read_lines, read_table, shortened
 
 COLUMN_FILES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 _DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 between documents
-_TOKENS, _TAGS = "tokens", "tags"
 
-TagReader = Callable[[str, str], str]
-Sentence = tuple[list[str], list[str]]
+TagReader = Callable[[str, str], str]  # the label of a tag, by the tag and `file:line`
+Sentence = tuple[list[str], list[str]]  # words and their tags
 
 
-def read(spec: str, columns: Mapping[str, str], header: bool, read_tag: TagReader) -> RowTexts:
-    """Sentences, their words joined by spaces, and the tags of their words likewise.
+def read_sentences(
+    spec: str, columns: ColumnNames, header: bool, read_tag: TagReader
+) -> Iterator[Sentence]:
+    """All sentences of a file, each checked when it is read.
 
-    Args:
-        columns: option -> name of the column, where one was given; of JSONL alone.
-        read_tag: the label that a tag means, by the tag and its place.
-
-    Raises:
-        UsageError: options that the format does not have.
-        InputError: a malformed line, with its place.
+    `columns` names the lists of JSONL alone.
     """
     suffix = format_suffix(spec)
-    if suffix != JSONL and suffix not in COLUMN_FILES:
+    if suffix == JSONL:
+        return _sentences_of_lists(spec, columns, header, read_tag)
+    if suffix not in COLUMN_FILES:
         known = ", ".join((JSONL, *COLUMN_FILES))
         raise InputError(
             f"the format of {spec} is not known by its suffix; use one of {known}",
             id="format-unknown",
         )
-    if suffix == JSONL:
-        sentences = _objects(read_table(spec, header), columns, read_tag)
-    else:
-        _require_no_options(spec, columns, header)
-        sentences = _columns(spec, read_tag)
-    return RowTexts([spec], ((" ".join(words), None, " ".join(tags)) for words, tags in sentences))
-
-
-def _require_no_options(spec: str, columns: Mapping[str, str], header: bool) -> None:
     if columns:
         raise UsageError(
             f"{spec} has a word and its tag in the first and last column; --text-column and "
@@ -57,10 +45,11 @@ def _require_no_options(spec: str, columns: Mapping[str, str], header: bool) -> 
         raise UsageError(
             f"{spec} has no header anyway; leave --no-header out", id="header-of-plain-text"
         )
+    return _sentences_of_columns(spec, read_tag)
 
 
-def _columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
-    """Sentences apart by empty lines; a word is the first cell of its line, its tag the last."""
+def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
+    """Sentences between empty lines; a word is the first cell of its line, its tag the last."""
     words: list[str] = []
     tags: list[str] = []
     width = 0
@@ -84,14 +73,15 @@ def _columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
         tags.append(_tag(cells[-1], where, read_tag))
 
 
-def _objects(
-    table: RowTable, columns: Mapping[str, str], read_tag: TagReader
+def _sentences_of_lists(
+    path: str, columns: ColumnNames, header: bool, read_tag: TagReader
 ) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
-    names = columns.get("text_column", _TOKENS), columns.get("label_column", _TAGS)
+    table = read_table(path, header)
+    names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
     require_columns(table, names)
     for record in table.records:
-        where = f"{table.path}:{record.line}"
+        where = record.where
         words, tags = (_list(record.cells.get(name), name, where) for name in names)
         if not words or len(words) != len(tags):
             raise InputError(

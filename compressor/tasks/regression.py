@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.model.cross_encoder import SIGMOID, activation_of
-from compressor.tasks.cells import number_text
-from compressor.tasks.rows import Rows, Texts
-from compressor.tasks.scores import ScoreTask
-from compressor.tasks.tables import Record, RowTable
+from compressor.tasks.cells import number_cell
+from compressor.tasks.rows import LabelNames, Rows, Texts
+from compressor.tasks.scores import NUMBER_COLUMNS, ScoreTask
+from compressor.tasks.tables import Record
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
@@ -28,28 +28,25 @@ class Regression(ScoreTask):
 
     name = "regression"
     metrics = ("spearman", "pearson")
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("sentence1", "text1", "text", "sentence"),
-        "text_pair_column": ("sentence2", "text2"),
-        "label_column": ("score", "label", "similarity"),
-    }
+    usual_columns = NUMBER_COLUMNS
     exporter = "compressor.export.scores:RegressionGraphs"
     runtime = "compressor.runtime:Regressor"
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
 
-    def require(self, config: Any, where: Path) -> None:
-        """Check that the model has one output."""
+    def require(self, checkpoint: Checkpoint) -> None:
+        config: Any = checkpoint.model.config
         if config.num_labels != 1 or config.problem_type not in (None, "regression"):
             raise InputError(
-                f"{where} has {config.num_labels} outputs (problem_type {config.problem_type}), "
-                "and regression is with one; leave --task out, or give another model",
+                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
+                f"{config.problem_type}), and regression is with one; leave --task out, or give "
+                "another model",
                 id="not-a-regressor",
             )
-        activation_of(config)  # raises if there is no such
+        activation_of(config)  # raises if it is unknown
 
-    def label_cell(self, table: RowTable, record: Record, column: str) -> str:
-        return number_text(table, record, column)
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        return number_cell
 
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]
@@ -61,8 +58,7 @@ class Regression(ScoreTask):
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         largest = abs(expected).max()
-        same: list[bool] = (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
-        return same
+        return (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         return [repr(x) for x in _activated(self.scores(logits), model).tolist()]
@@ -70,12 +66,11 @@ class Regression(ScoreTask):
     def answer(
         self, runtime: Any, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """The numbers."""
         return [repr(x) for x in runtime.predict(sources, pairs).tolist()]
 
 
 def _activated(numbers: Tensor, model: nn.Module) -> Tensor:
-    """What a cross-encoder's activation function makes of logits."""
+    """The outputs of a cross-encoder's activation function."""
     return numbers.sigmoid() if activation_of(model.config) == SIGMOID else numbers
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.labels import Labels, LabelTask, known_labels
+from compressor.tasks.encoder import Labels, LabelTask, known_labels
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.token_classification import rows as tag_rows
+from compressor.tasks.tagged_sentences import TagReader, read_sentences
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import TokenClassifier
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
-
 
 # Labels of entities in other forms than `B-location`.
 _PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:.][BIESLUMW]")
@@ -31,8 +30,8 @@ _PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:
 class TokenClassification(LabelTask):
     """A label for each word; a row's target is the labels of its words, joined by spaces.
 
-    Of an example, `target` has for each token the label's number and the word's number; both are
-    `IGNORED` of tokens that go on with a word, and of special ones.
+    `target` of an example contains for each token the label's number and the word's number; both
+    are `IGNORED` for special tokens and for those that continue a word.
     """
 
     name = "token-classification"
@@ -50,54 +49,57 @@ class TokenClassification(LabelTask):
     head_on_tokens = True
 
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
-        """Of labels without prefixes, as parts of speech are, the share of right ones alone.
+        """For labels without prefixes, such as parts of speech, the accuracy alone.
 
         seqeval takes the first letter of such a label for its prefix: it would see no `ORG` at all,
         as it sees no `O`.
         """
         from compressor.runtime.entities import scheme_of
 
-        named = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
-        prefixed = any(read != ("I", label) for label, read in scheme_of(named).items())
-        unseen = any(label[0] in "O." for label in named if label != "O")
+        names = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
+        prefixed = any(read != ("I", label) for label, read in scheme_of(names).items())
+        unseen = any(label[0] in "O." for label in names if label != "O")
         return self.metrics if prefixed and not unseen else ("token_accuracy",)
 
-    def require(self, config: Any, where: Path) -> None:
-        """Check that words can be separated in targets, that there is a choice, and prefixes.
+    def require(self, checkpoint: Checkpoint) -> None:
+        """Check the labels: two or more, of one word each, with prefixes as in `B-location`.
 
-        Entities are read from labels as `B-location`; one with its prefix at the end, in lower case
-        or before another sign would be an entity of its own type.
+        A prefix at the end, in lower case or before another sign would make an entity of its own
+        type.
         """
-        names = self.label_names(config)
+        names = self.label_names(checkpoint.model.config)
         Labels(names)  # raises
         spaced = [name for name in names if len(name.split()) != 1]
         if spaced:
             raise InputError(
-                f"{where / 'config.json'}: the label {spaced[0]!r:.40} in id2label is not a single "
-                "word; rename it",
+                f"{checkpoint.directory / 'config.json'}: the label {spaced[0]!r:.40} in id2label "
+                "is not a single word; rename it",
                 id="label-not-a-word",
             )
-        named = [name for name in names if name not in ("O", "o")]
-        if named and all(_PREFIXED_OTHERWISE.fullmatch(name) for name in named):
+        entities = [name for name in names if name not in ("O", "o")]
+        if entities and all(_PREFIXED_OTHERWISE.fullmatch(name) for name in entities):
             raise InputError(
-                f"{where / 'config.json'}: the prefix of the label {named[0]!r:.40} in id2label is "
-                "written in another way than that of B-location; rename the labels",
+                f"{checkpoint.directory / 'config.json'}: the prefix of the label "
+                f"{entities[0]!r:.40} in id2label is written in another way than that of "
+                "B-location; rename the labels",
                 id="label-prefix-unknown",
             )
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        # transformers leaves `id2label` out of config.json where it is the default, two labels.
-        return ((width, len(config.get("id2label") or (0, 1))),)
+        return super().head(config, width)[1:]
 
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Sentences of words, see `compressor.tasks.token_classification.rows`."""
-        return tag_rows.read(spec, columns, header, self.label_reader(labels))
+        """Sentences, their words joined by spaces, and the tags of their words likewise."""
+        read_tag: TagReader = (lambda tag, _: tag) if labels is None else Labels(labels).name_of
+        sentences = read_sentences(spec, columns, header, read_tag)
+        rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
+        return RowTexts([spec], rows)
 
     def label_values(self, rows: Rows) -> list[list[int]]:
-        """The label's number of each word; the first label's where a row has no target."""
-        ids = {name: index for index, name in enumerate(known_labels(rows, "tags"))}
+        """The label's number of each word; empty for a row without a target."""
+        ids = {name: index for index, name in enumerate(known_labels(rows))}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
@@ -114,18 +116,13 @@ class TokenClassification(LabelTask):
             encoded, cut = encode_texts(
                 tokenizer, max_source_tokens, types=True, offsets=True, text=texts
             )
-            for row, (text, own) in enumerate(zip(texts, labels[chunk], strict=True)):
-                found = first_tokens(encoded["offset_mapping"][row], word_spans(text))
-                lost += found.count(None) if own and cut[row] else 0
-                examples.append(
-                    Example(
-                        row=len(examples),
-                        source=encoded["input_ids"][row],
-                        target=_targets(found, own, len(encoded["input_ids"][row])),
-                        types=encoded["token_type_ids"][row],
-                        truncated=cut[row],
-                    )
-                )
+            for row, (text, word_labels) in enumerate(zip(texts, labels[chunk], strict=True)):
+                ids = encoded["input_ids"][row]
+                firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
+                lost += firsts.count(None) if word_labels and cut[row] else 0
+                target = _targets(firsts, word_labels, len(ids))
+                types = encoded["token_type_ids"][row]
+                examples.append(Example(len(examples), ids, target, types, cut[row]))
         if lost:
             warnings.warn(
                 f"{', '.join(rows.files)}: words beyond the {max_source_tokens} tokens that the "
@@ -172,11 +169,11 @@ class TokenClassification(LabelTask):
         answers = []
         lines = logits.argmax(-1).tolist(), batch["labels"][..., 1].tolist()
         for best, words in zip(*lines, strict=True):
-            found = [OUTSIDE] * (max(words) + 1 if max(words) >= 0 else 0)
+            labels = [OUTSIDE] * max(0, max(words) + 1)
             for label, word in zip(best, words, strict=True):
                 if word != IGNORED:
-                    found[word] = names[label]
-            answers.append(" ".join(found))
+                    labels[word] = names[label]
+            answers.append(" ".join(labels))
         return answers
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
@@ -186,21 +183,15 @@ class TokenClassification(LabelTask):
     def answer(
         self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        """The labels of the words."""
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
 
 
 def _targets(
-    found: Sequence[int | None], labels: Sequence[int], tokens: int
+    firsts: Sequence[int | None], labels: Sequence[int], tokens: int
 ) -> tuple[tuple[int, int], ...]:
-    """Label and word of each token.
-
-    Args:
-        found: the first token of each word.
-        labels: of each word; empty where the row has no target.
-    """
+    """Label and word of each token, from each word's first token and label (0 without labels)."""
     target = [(IGNORED, IGNORED)] * tokens
-    for word, (token, label) in enumerate(zip(found, labels or [0] * len(found), strict=True)):
+    for word, (token, label) in enumerate(zip(firsts, labels or [0] * len(firsts), strict=True)):
         if token is not None:
             target[token] = (label, word)
     return tuple(target)

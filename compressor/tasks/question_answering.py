@@ -1,20 +1,20 @@
 """Answering questions by a part of a text, the context, which may be read in several windows.
 
-What batches hold are windows (`compressor.runtime.windows`): a context that is longer than one
-makes several. The label of a window without the whole answer is its first token, as it is where
-there is no answer.
+Examples are windows (`compressor.runtime.windows`): a context that is longer than one makes
+several. The label of a window without the whole answer is its first token, as it is if there is no
+answer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.question_answering import rows as question_rows
+from compressor.tasks.questions import answers_of, read_questions
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import QuestionAnswerer
     from compressor.runtime.windows import Window
     from compressor.tasks.batching import Tensors
@@ -31,7 +32,7 @@ _NEVER = -1e4  # the logit of padding
 
 
 class QuestionAnswering(EncoderTask):
-    """The start and the end of an answer; a row's target are the right ones, see `rows`."""
+    """The start and the end of an answer; a row's target is the right answers as JSON."""
 
     name = "question-answering"
     auto_class = "AutoModelForQuestionAnswering"
@@ -50,27 +51,25 @@ class QuestionAnswering(EncoderTask):
     head_on_tokens = True
     one_example_per_row = False
 
-    def require(self, config: Any, where: Path) -> None:
-        """Check that each token has two logits."""
-        if config.num_labels != 2:
-            raise InputError(
-                f"{where / 'config.json'} has {config.num_labels} labels, and a model for "
-                "questions has 2, a start and an end; get the checkpoint again",
-                id="config-malformed",
-            )
-
-    def require_tokenizer(self, tokenizer: Any, where: Path) -> None:
-        """Check that questions come first, and that windows begin with the context's start.
+    def require(self, checkpoint: Checkpoint) -> None:
+        """Check that a token has two logits, and that texts are joined and cut as here.
 
         transformers (its pipeline, and its scripts that train) puts the context first where padding
         is on the left, and cuts windows from the end where truncation is.
         """
+        config: Any = checkpoint.model.config
+        if config.num_labels != 2:
+            raise InputError(
+                f"{checkpoint.directory / 'config.json'} has {config.num_labels} labels, and a "
+                "model for questions has 2, a start and an end; get the checkpoint again",
+                id="config-malformed",
+            )
         for name in ("padding_side", "truncation_side"):
-            if getattr(tokenizer, name) != "right":
+            if getattr(checkpoint.tokenizer, name) != "right":
                 raise InputError(
-                    f"{where / 'tokenizer_config.json'} sets {name} to left, with which questions "
-                    "and contexts are joined otherwise than here; give a model that was trained "
-                    "with right",
+                    f"{checkpoint.directory / 'tokenizer_config.json'} sets {name} to left, with "
+                    "which questions and contexts are joined otherwise than here; give a model "
+                    "that was trained with right",
                     id="tokenizer-side-unsupported",
                 )
 
@@ -80,31 +79,40 @@ class QuestionAnswering(EncoderTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Questions of SQuAD's JSON, see `compressor.tasks.question_answering.rows`."""
-        return question_rows.read(spec, columns, header)
+        """Questions as sources, contexts as their pairs; targets as `answers_of` reads them."""
+        return RowTexts(
+            [spec],
+            (
+                (question, context, json.dumps(gold, ensure_ascii=False))
+                for question, context, gold in read_questions(spec, columns, header)
+            ),
+        )
 
     def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
-        """The first right answer of each row, and where it starts; None where there is none."""
-        gold = [question_rows.answers_of(target) for target in rows.targets]
+        """The first right answer of each row, and where it starts; None if it has none."""
+        gold = [answers_of(target) for target in rows.targets]
         return [answers[0] if answers else None for answers in gold]
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`, an example for each window, numbered from 0; cut are long questions."""
+        """As in `Task`, an example for each window, numbered from 0; long questions are cut."""
         from compressor.model.tokenizer import uncut_copy
 
         require_offsets(tokenizer)
         examples: list[Example] = []
         windows = _windows(uncut_copy(tokenizer), rows, max_source_tokens)
-        for parts, gold in zip(windows, self.label_values(rows), strict=True):
-            for part in parts:
-                place = None if gold is None else part.tokens_of(gold[1], gold[1] + len(gold[0]))
+        for row_windows, gold in zip(windows, self.label_values(rows), strict=True):
+            for window in row_windows:
+                tokens = None
+                if gold is not None:
+                    text, start = gold
+                    tokens = window.tokens_of(start, start + len(text))
                 examples.append(
                     Example(
                         row=len(examples),
-                        source=tuple(part.ids),
-                        target=place or (0, 0),
-                        types=tuple(part.types),
-                        truncated=part.cut,
+                        source=tuple(window.ids),
+                        target=tokens or (0, 0),
+                        types=tuple(window.types),
+                        truncated=window.cut,
                     )
                 )
         return examples
@@ -121,8 +129,8 @@ class QuestionAnswering(EncoderTask):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Of each token to be the start, and the end: [batch, 2, window].
 
-        They are as many in every batch, those of padding far below all others, so that rows of
-        different batches can be put together.
+        The width is the same in every batch, with logits of padding far below all others, so rows
+        of different batches can be joined.
         """
         import torch
 
@@ -167,8 +175,8 @@ class QuestionAnswering(EncoderTask):
         return real.transpose(0, 2, 1).reshape(-1, real.shape[1])
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
-        """There may be no answer where that is right for one of the rows, as in SQuAD 2.0."""
-        return {"null_answers": not all(map(question_rows.answers_of, rows.targets))}
+        """No answer is allowed where that is right for one of the rows, as in SQuAD 2.0."""
+        return {"null_answers": not all(map(answers_of, rows.targets))}
 
     def answer(
         self,
@@ -179,17 +187,16 @@ class QuestionAnswering(EncoderTask):
         num_beams: int | None = None,
         null_answers: bool = False,
     ) -> list[str]:
-        """The answers' texts, empty where there is none."""
-        assert pairs is not None  # `read_texts` gives contexts
-        found = runtime.answers(sources, pairs, null_answers=null_answers)
-        return [answer.text for answer in found]
+        """The answers' texts, empty for no answer."""
+        assert pairs is not None  # `read_texts` returns contexts
+        return [x.text for x in runtime.answers(sources, pairs, null_answers=null_answers)]
 
 
 def _windows(tokenizer: Any, rows: Rows, most: int) -> Iterator[list[Window]]:
     """The windows of each row, made for many rows at a time."""
     from compressor.runtime.windows import split
 
-    assert rows.pairs is not None  # `read_texts` gives contexts
+    assert rows.pairs is not None  # `read_texts` returns contexts
     try:
         for chunk in chunks(rows.count):
             yield from split(tokenizer, rows.sources[chunk], rows.pairs[chunk], most)

@@ -1,4 +1,4 @@
-"""Translation: what it has of its own beside other tasks of encoder-decoder models."""
+"""Translation of sentences with an encoder-decoder model."""
 
 from __future__ import annotations
 

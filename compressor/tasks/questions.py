@@ -3,10 +3,10 @@
     {"data": [{"paragraphs": [{"context": TEXT, "qas": [
         {"question": TEXT, "answers": [{"text": TEXT, "answer_start": CHARACTER}]}]}]}]}
 
-A question of version 2.0 that the context does not answer has `"is_impossible": true`.
+In version 2.0 a question that the context does not answer has `"is_impossible": true`.
 
-Or one question an object, as the datasets library has them: in a `.jsonl` file one a line, in a
-`.json` file as the list or in its `data`. One without answers has none in its context.
+Or an object per question, as in the datasets library: in a `.jsonl` file one per line, in a `.json`
+file as the list or in its `data`. With an empty list of answers the context has none.
 
     {"question": TEXT, "context": TEXT, "answers": {"text": [TEXT], "answer_start": [CHARACTER]}}
 """
@@ -14,27 +14,22 @@ Or one question an object, as the datasets library has them: in a `.jsonl` file 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from compressor.errors import InputError, UsageError
 from compressor.storage.input_files import parse_json
 from compressor.storage.text_files import format_suffix
-from compressor.tasks.rows import RowTexts
+from compressor.tasks.rows import ColumnNames
 from compressor.tasks.tables import JSONL, read_lines, read_table
 
 JSON = ".json"
 Gold = list[tuple[str, int]]  # the right answers, and where each starts in the context
-Row = tuple[str, str, Gold]  # question, context, right answers
+Question = tuple[str, str, Gold]  # question, context, right answers
 
 
-def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
-    """Questions as sources, contexts as their pairs; a target is `answers_of` written as JSON.
-
-    Raises:
-        UsageError: options of tables.
-        InputError: not such a file; with the line, or the place in the JSON.
-    """
+def read_questions(spec: str, columns: ColumnNames, header: bool) -> Iterator[Question]:
+    """All questions of a file, each checked when it is read: errors have its place in the JSON."""
     suffix = format_suffix(spec)
     if suffix not in (JSON, JSONL):
         raise InputError(
@@ -47,25 +42,18 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
             f"{spec} is JSON as SQuAD has it, without columns; leave options of tables out",
             id="columns-of-json",
         )
-    read_rows = _rows_of_lines if suffix == JSONL else _rows_of_file
-    rows = (
-        (question, context, json.dumps(gold, ensure_ascii=False))
-        for question, context, gold in read_rows(spec)
-    )
-    return RowTexts([spec], rows, paired=True)
+    if suffix == JSON:
+        return _nested_questions(spec)
+    return (_flat_question(x.cells, f"{x.where}: ") for x in read_table(spec).records)
 
 
 def answers_of(target: str) -> Gold:
-    """The right answers of a row's target, the first one first; none where there is no answer."""
+    """The right answers of a row's target, the first one first; empty if it has none."""
     return [(text, start) for text, start in json.loads(target)]
 
 
-def _rows_of_lines(spec: str) -> Iterator[Row]:
-    for record in read_table(spec).records:
-        yield _flat(record.cells, f"{spec}:{record.line}: ")
-
-
-def _rows_of_file(spec: str) -> Iterator[Row]:
+def _nested_questions(spec: str) -> Iterator[Question]:
+    """All questions of a `.json` file."""
     try:
         contents = parse_json("\n".join(read_lines(spec)))
     except ValueError as error:
@@ -80,21 +68,21 @@ def _rows_of_file(spec: str) -> Iterator[Row]:
     if isinstance(contents, list):
         contents = {"data": contents}
     for a, article in enumerate(_part(contents, "data", list, f"{spec}: ")):
-        where = f"{spec}: data[{a}]"
+        where = f"{spec}: data[{a}]."
         if isinstance(article, dict) and "paragraphs" not in article and "context" in article:
-            yield _flat(article, f"{where}.")
+            yield _flat_question(article, where)
             continue
-        for p, paragraph in enumerate(_part(article, "paragraphs", list, f"{where}.")):
-            there = f"{where}.paragraphs[{p}]"
-            context = _text(paragraph, "context", f"{there}.")
-            for q, question in enumerate(_part(paragraph, "qas", list, f"{there}.")):
-                place = f"{there}.qas[{q}]"
-                gold = _gold(question, context, f"{place}.")
-                yield _text(question, "question", f"{place}."), context, gold
+        for p, paragraph in enumerate(_part(article, "paragraphs", list, where)):
+            in_paragraph = f"{where}paragraphs[{p}]."
+            context = _text(paragraph, "context", in_paragraph)
+            for q, question in enumerate(_part(paragraph, "qas", list, in_paragraph)):
+                in_question = f"{in_paragraph}qas[{q}]."
+                gold = _gold(question, context, in_question)
+                yield _text(question, "question", in_question), context, gold
 
 
-def _flat(row: Any, where: str) -> Row:
-    """A question as the datasets library has it."""
+def _flat_question(row: Any, where: str) -> Question:
+    """A question as in the datasets library."""
     context = _text(row, "context", where)
     answers = row.get("answers")
     if isinstance(answers, dict):
@@ -110,45 +98,43 @@ def _flat(row: Any, where: str) -> Row:
         answers = [
             {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
         ]
-    if answers == []:
-        return _text(row, "question", where), context, []
-    gold = _gold({**row, "answers": answers}, context, where)
+    gold = [] if answers == [] else _gold({**row, "answers": answers}, context, where)
     return _text(row, "question", where), context, gold
 
 
-def _gold(question: Any, context: str, there: str) -> Gold:
+def _gold(question: Any, context: str, where: str) -> Gold:
+    """The right answers of a question, as SQuAD has it."""
     if isinstance(question, dict) and question.get("is_impossible") is True:
         return []
-    found: Gold = []
-    for number, answer in enumerate(_part(question, "answers", list, there)):
-        where = f"{there}answers[{number}]"
-        text = _text(answer, "text", f"{where}.")
-        start = _part(answer, "answer_start", int, f"{where}.")
+    gold: Gold = []
+    for number, answer in enumerate(_part(question, "answers", list, where)):
+        text = _text(answer, "text", f"{where}answers[{number}].")
+        start = _part(answer, "answer_start", int, f"{where}answers[{number}].")
         if start < 0 or context[start : start + len(text)] != text:
             raise InputError(
-                f"{where}: the context does not have {text[:40]!r} at character {start}; give "
-                "answers that are parts of their contexts",
+                f"{where}answers[{number}]: the context does not have {text[:40]!r} at character "
+                f"{start}; give answers that are parts of their contexts",
                 id="answer-not-in-context",
             )
-        found.append((text, start))
-    if not found:
+        gold.append((text, start))
+    if not gold:
         raise InputError(
-            f"{there.removesuffix('.')}: the question has no answer; give one, or "
+            f"{where.removesuffix('.')}: the question has no answer; give one, or "
             '"is_impossible": true',
             id="answer-missing",
         )
-    return found
+    return gold
 
 
 def _part(value: Any, name: str, kind: type[Any], where: str) -> Any:
-    found = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(found, kind) or isinstance(found, bool):
+    part = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(part, kind) or isinstance(part, bool):
         words = {list: "a list", str: "a text", int: "a whole number"}
         raise InputError(
             f"{where}{name} is missing or not {words[kind]}; give questions as SQuAD has them",
             id="questions-malformed",
         )
-    return found
+    return part
 
 
 def _text(value: Any, name: str, where: str) -> str:

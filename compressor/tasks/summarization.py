@@ -1,4 +1,4 @@
-"""Summarization: what it has of its own beside other tasks of encoder-decoder models."""
+"""Summarization of texts with an encoder-decoder model."""
 
 from __future__ import annotations
 
