@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from compressor.model import modeling_pruned
-from compressor.model.architecture import Architecture, SublayerPaths
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Mask, kind_of
 
@@ -36,7 +35,11 @@ def pruned_config(model: Any, mask: Mask) -> Any:
         return pruned
     pruned.architectures = [name]
     pruned.auto_map = {entry.auto_class: f"{MODELING.stem}.{name}"}
-    pruned.kept_units = [_kept(entry, paths, mask) for paths in entry.sublayers]
+    pruned.kept_units = []
+    for paths in entry.sublayers:
+        counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
+        kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
+        pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
     return pruned
 
 
@@ -44,9 +47,3 @@ def without_code(config: Any) -> None:
     """Drop from a configuration, in place, what makes transformers run the code beside it."""
     for name in ("auto_map", KEPT_UNITS):
         vars(config).pop(name, None)
-
-
-def _kept(entry: Architecture, paths: SublayerPaths, mask: Mask) -> dict[str, Any]:
-    counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
-    kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
-    return entry.full_paths(paths) | {"kept": kept}

@@ -1,4 +1,4 @@
-"""`units.json`: which units a pruned checkpoint has kept, and what led to them."""
+"""`units.json`: which units a pruned checkpoint has kept, and how they were chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
-from compressor.model.bounds import NEURONS
+from compressor.model.architecture import NEURONS
 from compressor.model.sublayers import Mask
 from compressor.storage.input_files import read_json
 
@@ -21,7 +21,7 @@ PRUNING_RECORD = "units.json"
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """What `units.json` says.
+    """The contents of `units.json`.
 
     Args:
         mask: the units that are left, from its `kept`, `units` and `dropped_layers`; of the dense
@@ -39,12 +39,12 @@ class PruningRecord:
 
     @property
     def task(self) -> str | None:
-        """What it was pruned for."""
+        """The task it was pruned for."""
         return self.contents.get("task")
 
 
 class _Schema(BaseModel, strict=True):
-    """What of the file is read here; everything else may stand there too."""
+    """The part of the file that is read here."""
 
     version: Literal[2] = Field(2, alias="schema")
     kept: dict[str, list[int]]
@@ -55,14 +55,13 @@ class _Schema(BaseModel, strict=True):
 
 def render_pruning_record(contents: Mapping[str, Any]) -> str:
     """The text of the file: indented, with each list of numbers in one line."""
+
+    def in_one_line(numbers: re.Match[str]) -> str:
+        return f"[{', '.join(map(str.strip, numbers[1].split(',')))}]"
+
     text = json.dumps(contents, indent=1, ensure_ascii=False)
     # A text never holds a line break, so only indented lists match.
-    in_one_line = re.sub(r"\[\n[\s\d.,e+-]+\]", lambda match: _joined(match.group()), text)
-    return in_one_line + "\n"
-
-
-def _joined(numbers: str) -> str:
-    return re.sub(r",\s+", ", ", re.sub(r"\[\s+|\s+\]", lambda x: x.group().strip(), numbers))
+    return re.sub(r"\[\n([\s\d.,e+-]+)\]", in_one_line, text) + "\n"
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:

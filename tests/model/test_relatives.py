@@ -22,10 +22,16 @@ from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.configuration import read_configuration
 from compressor.model.depth import skipped, without_skipped
-from compressor.model.restore_shape import restore_shape
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
+from compressor.model.surgery import (
+    gated,
+    mask_gates,
+    prune,
+    relative_difference,
+    restore_shape,
+    verify_surgery,
+)
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.runtime import Classifier, Embedder
 from compressor.runtime.artifact import read_artifact

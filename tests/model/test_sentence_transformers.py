@@ -344,8 +344,7 @@ def test_every_setting_of_a_model_is_known(encoder, tmp_path):
     assert {*st.Pooling.POOLING_MODES} == POOLINGS.keys() == {*EARLIER_MODES.values()}
     assert {*known.SIMILARITIES} == {*SentenceTransformer.SUPPORTED_SIMILARITY_FN_NAMES}
     fixed = {"transformer_task", "modality_config", "module_output_name"}
-    of_encoder = known.ENCODER_FOLLOWED | known.ENCODER_HARMLESS | fixed
-    of_encoder |= known.ENCODER_FIXED.keys() | known.ENCODER_KWARGS.keys()
+    of_encoder = known.ENCODER_KEYS | fixed | known.ENCODER_EMPTY | known.ENCODER_KWARGS.keys()
     arguments = {*inspect.signature(st.Transformer).parameters} - {"model_name_or_path", "backend"}
     assert arguments | {*st.Transformer.config_keys} == of_encoder - {"backend"}
     written: set[str] = set()
@@ -354,4 +353,4 @@ def test_every_setting_of_a_model_is_known(encoder, tmp_path):
         CrossEncoder(str(encoder), device="cpu", keep_in_fp32_modules=["0.model.classifier"]),
     ):
         written |= model._get_model_config().keys()
-    assert written | {"requirements"} == known.FOLLOWED | known.HARMLESS
+    assert written | {"requirements"} == known.SETTINGS_KEYS

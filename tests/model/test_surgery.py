@@ -7,9 +7,15 @@ import torch
 
 from compressor.errors import InputError, VerificationError
 from compressor.model.architectures import ARCHITECTURES, architecture, find_sublayers
-from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
+from compressor.model.surgery import (
+    gated,
+    mask_gates,
+    prune,
+    relative_difference,
+    restore_shape,
+    verify_surgery,
+)
 from tests.helpers.errors import raises
 from tests.helpers.heads import ENCODERS
 from tests.helpers.tiny import (
