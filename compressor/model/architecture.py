@@ -135,12 +135,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class Layers:
-    """What dropping whole layers has to know.
+    """Properties of layers that matter where whole ones are dropped.
 
     Args:
         returns: what a layer returns: a `tensor`, or a `tuple` that begins with it.
-        first_stays: from a configuration, whether the first layer cannot be dropped, since it
-            differs from the others.
+        first_stays: from a configuration, whether the first layer differs and cannot be dropped.
         lists: names in the configuration of lists with an entry for every layer.
     """
 
@@ -223,12 +222,7 @@ class Architecture:
         return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
 
     def for_class(self, auto_class: str) -> Architecture:
-        """The entry of the same encoder with another head, or without one.
-
-        Args:
-            auto_class: in `ENCODER_HEADS`; others change nothing, nor does any of an
-                encoder-decoder.
-        """
+        """The entry of the same encoder with a head of `ENCODER_HEADS`; else it is unchanged."""
         if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_HEADS:
             return self
         entry, weights = replace(self, head=ENCODER_HEADS[auto_class]), self.weights
@@ -297,12 +291,5 @@ def decoder_tokens(config: Any) -> int:
 
 def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
     """A feed-forward part of two projections."""
-    return SublayerPaths(
-        kind=kind,
-        layer=layer,
-        block=block or up,
-        inputs={"up": up},
-        output=down,
-        unit_count=None,
-        stand_in="feed_forward",
-    )
+    inputs = {"up": up}
+    return SublayerPaths(kind, layer, block or up, inputs, down, None, stand_in="feed_forward")

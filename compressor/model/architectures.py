@@ -46,56 +46,25 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 # Architectures that cannot be supported as they are, with the reason.
-_JOINED = ", since it joins two models of any kinds"
 _REASONS = {
     "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
     "layer alone",
     "nllb-moe": ", since its feed-forward parts are experts, and each token takes a few of them; "
     "NLLB without experts is m2m_100",
     "none": "; its config.json has no model_type",
-    "encoder-decoder": _JOINED,
-    "vision-encoder-decoder": _JOINED,
-    "speech-encoder-decoder": _JOINED,
-}
-# Models of transformers by the first of its lists that has their `model_type`.
-_KINDS = {
-    "SPEECH_SEQ_2_SEQ": "a model of speech",
-    "CTC": "a model of speech",
-    "AUDIO_CLASSIFICATION": "a model of speech",
-    "ZERO_SHOT_IMAGE_CLASSIFICATION": "a model of images and texts",
-    "IMAGE_CLASSIFICATION": "a model of images",
-    "IMAGE_TEXT_TO_TEXT": "a model of images and texts",
-    "MASKED_LM": "",
-    "SEQ_TO_SEQ_CAUSAL_LM": "",
-    "CAUSAL_LM": "a decoder alone, which continues texts",
 }
 
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
-    """The entry for `config.model_type`.
-
-    Raises:
-        InputError: the architecture is not supported; the message lists those that are.
-    """
-    if model_type in ARCHITECTURES:
-        return ARCHITECTURES[model_type]
-    reason = _REASONS.get(model_type)
-    if reason is None:
-        from transformers.models.auto import modeling_auto
-
-        kinds = (
-            kind
-            for name, kind in _KINDS.items()
-            if model_type in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", ())
+    """The entry for `config.model_type`; raises InputError where it is not supported."""
+    if model_type not in ARCHITECTURES:
+        raise InputError(
+            f"architecture {model_type!r} of {where} is not supported"
+            f"{_REASONS.get(model_type, '')}; supported are these encoders and encoder–decoders "
+            f"of texts: {', '.join(sorted(ARCHITECTURES))}",
+            id="architecture-unsupported",
         )
-        texts = "; only encoders and encoder–decoders of texts are pruned"
-        kind = next(kinds, "")
-        reason = f", since it is {kind}{texts}" if kind else ""
-    raise InputError(
-        f"architecture {model_type!r} of {where} is not supported{reason}; supported are "
-        f"{', '.join(sorted(ARCHITECTURES))}",
-        id="architecture-unsupported",
-    )
+    return ARCHITECTURES[model_type]
 
 
 def architecture_of(model: Any) -> Architecture:

@@ -98,12 +98,12 @@ class Checkpoint:
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
+    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
+    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
+
     Args:
         verify: check the files against `manifest.json` first, where there is one; a pruned
             checkpoint without one is warned of.
-
-    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
     """
     return open_checkpoint(str(directory), verify=verify).model
 

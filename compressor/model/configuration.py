@@ -25,9 +25,14 @@ from compressor.storage.input_files import read_json
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto", None)
 _TOKENS = (
-    "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id",
-)  # fmt: skip
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
 _ACTIVATIONS = (
     "hidden_act", "activation_function", "activation", "dense_act_fn", "hidden_activation",
     "classifier_activation",
@@ -47,11 +52,7 @@ _FOREIGN = {
 
 
 def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
-    """The configuration of a checkpoint of a supported architecture.
-
-    Raises:
-        InputError: there is none, it cannot be read, or what it asks for cannot be.
-    """
+    """The configuration of a checkpoint; raises InputError where the model is not supported."""
     require_checkpoint(directory)
     path = directory / "config.json"
     try:

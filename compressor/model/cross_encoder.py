@@ -30,8 +30,7 @@ def is_cross_encoder(config: Any) -> bool:
 def activation_of(config: Any) -> str:
     """`IDENTITY` or `SIGMOID`, which turns a model's one logit into its score.
 
-    Raises:
-        InputError: a cross-encoder has another one.
+    Raises InputError for a cross-encoder with another activation.
     """
     if not is_cross_encoder(config) or config.num_labels != 1:
         return IDENTITY

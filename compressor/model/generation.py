@@ -98,9 +98,12 @@ SUPPORTED: Mapping[str, Values] = {
 }
 # What `generate` returns beside the tokens.
 _RETURNED = (
-    "return_dict_in_generate", "output_scores", "output_logits", "output_attentions",
+    "return_dict_in_generate",
+    "output_scores",
+    "output_logits",
+    "output_attentions",
     "output_hidden_states",
-)  # fmt: skip
+)
 # These change none of the tokens that transformers generates.
 HARMLESS: Mapping[str, Values] = {
     # They count where tokens are sampled (do_sample).
@@ -128,7 +131,22 @@ HARMLESS: Mapping[str, Values] = {
 }
 
 # What is not supported, with the values that change nothing.
+_NO_VALUE = (
+    "exponential_decay_length_penalty",
+    "sequence_bias",
+    "watermarking_config",
+    "stop_strings",
+    "max_time",
+    "constraints",
+    "force_words_ids",
+    "dola_layers",
+    "prompt_lookup_num_tokens",
+    "assistant_early_exit",
+    "prefill_chunk_size",  # transformers 5.23 then answers otherwise where a batch has padding
+    "compile_config",  # transformers itself reads none from a file
+)
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(_NO_VALUE, ()),
     **dict.fromkeys(
         ("do_sample", "token_healing", "is_assistant", "use_mtp", "low_memory"), (False,)
     ),
@@ -141,17 +159,8 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "penalty_alpha": (0.0,),
     "guidance_scale": (1.0,),
     "begin_suppress_tokens": ([],),
-    **dict.fromkeys(
-        ("exponential_decay_length_penalty", "sequence_bias", "watermarking_config",
-         "stop_strings", "max_time", "constraints", "force_words_ids", "dola_layers",
-         "prompt_lookup_num_tokens", "assistant_early_exit"),
-        (),
-    ),
-    "prefill_chunk_size": (),  # transformers 5.23 then answers otherwise where a batch has padding
-    # Others are for some models and devices alone.
-    "cache_implementation": ("dynamic", "static", "hybrid"),
-    "compile_config": (),  # transformers itself reads none from a file
-}  # fmt: skip
+    "cache_implementation": ("dynamic", "static", "hybrid"),  # others are for some models alone
+}
 
 # Whatever a model's settings say: the tokens alone, with the usual cache.
 _TOKENS_ALONE: dict[str, Any] = {
@@ -164,14 +173,11 @@ _TOKENS_ALONE: dict[str, Any] = {
 def check_generation(directory: Path, rows: int) -> None:
     """Check how a checkpoint generates; without a file of its own, `config.json` says it.
 
-    Warns of names in the file that transformers does not know.
+    Warns of names in the file that transformers does not know. Raises InputError for an unreadable
+    file, a value that a setting cannot have, and settings that are not supported.
 
     Args:
         rows: of the model's embeddings.
-
-    Raises:
-        InputError: it cannot be read, a setting cannot have its value, or it changes in a way that
-            is not supported what is generated.
     """
     path = _settings_file(directory)
     try:
@@ -236,14 +242,7 @@ def _is_known(name: str, value: Any, rows: int, path: Path) -> bool:
 
 
 def require_start(settings: Any, directory: Path) -> None:
-    """Set the token that a model starts with, in place, as `generate` does.
-
-    Args:
-        settings: the model's generation configuration.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Set the token that a model starts with, in place, as `generate` does; require one."""
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
             path = _settings_file(directory)

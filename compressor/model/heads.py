@@ -62,18 +62,10 @@ class Head:
         Args:
             directory: of the checkpoint.
             settings: of sentence-transformers, where the checkpoint has some.
-
-        Raises:
-            InputError: the checkpoint asks for something that is not supported.
         """
 
     def save(self, model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-        """Write what `complete` added to a model, beside its weights.
-
-        Args:
-            tokens: the most that it reads.
-            source: the directory of the checkpoint that it was made from.
-        """
+        """Write what `complete` added to a model made from `source`, which reads so many tokens."""
 
 
 class _Classifier(Head):
@@ -134,23 +126,16 @@ ENCODER_HEADS: dict[str, Head] = {
 
 
 def head_in(name: str) -> Head | None:
-    """The head that the name of a class, such as `BertForTokenClassification`, ends with.
-
-    Returns:
-        None for an encoder alone, or a model that was only pretrained.
-    """
+    """The head of a class such as `BertForTokenClassification`; None without one of a task here."""
     heads = ENCODER_HEADS.values()
     return next((x for x in heads if x.ending and name.endswith(x.ending)), None)
 
 
 def require_class(values: Mapping[str, Any], generates: bool, path: Path) -> None:
-    """Check that `architectures` in a configuration names no class that no task here is for.
+    """Raise InputError if `architectures` in a configuration names a class that no task is for.
 
     Args:
         generates: whether models of the architecture have a decoder.
-
-    Raises:
-        InputError: it does.
     """
     names = values.get("architectures")
     name = str(names[0])[:100] if isinstance(names, list) and names else ""

@@ -88,9 +88,6 @@ def set_languages(
 
     Args:
         where: name of the checkpoint, for messages.
-
-    Raises:
-        UsageError: the model has no languages, or not that one.
     """
     known, codes = languages(tokenizer), text_codes(tokenizer)
     if target is not None and codes:
@@ -130,13 +127,8 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
     """Check that the target language is set; in place, all places that hold it then agree.
 
     They are the tokenizer's `tgt_lang`, the token that the generation settings begin with, and the
-    prefix of models that read their language from a text before each source.
-
-    Args:
-        where: name of the checkpoint, for messages.
-
-    Raises:
-        InputError: it is set nowhere, or two places disagree.
+    prefix of models that read their language from a text before each source. Raises InputError
+    where none has it, or two disagree.
     """
     known = languages(tokenizer)
     if not known:
@@ -189,11 +181,7 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
 
 
 def target_missing(where: str, known: Sequence[str]) -> InputError:
-    """The error where no target language is set.
-
-    Args:
-        known: codes of the languages.
-    """
+    """The error where none of the languages `known` is set as the target."""
     return InputError(
         f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
         "which; name it with --target-language, and the other with --source-language",

@@ -43,10 +43,8 @@ _FORMS = {
 def resolve(model: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
     """The directory of a checkpoint, downloaded if `model` is a hub id.
 
-    The revision is resolved once; all files come from that commit.
-
-    Raises:
-        InputError: neither a directory nor a hub id that can be downloaded.
+    The revision is resolved once; all files come from that commit. Raises InputError where there is
+    neither a directory nor a hub id that can be downloaded.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -89,12 +87,9 @@ def checkpoint_files(directory: Path) -> list[Path]:
 
 
 def require_own_files(directory: Path) -> None:
-    """Check that every file of a checkpoint is a file, and lies in its directory.
+    """Check that every file of a checkpoint is a regular file in its directory.
 
     Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
-
-    Raises:
-        InputError: one is a link out of the directory, or nothing that can be read as a file.
     """
     root = directory.resolve()
     try:
@@ -121,11 +116,7 @@ def require_own_files(directory: Path) -> None:
 
 
 def require_checkpoint(directory: Path) -> None:
-    """Check that a directory has a configuration, and is no adapter to another checkpoint.
-
-    Raises:
-        InputError: it is not; the message says what it holds instead.
-    """
+    """Raise InputError if a directory has no configuration, or is an adapter to a checkpoint."""
     adapter = directory / _ADAPTER
     if adapter.exists():
         try:

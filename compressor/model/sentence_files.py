@@ -71,11 +71,7 @@ _ENTRY = {"idx", "name", "path", "type", "kwargs"}
 
 
 def read_sentence_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`, whose modules are supported; else None.
-
-    Raises:
-        InputError: a file is missing or malformed, or describes what is not supported.
-    """
+    """The settings of a checkpoint with `modules.json`, whose modules are supported; else None."""
     settings = read_settings(directory)
     if settings is not None:
         _modules(directory, settings)
@@ -85,15 +81,11 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
 def read_head(
     directory: Path, width: int, settings: SentenceSettings | None, allow_pickle: bool
 ) -> SentenceHead:
-    """What follows the encoder, with its weights.
+    """The head of an encoder of this width, with its weights.
 
     Args:
-        width: of the encoder.
         settings: of the checkpoint; None: it has no `modules.json`, and the mean of the token
             vectors is the embedding.
-
-    Raises:
-        InputError: a file is missing or malformed, or describes what is not supported.
     """
     if settings is None:
         return SentenceHead(width)
@@ -123,12 +115,11 @@ def write_settings(source: Path, directory: Path) -> None:
 
 
 def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-    """Write all that sentence-transformers needs beside the encoder.
+    """Write all that sentence-transformers needs beside the encoder in `directory`.
 
     Args:
         tokens: the most of a text.
         source: directory of the checkpoint that the model was made from.
-        directory: where the encoder is.
     """
     head = head_of(model)
     if not (source / MODULES).exists():
@@ -235,12 +226,7 @@ def _pooling(path: Path, settings: SentenceSettings) -> tuple[str, ...]:
 
 
 def _layer(kind: str, values: Mapping[str, Any], path: Path, width: int) -> tuple[nn.Module, int]:
-    """A dense layer or a normalization, and the width of its output.
-
-    Args:
-        values: of its configuration at `path`.
-        width: of its input.
-    """
+    """A dense layer or a normalization for inputs of this width, and the width of its output."""
     inputs = values.get("in_features" if kind == "Dense" else "dimension")
     outputs = values.get("out_features", inputs)
     if inputs != width or type(outputs) is not int or outputs < 1:

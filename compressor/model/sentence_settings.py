@@ -85,11 +85,7 @@ class SentenceSettings:
 
 
 def read_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`; None for any other.
-
-    Raises:
-        InputError: a file is malformed, or a setting is not supported.
-    """
+    """The settings of a checkpoint with `modules.json`; None for any other."""
     if not (directory / MODULES).exists():
         return None
     path = directory / SETTINGS
@@ -146,11 +142,11 @@ def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
     path = encoder_settings_file(directory)
     values = read_object(path)
     task, output, vectors = _ENCODERS[kind]
-    usual = {"text": {"method": "forward", "method_output_name": output}}
-    allowed: dict[str, tuple[Any, ...]] = dict.fromkeys(ENCODER_EMPTY, (None, {}))
-    allowed |= {
-        "transformer_task": (task,), "modality_config": (usual,), "module_output_name": (vectors,)
-    }  # fmt: skip
+    fixed = {
+        "transformer_task": task,
+        "modality_config": {"text": {"method": "forward", "method_output_name": output}},
+        "module_output_name": vectors,
+    }
     if kind == CROSS_ENCODER and "transformer_task" not in values:
         raise malformed(path, f"transformer_task is not {task}, as of a {kind}")
     kwargs: dict[str, Any] = {}
@@ -162,7 +158,9 @@ def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
             kwargs |= value or {}
             for inner in (value or {}).keys() - ENCODER_KWARGS[name]:
                 raise unsupported(path, f"{inner} of {key}", kwargs[inner])
-        elif key not in ENCODER_KEYS and (key not in allowed or value not in allowed[key]):
+        elif key in ENCODER_EMPTY and value in (None, {}):
+            continue
+        elif key not in ENCODER_KEYS and (key not in fixed or value != fixed[key]):
             raise unsupported(path, key, value)
     lower_case = values.get("do_lower_case") or False
     if not isinstance(lower_case, bool):
@@ -194,11 +192,7 @@ def read_object(path: Path, needed: bool = False) -> Mapping[str, Any]:
 
 
 def read_contents(path: Path) -> Any:
-    """Contents of a JSON file.
-
-    Raises:
-        InputError: it is missing, or cannot be read.
-    """
+    """Contents of a JSON file; raises InputError where it is missing or cannot be read."""
     try:
         return read_json(path)
     except OSError as error:

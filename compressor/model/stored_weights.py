@@ -38,12 +38,7 @@ class StoredTensor:
 
 
 def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
-    """The files that the weights of a checkpoint are in.
-
-    Raises:
-        InputError: there are none, they are pickles and these are not allowed, or an index names
-            something else than files of the directory.
-    """
+    """The files that the weights of a checkpoint are in; pickles only if they are allowed."""
     for name, pattern in ((WEIGHTS, "*.safetensors"), (PICKLE, "pytorch_model*.bin")):
         one, index = directory / name, directory / f"{name}.index.json"
         if not one.exists() and not index.exists():
@@ -86,11 +81,7 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
 
 
 def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
-    """All tensors of some files by name, without reading their values.
-
-    Raises:
-        InputError: a file is damaged, or two of them hold the same tensor.
-    """
+    """All tensors of some files by name, without reading their values."""
     stored: dict[str, StoredTensor] = {}
     for path in files:
         read = _read_safetensors if path.suffix == ".safetensors" else _read_pickle

@@ -151,11 +151,7 @@ class Scores:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_json`.
-
-        Raises:
-            KeyError, TypeError, AttributeError: `data` is something else.
-        """
+        """Inverse of `to_json`; raises KeyError, TypeError or AttributeError for anything else."""
         values = {name: tuple(scores) for name, scores in data["scores"].items()}
         weights = data.get("weights", "")
         return cls(values, data["method"], data["signature"], data["cost"], weights)

@@ -46,11 +46,7 @@ def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Mod
 
 
 def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
-    """Remove every unit that `mask` does not keep, in place; whole sublayers and layers included.
-
-    Args:
-        model: of the dense shape.
-    """
+    """Remove every unit that `mask` does not keep from a model of the dense shape, in place."""
     entry = architecture_of(model)
     paths = {paths.kind: entry.full_paths(paths) for paths in entry.sublayers}
     for sublayer in sublayers:
@@ -65,12 +61,10 @@ def restore_shape(
 ) -> nn.Module:
     """A copy of `dense` with all the weights that `pruned` has, to score and prune it once more.
 
+    It equals `pruned` when gated by `mask`; weights of removed units are the dense model's.
+
     Args:
         pruned: `dense` without the units that `mask` removes; its weights may have changed since.
-
-    Returns:
-        A model that equals `pruned` when gated by `mask`; weights of removed units are the dense
-        model's.
     """
     restored = copy.deepcopy(dense)
     large = restored.state_dict()
@@ -147,11 +141,9 @@ def verify_surgery(
         sublayers: of the dense model, which skips the layers that `mask` drops.
         batches: model inputs (without labels), preferably of unequal lengths with padding.
 
-    Returns:
-        The largest difference relative to the largest logit.
-
     Raises:
-        VerificationError: the difference exceeds `SURGERY_TOLERANCE`.
+        VerificationError: the difference, relative to the largest logit, exceeds
+            `SURGERY_TOLERANCE`.
     """
     dense.eval(), pruned.eval()
     left = [x for x in sublayers if x.layer not in mask.dropped]

@@ -31,10 +31,7 @@ _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves a
 
 
 def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
-    """The tokenizer of a checkpoint.
-
-    Args:
-        config: of the model that it belongs to.
+    """The tokenizer of a checkpoint with the configuration `config`.
 
     Raises:
         InputError: it is missing, damaged, without the tokens that are needed, or of another model.

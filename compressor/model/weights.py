@@ -70,9 +70,6 @@ def require_fit(
     Args:
         info: on the loading, as `from_pretrained` gives it.
         stored: names of all stored tensors.
-
-    Raises:
-        InputError: weights are missing, of another shape, or left over.
     """
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
@@ -154,12 +151,11 @@ def require_not_larger(
 ) -> None:
     """Check that a model, which takes no memory yet, is not much larger than what is stored of it.
 
+    Else it is not the stored one, and might not fit into memory.
+
     Args:
         path: of the configuration that it was made from.
         times: how many times larger it may be.
-
-    Raises:
-        InputError: it is larger, so it is not the stored one, and might not fit into memory.
     """
     wanted = count_parameters(model)
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
@@ -207,9 +203,6 @@ def require_ties(
     Args:
         tied: the model as the configuration makes it.
         free: names of weights that are as stored, whatever the configuration says.
-
-    Raises:
-        InputError: the file has different values for them.
     """
     groups: dict[int, list[str]] = {}
     for name, parameter in tied.named_parameters(remove_duplicate=False):

@@ -229,17 +229,13 @@ def listed(*types: str, **entry: Any) -> Changes:
 REFUSED: dict[str, tuple[Changes, str, str]] = {
     f"{key} in {file}": (edit(file, **{key: value}), key, "sentence-settings-unsupported")
     for file, key, value in (
-        (ENCODER, "query_length", 9), (ENCODER, "document_length", 9),
-        (ENCODER, "query_expansion", {"length": 9}), (ENCODER, "tokenizer_name_or_path", "other"),
-        (ENCODER, "processing_kwargs", {"text": {"max_length": 4}}),
+        (ENCODER, "query_length", 9), (ENCODER, "processing_kwargs", {"text": {"max_length": 4}}),
         (ENCODER, "transformer_task", "fill-mask"), (ENCODER, "module_output_name", "scores"),
         (ENCODER, "modality_config", {"text": {"method": "forward", "method_output_name": "x"}}),
         (ENCODER, "config_args", {"num_hidden_layers": 2}), (ENCODER, "of_tomorrow", 1),
-        (ENCODER, "model_kwargs", {"subfolder": "x"}),
         (ENCODER, "processor_kwargs", {"truncation_side": "left"}),
-        (POOLING, "of_tomorrow", 1), (DENSE, "of_tomorrow", 1), ("3_Normalize/config.json", "p", 1),
+        (POOLING, "of_tomorrow", 1), ("3_Normalize/config.json", "p", 1),
         (DENSE, "module_input_name", "token_embeddings"), (DENSE, "module_output_name", "scores"),
-        ("3_Normalize/config.json", "module_input_name", "token_embeddings"),
         (SETTINGS, "similarity_fn_name", "maxsim"), (SETTINGS, "of_tomorrow", 1),
     )
 } | {
