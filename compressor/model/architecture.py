@@ -1,4 +1,4 @@
-"""What the project must know about an architecture: see `compressor.model.architectures`."""
+"""Facts about an architecture, as entries of `compressor.model.architectures`."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the project must know about one `config.model_type`; the defaults are BERT's.
+    """Facts about one `config.model_type`; the defaults are BERT's.
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
     those of its other models.
@@ -188,7 +188,7 @@ class Architecture:
 
     @property
     def task(self) -> str:
-        """What its models are usually for."""
+        """The usual task of its models."""
         return self.head.task
 
     @property

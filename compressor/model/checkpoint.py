@@ -26,8 +26,15 @@ from compressor.model.heads import ENCODER, ENCODER_HEADS, head_in
 from compressor.model.location import require_own_files, resolve
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit
-from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
-from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
+from compressor.model.pruning_record import (
+    KEPT_UNITS,
+    PRUNING_RECORD,
+    PruningRecord,
+    pruned_class,
+    pruned_config,
+    read_pruning_record,
+    without_code,
+)
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import read_sentence_settings
 from compressor.model.sentence_settings import MODULES, SENTENCE_TRANSFORMER, SentenceSettings

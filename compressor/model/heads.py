@@ -43,7 +43,7 @@ class Head:
 
     @property
     def ending(self) -> str:
-        """What the names of its models' classes end with; empty of a model without a head."""
+        """The end of its models' class names; empty for an encoder without a head."""
         return self.auto_class.removeprefix(_ANY)
 
     def usual_task(self, config: Any) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 # In maps: weights that are read where their file is mapped. In pagemap, eight bytes a page: in
-# memory or in swap, and still the file's own.
+# memory or in swap, and still that of the file.
 _WEIGHTS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .*\.safetensors$", re.MULTILINE)
 _HELD, _OF_FILE = 3 << 62, 1 << 61
 _DONTNEED = 4  # MADV_DONTNEED on Linux

@@ -107,12 +107,12 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 @contextmanager
 def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
     """The first input of each run of a module while the context lasts; empty for None."""
-    found: list[Tensor] = []
+    inputs: list[Tensor] = []
     modules = [] if module is None else [module]
     with hooks(
-        x.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])) for x in modules
+        x.register_forward_pre_hook(lambda _, received: inputs.append(received[0])) for x in modules
     ):
-        yield found
+        yield inputs
 
 
 def is_normalization(module: nn.Module) -> bool:

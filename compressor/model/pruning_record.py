@@ -1,7 +1,14 @@
-"""`units.json`: which units a pruned checkpoint has kept, and how they were chosen."""
+"""How a pruned checkpoint says which units it has kept: `units.json`, and its configuration.
+
+`compress` goes by `units.json`, which also says how they were chosen. With the configuration
+transformers opens the checkpoint without this package: it names the class in `modeling_pruned.py`,
+which is copied beside the weights, and says how many units each sublayer has kept. `compress` never
+runs the copy.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -12,11 +19,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
+from compressor.model import modeling_pruned
 from compressor.model.architecture import NEURONS
-from compressor.model.sublayers import Mask
+from compressor.model.architectures import architecture_of
+from compressor.model.sublayers import Mask, kind_of
 from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
+KEPT_UNITS = "kept_units"
+MODELING = Path(modeling_pruned.__file__)
 
 
 @dataclass(frozen=True)
@@ -89,3 +100,34 @@ def recorded_mask(contents: Mapping[str, Any]) -> Mask:
     """The units that are left by the contents of the file."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
+
+
+def pruned_class(model: Any) -> Any:
+    """The class of pruned models with the architecture of `model`, dense or pruned itself."""
+    return modeling_pruned.pruned_class(type(model).__name__)
+
+
+def pruned_config(model: Any, mask: Mask) -> Any:
+    """A copy of a model's configuration, for the model with the units that `mask` keeps.
+
+    Where it keeps all, the model is an ordinary one, and needs no code beside it.
+    """
+    entry, pruned = architecture_of(model), copy.deepcopy(model.config)
+    name = pruned_class(model).__name__
+    if all(map(all, mask.keep.values())):
+        pruned.architectures = [name.removeprefix("Pruned")]
+        return pruned
+    pruned.architectures = [name]
+    pruned.auto_map = {entry.auto_class: f"{MODELING.stem}.{name}"}
+    pruned.kept_units = []
+    for paths in entry.sublayers:
+        counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
+        kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
+        pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
+    return pruned
+
+
+def without_code(config: Any) -> None:
+    """Drop from a configuration, in place, what makes transformers run the code beside it."""
+    for name in ("auto_map", KEPT_UNITS):
+        vars(config).pop(name, None)

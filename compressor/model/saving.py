@@ -15,8 +15,14 @@ from transformers import PretrainedConfig
 
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.generation import save_generation
-from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
-from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
+from compressor.model.pruning_record import (
+    KEPT_UNITS,
+    MODELING,
+    PRUNING_RECORD,
+    pruned_config,
+    recorded_mask,
+    render_pruning_record,
+)
 from compressor.model.sentence_files import write_settings
 from compressor.model.sentence_head import HEAD
 from compressor.model.stored_weights import INDEX, PATTERN

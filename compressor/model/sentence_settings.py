@@ -25,8 +25,8 @@ ENCODER_SETTINGS = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
-# Keys of `SETTINGS`, and of the encoder's settings, that are followed; and those in a set of their
-# own, which change no answer.
+# Keys of `SETTINGS`, and of the encoder's settings: those that are followed, and those that change
+# no answer.
 SETTINGS_KEYS = {
     "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim",
     "activation_fn",
@@ -60,7 +60,7 @@ _ENCODERS = {
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """What the files say; the defaults are those of a checkpoint without them.
+    """Settings in the files; the defaults are those of a checkpoint without them.
 
     Args:
         kind: `SENTENCE_TRANSFORMER` or `CROSS_ENCODER`.

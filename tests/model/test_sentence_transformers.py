@@ -255,21 +255,12 @@ REFUSED: dict[str, tuple[Changes, str, str]] = {
         listed("sentence_transformers.models.Pooling", path="../x"), MODULES,
         "sentence-file-malformed",
     ),
-    "no list": (
-        lambda directory: (directory / MODULES).write_text("{}") and None, MODULES,
-        "sentence-file-malformed",
-    ),
     "other sizes": (edit(DENSE, out_features=7), "", "weights-do-not-fit"),
-    "no length": (edit(ENCODER, max_seq_length=0), ENCODER, "sentence-file-malformed"),
     "no such prompt": (
         edit(SETTINGS, default_prompt_name="x"), "default_prompt_name", "sentence-file-malformed",
     ),
-    "no text": (edit(SETTINGS, prompts={"query": 5}), "prompts", "sentence-file-malformed"),
     "numbers to keep": (edit(SETTINGS, truncate_dim=0), "truncate_dim", "sentence-file-malformed"),
     "no flag": (edit(DENSE, use_residual="yes"), "use_residual", "sentence-file-malformed"),
-    "residual without weights": (
-        edit(DENSE, use_residual=True), "residual.weight", "weights-do-not-fit",
-    ),
     "other activation": (
         edit(DENSE, activation_function="torch.nn.modules.activation.Softmax"), "Softmax",
         "activation-unsupported",
