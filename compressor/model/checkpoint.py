@@ -152,7 +152,7 @@ def open_checkpoint(
     note_settings(config, settings)
     pruning = _read_pruning(directory, config, model, dense)
     if task is None and pruning is not None:
-        task = pruning.task
+        task = pruning.contents.get("task")
     entry = _entry(config, task, auto_class, settings)
     stored = stored_tensors(weight_files(directory, allow_pickle))
     network, sublayers = _load(directory, config, entry, pruning, stored)
@@ -187,7 +187,7 @@ def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> Pruni
         return None
     pruning = read_pruning_record(directory)
     if dense:
-        origin = "" if pruning.dense_model is None else f" ({pruning.dense_model})"
+        origin = f" ({pruning.contents['model']})" if pruning.contents.get("model") else ""
         raise InputError(
             f"{name} has lost units already; give the dense checkpoint it was made from{origin}",
             id="checkpoint-already-pruned",

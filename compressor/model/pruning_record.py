@@ -37,21 +37,11 @@ class PruningRecord:
     Args:
         mask: the units that are left, from its `kept`, `units` and `dropped_layers`; of the dense
             model's sublayers.
-        contents: all of it: `model`, `method`, `scores`, `budget`, `seed`, …
+        contents: all of it: `model`, `task`, `method`, `scores`, `budget`, `seed`, …
     """
 
     mask: Mask
     contents: Mapping[str, Any]
-
-    @property
-    def dense_model(self) -> str | None:
-        """The checkpoint that it was made from, as it was named then."""
-        return self.contents.get("model")
-
-    @property
-    def task(self) -> str | None:
-        """The task it was pruned for."""
-        return self.contents.get("task")
 
 
 class _Schema(BaseModel, strict=True):
