@@ -20,9 +20,8 @@ from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED, learn
 from compressor.learned_masks.method import LearningJob
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
-from compressor.model.surgery import prune
+from compressor.model.surgery import prune, restore_shape
 from compressor.pipeline.inputs import ModelAndRows, encode
 from compressor.pipeline.inputs import read as read_rows
 from compressor.pipeline.recover import recover

@@ -9,7 +9,7 @@ from compressor.export.activation_ranges import Array
 from compressor.export.encoder import EncoderGraph, EncoderGraphs
 from compressor.export.task_graphs import Network
 from compressor.model.sentence_files import write_layout
-from compressor.model.sentence_head import embedding_width, head_of
+from compressor.model.sentence_head import head_of
 from compressor.runtime.embedder import Embedder, unit
 
 
@@ -23,12 +23,12 @@ class EmbeddingGraphs(EncoderGraphs):
     optimum_outputs = ("last_hidden_state",)
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        settings = head_of(network.model).layout.settings
+        head = head_of(network.model)
         return {
-            "width": embedding_width(network.model),
-            "similarity": settings.similarity,
-            "prompts": settings.prompts,
-            "default_prompt": settings.default_prompt,
+            "width": head.width,
+            "similarity": head.settings.similarity,
+            "prompts": head.settings.prompts,
+            "default_prompt": head.settings.default_prompt,
         }
 
     def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.export.task_graphs import Network
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.pruned_config import without_code
+from compressor.model.pruning_record import without_code
 from compressor.model.saving import save_settings
 from compressor.results import Check
 from compressor.storage.files import write_json

@@ -1,4 +1,4 @@
-"""What the project must know about an architecture: see `compressor.model.architectures`."""
+"""Facts about an architecture, as entries of `compressor.model.architectures`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from compressor.model.heads import CLASSIFIER, ENCODER_HEADS, Head
 from compressor.model.sublayers import Kind, parts_of
 
 PositionBias = Literal["every_layer", "first_layer", "stack"]
+# The most that a configuration may ask for: several times what the largest models of the supported
+# architectures have. docs/checkpoints.md lists them.
+LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
+VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
+DISTANCES = 4096  # of relative positions
+COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
 
 
 @dataclass(frozen=True)
@@ -22,17 +28,16 @@ class SublayerPaths:
         block: the module that is replaced when no unit is left; an attention's splits its input
             into heads.
         inputs: role -> path of each projection whose rows belong to units. Where one holds several,
-            one after the other, their roles are joined by `+`: `query+key+value`. A feed-forward
-            part has a gate where one is a `gate`: what passes the activation and multiplies `up`.
+            one after the other, their roles are joined by `+`: `query+key+value`. The output of a
+            `gate` passes the activation and multiplies that of `up`.
         output: the projection whose columns belong to units.
         unit_count: attribute of the block that holds the number of units; None if it has none.
         unit_width: attribute of the block that holds the columns of a unit, where none holds their
             number; without either, each column of the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
-        position_bias: where the table of a bias is that is added to an attention's scores by the
-            distance of two tokens: in `every_layer`; in the `first_layer`, and each hands the bias
-            on to the next; or in the `stack`, which gives the bias to all as their argument
-            `position_bias`. None where there is no such bias.
+        position_bias: where the table of the bias by distance is that is added to attention scores:
+            in `every_layer`; in the `first_layer`, and each layer hands the bias on to the next; or
+            in the `stack`, which gives it to all layers as `position_bias`. None without such bias.
         scaled: scores are divided by the square root of the unit width.
         stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
         optional: further inputs, which some configurations have.
@@ -51,11 +56,6 @@ class SublayerPaths:
     unit_width: str | None = None
     optional: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def parts(self) -> int:
-        """How many projections each of the inputs holds, one after the other."""
-        return len(parts_of(next(iter(self.inputs))))
-
 
 @dataclass(frozen=True)
 class Stack:
@@ -68,13 +68,14 @@ class Stack:
 
 @dataclass(frozen=True)
 class DecoderStack(Stack):
-    """A decoder's sizes, and what its models do differently from BART's.
+    """A decoder's sizes, and how its models differ from BART's.
 
     Args:
         logits_bias: name of the buffer that is added to the logits, if there is one.
-        output_scale: name in the configuration of what says that the last hidden states are
-            divided by the square root of their width; None where they never are.
-        shifts_language: labels are shifted right by one: what ends them starts the decoder's input.
+        output_scale: name of the setting by which the last hidden states are divided by the square
+            root of their width; None where they never are.
+        shifts_language: labels are shifted right, so that their last token, the target language,
+            starts the decoder's input.
         not_deeper: it has at most as many layers as the encoder, for which `generate` makes a
             cache.
     """
@@ -87,13 +88,12 @@ class DecoderStack(Stack):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Names in `config.json` of further sizes, and their bounds.
+    """Names in `config.json` of further sizes, and the least number of token types.
 
     Args:
         width: of the hidden states.
         head_width: of a head, where it is not the width over the number of heads.
-        embedding: of the embedding tables, where they have a width of their own.
-        least_types: the fewest token types that there can be.
+        embedding: of the embedding tables, where it is not the width.
     """
 
     width: str = "hidden_size"
@@ -109,8 +109,7 @@ class Positions:
     Args:
         name: in `config.json`, of their number; None where they are relative alone.
         after_padding: they are counted from the one behind the padding token's id.
-        computed: they are computed instead of learned; or the name in the configuration of what
-            says so.
+        computed: they are computed instead of learned; or the name of the setting for it.
     """
 
     name: str | None = "max_position_embeddings"
@@ -124,9 +123,9 @@ class Weights:
 
     Args:
         unused: patterns of weights that they may hold beside those of the class: heads of other
-            tasks, which change nothing that the model says. All others must be used.
+            tasks, which change no output. All others must be used.
         spare: pattern of weights that the class has and nothing reads: they may be missing.
-        untied: weights that may differ from those that the configuration says they are.
+        untied: weights that may differ from those that the configuration ties them to.
     """
 
     unused: tuple[str, ...] = ()
@@ -136,12 +135,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class Layers:
-    """What leaving out whole layers has to know.
+    """Properties of layers that matter where whole ones are dropped.
 
     Args:
         returns: what a layer returns: a `tensor`, or a `tuple` that begins with it.
-        first_stays: from a configuration, whether the first layer cannot be left out, since it is
-            another than the ones behind it.
+        first_stays: from a configuration, whether the first layer differs and cannot be dropped.
         lists: names in the configuration of lists with an entry for every layer.
     """
 
@@ -152,7 +150,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the project must know about one `config.model_type`; the defaults are BERT's.
+    """Facts about one `config.model_type`; the defaults are BERT's.
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
     those of its other models.
@@ -161,15 +159,14 @@ class Architecture:
         base: path of the module that holds the stacks; empty where it is the model itself.
         sublayers: paths of every kind of sublayer, in the canonical order.
         encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
-        sizes, positions, weights, layers: see their classes.
         inputs: names of what the encoder reads.
         head: the class of transformers that loads its models.
         feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
             feed-forward parts are always the same.
         refuse: from a configuration, why its models cannot be pruned; None if they can.
         scores: how an encoder's attention scores are made, to which the `position_bias` of its
-            sublayers is added: of `products` of queries and keys, also with a `stack_bias` that all
-            layers are given, of `rotated` ones (RoPE), or with products with positions, too
+            sublayers is added: `products` of queries and keys, also with a `stack_bias` that all
+            layers are given, of `rotated` ones (RoPE), or with products with positions too
             (`disentangled`).
         position_products: from a configuration, how many products with positions there are.
     """
@@ -191,7 +188,7 @@ class Architecture:
 
     @property
     def task(self) -> str:
-        """What its models are usually for."""
+        """The usual task of its models."""
         return self.head.task
 
     @property
@@ -204,35 +201,14 @@ class Architecture:
         """Name of the buffer that is added to a decoder's logits, if there is one."""
         return self.decoder.logits_bias if self.decoder else None
 
-    def for_class(self, auto_class: str) -> Architecture:
-        """The entry of the same encoder with another head, or without one.
-
-        Args:
-            auto_class: in `ENCODER_HEADS`; others, and all of encoder-decoders, change nothing.
-        """
-        if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_HEADS:
-            return self
-        entry, weights = replace(self, head=ENCODER_HEADS[auto_class]), self.weights
-        if not entry.head.ending:
-            return replace(entry, base="", weights=replace(weights, spare=r"^pooler\."))
-        unused = (*weights.unused, rf"^({self.base}\.)?pooler\.")
-        return replace(entry, weights=replace(weights, unused=unused))
-
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The encoder, and the decoder if there is one."""
         return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
 
-    def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
-        """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
-        layer = f"{self.base}.{paths.layer}" if self.base else paths.layer
-        inputs, optional = (list(x.values()) for x in (paths.inputs, paths.optional))
-        changed = {"layer": layer, "inputs": inputs, "optional": optional, "parts": paths.parts}
-        return asdict(paths) | changed
-
     @property
     def position_bias(self) -> PositionBias | None:
-        """Where its attention has the table of a bias by distances, as in `SublayerPaths`."""
+        """Where its attention has the table of a bias by distance, as in `SublayerPaths`."""
         return next((x.position_bias for x in self.sublayers if x.position_bias), None)
 
     @property
@@ -242,52 +218,78 @@ class Architecture:
 
     @property
     def is_gated(self) -> bool:
-        """Whether its feed-forward parts have a gate, a second projection up."""
+        """Whether its feed-forward parts have a gate."""
         return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
+
+    def for_class(self, auto_class: str) -> Architecture:
+        """The entry of the same encoder with a head of `ENCODER_HEADS`; else it is unchanged."""
+        if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_HEADS:
+            return self
+        entry, weights = replace(self, head=ENCODER_HEADS[auto_class]), self.weights
+        if not entry.head.ending:
+            return replace(entry, base="", weights=replace(weights, spare=r"^pooler\."))
+        unused = (*weights.unused, rf"^({self.base}\.)?pooler\.")
+        return replace(entry, weights=replace(weights, unused=unused))
 
     def with_feed_forward(self, setting: str | None) -> Architecture:
         """The entry for models with this `feed_forward_proj`, such as `gated-gelu`; None: usual."""
         if not (setting or self.feed_forward or "").startswith("gated"):
             return self
-        return replace(self, sublayers=tuple(map(_gated, self.sublayers)))
+
+        def gated(paths: SublayerPaths) -> SublayerPaths:
+            if "up" not in paths.inputs:
+                return paths
+            up = paths.inputs["up"]
+            return replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
+
+        return replace(self, sublayers=tuple(map(gated, self.sublayers)))
+
+    def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
+        """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
+        return asdict(paths) | {
+            "layer": f"{self.base}.{paths.layer}" if self.base else paths.layer,
+            "inputs": list(paths.inputs.values()),
+            "optional": list(paths.optional.values()),
+            "parts": len(parts_of(next(iter(paths.inputs)))),
+        }
 
     def most_positions(self, config: Any) -> int | None:
-        """The most tokens that the model has positions for; None where there is no limit.
-
-        Args:
-            config: of the model.
-        """
+        """The most tokens that a model has positions for; None where there is no limit."""
         if self.positions.name is None:
             return None
-        behind = int(config.pad_token_id) + 1 if self.positions.after_padding else 0
-        return int(getattr(config, self.positions.name)) - behind
+        offset = int(config.pad_token_id) + 1 if self.positions.after_padding else 0
+        return int(getattr(config, self.positions.name)) - offset
 
     def computes_positions(self, config: Any) -> bool:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
         name = self.positions.computed
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
 
+    def size_bounds(self) -> dict[str, tuple[int, int]]:
+        """Name in the configuration -> the least and the most that it may be."""
+        sizes = self.sizes
+        further = (sizes.embedding or sizes.width, sizes.head_width or sizes.width)
+        bounds = {
+            **dict.fromkeys(("hidden_size", sizes.width, *further), (1, WIDTH)),
+            **dict.fromkeys(("vocab_size", "decoder_vocab_size"), (1, VOCABULARY)),
+            **dict.fromkeys(("num_labels", "_num_labels"), (1, LABELS)),
+            "max_position_embeddings": (1, POSITIONS),
+            "type_vocab_size": (sizes.least_types, TYPES),
+            "relative_attention_num_buckets": (4, DISTANCES),
+            "relative_attention_max_distance": (4, DISTANCES),
+        }
+        # transformers takes BERT's names for those of every architecture.
+        for x in (Stack(), *self.stacks):
+            bounds |= {x.layers: (1, LAYERS), x.heads: (1, HEADS), x.neurons: (1, NEURONS)}
+        return bounds
+
 
 def decoder_tokens(config: Any) -> int:
-    """How many tokens a model's decoder has; Marian's may be others than the encoder's."""
+    """How many tokens a model's decoder has; Marian's may differ from the encoder's."""
     return int(getattr(config, "decoder_vocab_size", None) or config.vocab_size)
 
 
 def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
     """A feed-forward part of two projections."""
-    return SublayerPaths(
-        kind=kind,
-        layer=layer,
-        block=block or up,
-        inputs={"up": up},
-        output=down,
-        unit_count=None,
-        stand_in="feed_forward",
-    )
-
-
-def _gated(paths: SublayerPaths) -> SublayerPaths:
-    if "up" not in paths.inputs:
-        return paths
-    up = paths.inputs["up"]
-    return replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
+    inputs = {"up": up}
+    return SublayerPaths(kind, layer, block or up, inputs, down, None, stand_in="feed_forward")

@@ -3,8 +3,8 @@
 An entry is data about a `config.model_type` of transformers; a relative of an architecture is its
 entry with a few fields replaced. To add one, add an entry to `ARCHITECTURES` and a tiny
 configuration to `tests/helpers/tiny.py`: to `BUILDERS`, and every test of scoring, surgery, saving,
-export and generation runs on it, or to the relatives there, which a few tests go through as a
-whole.
+export and generation runs on it, or to the relatives there, which a few tests take through the
+whole journey.
 
 To add a kind of sublayer, add its name to `Kind` and its `SublayerPaths` to the architectures that
 have it. Which rows of an input projection belong to a unit is `modeling_pruned.unit_rows`.
@@ -16,7 +16,7 @@ from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture, SublayerPaths
+from compressor.model.architecture import Architecture
 from compressor.model.encoder_decoders import BART, M2M100, MARIAN, MBART, MT5, PEGASUS, T5, UMT5
 from compressor.model.encoders import BERT, DEBERTA, DISTILBERT, ELECTRA, MODERNBERT, MPNET, ROBERTA
 from compressor.model.heads import ENCODER, head_in
@@ -49,69 +49,22 @@ ARCHITECTURES: dict[str, Architecture] = {
 _REASONS = {
     "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
     "layer alone",
-    "nllb-moe": ", since its feed-forward parts are experts, of which each token takes others; "
+    "nllb-moe": ", since its feed-forward parts are experts, and each token takes a few of them; "
     "NLLB without experts is m2m_100",
     "none": "; its config.json has no model_type",
-    **dict.fromkeys(
-        ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder"),
-        ", since it joins two models of any kinds",
-    ),
-}
-# The lists of transformers that have a `model_type`, the first that does -> what such models are.
-_KINDS = {
-    "SPEECH_SEQ_2_SEQ": "a model of speech",
-    "CTC": "a model of speech",
-    "AUDIO_CLASSIFICATION": "a model of speech",
-    "ZERO_SHOT_IMAGE_CLASSIFICATION": "a model of images and texts",
-    "IMAGE_CLASSIFICATION": "a model of images",
-    "IMAGE_TEXT_TO_TEXT": "a model of images and texts",
-    "MASKED_LM": "",
-    "SEQ_TO_SEQ_CAUSAL_LM": "",
-    "CAUSAL_LM": "a decoder alone, which continues texts",
 }
 
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
-    """The entry for `config.model_type`.
-
-    Raises:
-        InputError: the architecture is not supported; the message lists those that are.
-    """
+    """The entry for `config.model_type`; raises InputError where it is not supported."""
     if model_type not in ARCHITECTURES:
-        supported = ", ".join(sorted(ARCHITECTURES))
-        reason = _REASONS.get(model_type) or _kind(model_type)
         raise InputError(
-            f"architecture {model_type!r} of {where} is not supported{reason}; supported are "
-            f"{supported}",
+            f"architecture {model_type!r} of {where} is not supported"
+            f"{_REASONS.get(model_type, '')}; supported are these encoders and encoder–decoders "
+            f"of texts: {', '.join(sorted(ARCHITECTURES))}",
             id="architecture-unsupported",
         )
     return ARCHITECTURES[model_type]
-
-
-def _kind(model_type: str) -> str:
-    """What models of a type are that is not for encoders or encoder–decoders of texts."""
-    from transformers.models.auto import modeling_auto
-
-    for name, what in _KINDS.items():
-        if model_type in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", ()):
-            texts = "; only encoders and encoder–decoders of texts are pruned"
-            return f", since it is {what}{texts}" if what else ""
-    return ""
-
-
-def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -> None:
-    """Check that the library can generate with so many layers of each stack.
-
-    Raises:
-        InputError: it cannot.
-    """
-    if entry.decoder and entry.decoder.not_deeper and decoder > encoder:
-        raise InputError(
-            f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
-            "`generate` of transformers makes a cache for as many as the encoder has; keep at "
-            "least as many layers in the encoder",
-            id="decoder-deeper-than-encoder",
-        )
 
 
 def architecture_of(model: Any) -> Architecture:
@@ -124,12 +77,15 @@ def architecture_of(model: Any) -> Architecture:
     return entry.for_class((head_in(type(model).__name__) or entry.head).auto_class)
 
 
-def _biased_by(paths: SublayerPaths, root: str, index: int) -> str | None:
-    """Path of the attention whose table of relative positions one's bias is from."""
-    if paths.position_bias in (None, "stack") or paths.kind == "cross":
-        return None
-    layer = root.format(i=0 if paths.position_bias == "first_layer" else index)
-    return f"{layer}.{paths.block}"
+def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -> None:
+    """Raise InputError if `generate` of transformers cannot handle so many layers of each stack."""
+    if entry.decoder and entry.decoder.not_deeper and decoder > encoder:
+        raise InputError(
+            f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
+            "`generate` of transformers makes a cache for as many as the encoder has; keep at "
+            "least as many layers in the encoder",
+            id="decoder-deeper-than-encoder",
+        )
 
 
 def layer_paths(model: nn.Module) -> list[str]:
@@ -137,22 +93,17 @@ def layer_paths(model: nn.Module) -> list[str]:
     entry = architecture_of(model)
     modules = {path for path, _ in model.named_modules()}
     stacks = {entry.full_paths(x)["layer"].partition("{i}")[0] for x in entry.sublayers}
-    numbered = ((stack, map(str, count())) for stack in sorted(stacks))
-    return [
-        path
-        for stack, numbers in numbered
-        for path in takewhile(modules.__contains__, (stack + number for number in numbers))
-    ]
+    paths: list[str] = []
+    for stack in sorted(stacks):
+        paths += takewhile(modules.__contains__, (f"{stack}{number}" for number in count()))
+    return paths
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
     """All sublayers of a dense model whose units can be removed, by kind, then by layer number.
 
     Unit counts and widths are read from the model's modules, so it must not have been pruned yet;
-    use `compressor.model.checkpoint` for pruned ones.
-
-    Raises:
-        InputError: none are found, because the model was loaded with another class.
+    use `compressor.model.checkpoint` for pruned ones. Skipped layers are left out.
     """
     from compressor.model.modeling_pruned import find_sublayer  # imports torch
 
@@ -165,11 +116,16 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
         for index in count():
             if f"{stack}{index}" not in modules:
                 break
-            if f"{full['layer']}.{paths.output}".format(i=index) not in modules:
+            layer = full["layer"].format(i=index)
+            if f"{layer}.{paths.output}" not in modules:
                 continue  # a layer that is skipped (`compressor.model.depth`)
             placed = find_sublayer(model, full, index)
-            roles = {path: role for role, path in {**paths.inputs, **paths.optional}.items()}
-            start = full["layer"].format(i=index) + "."
+            roles = {**paths.inputs, **paths.optional}
+            inputs = {role: f"{layer}.{path}" for role, path in roles.items()}
+            biased_by = None
+            if paths.kind != "cross" and paths.position_bias in ("every_layer", "first_layer"):
+                every = paths.position_bias == "every_layer"
+                biased_by = f"{layer if every else full['layer'].format(i=0)}.{paths.block}"
             sublayers.append(
                 Sublayer(
                     kind=paths.kind,
@@ -177,16 +133,10 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
                     units=placed.units,
                     unit_width=placed.unit_width,
                     block=placed.block,
-                    inputs={roles[path.removeprefix(start)]: path for path in placed.inputs},
+                    inputs={role: path for role, path in inputs.items() if path in placed.inputs},
                     output=placed.output,
-                    biased_by=_biased_by(paths, full["layer"], index),
+                    biased_by=biased_by,
                     scaled=paths.scaled,
                 )
             )
-    if not sublayers:
-        raise InputError(
-            f"{type(model).__name__} has none of the layers that are pruned; load the checkpoint "
-            f"with {entry.auto_class} (task {entry.task})",
-            id="sublayers-missing",
-        )
     return sublayers

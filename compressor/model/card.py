@@ -1,4 +1,4 @@
-"""What a checkpoint's own model card (README.md) says in its front matter."""
+"""The front matter of a checkpoint's model card (README.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOT
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a hub shows of a model, as its card names it.
+    """Facts about a model that a hub shows, as its card names them.
 
     Args:
         license: the hub's short name of it, `apache-2.0`.
@@ -36,8 +36,8 @@ class CardFacts:
 def read_card(directory: Path) -> CardFacts:
     """The facts in a checkpoint's card; none where there is no card, or one of another kind."""
     try:
-        found = _FRONT_MATTER.match(read_text(directory / CARD, MIB))
-        data = yaml.safe_load(found[1]) if found else None
+        matter = _FRONT_MATTER.match(read_text(directory / CARD, MIB))
+        data = yaml.safe_load(matter[1]) if matter else None
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return CardFacts()
     if not isinstance(data, dict):

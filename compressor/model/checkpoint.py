@@ -17,21 +17,28 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture, decoder_tokens
+from compressor.model.architecture import POSITIONS, Architecture, decoder_tokens
 from compressor.model.architectures import architecture, architecture_of, find_sublayers
-from compressor.model.bounds import POSITIONS
-from compressor.model.configuration import first_line, read_configuration, require_layers
-from compressor.model.cross_encoder import note_settings
+from compressor.model.configuration import first_line, read_configuration
+from compressor.model.cross_encoder import is_cross_encoder, note_settings
 from compressor.model.generation import check_generation, require_start
 from compressor.model.heads import ENCODER, ENCODER_HEADS, head_in
 from compressor.model.location import require_own_files, resolve
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit
-from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
-from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
+from compressor.model.pruning_record import (
+    KEPT_UNITS,
+    PRUNING_RECORD,
+    PruningRecord,
+    pruned_class,
+    pruned_config,
+    read_pruning_record,
+    without_code,
+)
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import read_sentence_settings
 from compressor.model.sentence_settings import MODULES, SENTENCE_TRANSFORMER, SentenceSettings
+from compressor.model.sentence_texts import follow_settings
 from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import load_tokenizer
@@ -55,12 +62,11 @@ class Checkpoint:
         layers: the sublayers of the dense model, also where units are already removed; not those of
             whole layers that are dropped.
         mask: the units that are left of them.
-        directory: where its files are.
         name: as the user gave it: a path or a hub id.
         revision: the commit, of a model from the hub.
         dtype: how the weights are stored; computation is in float32.
         task: name of the task that it was opened for.
-        pruning: what its `units.json` says; None of a dense checkpoint.
+        pruning: the contents of its `units.json`; None for a dense checkpoint.
     """
 
     model: nn.Module
@@ -76,7 +82,7 @@ class Checkpoint:
 
     @property
     def published_name(self) -> str:
-        """The hub id, or the name of the directory without where it lies."""
+        """The hub id, or the name of the directory without its parents."""
         return self.name if self.revision is not None else self.directory.resolve().name
 
     @property
@@ -96,6 +102,19 @@ class Checkpoint:
         return min(positions, int(self.tokenizer.model_max_length))
 
 
+def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
+    """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
+
+    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
+    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
+
+    Args:
+        verify: check the files against `manifest.json` first, where there is one; a pruned
+            checkpoint without one is warned of.
+    """
+    return open_checkpoint(str(directory), verify=verify).model
+
+
 def open_checkpoint(
     model: str,
     *,
@@ -111,10 +130,9 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
-        task: what it is for; None takes what a pruned checkpoint says it was pruned for, or what
-            models of its class are usually for: regression where a classifier has one output,
-            reranking where it is a cross-encoder, labels each by itself where its `problem_type`
-            says so.
+        task: None takes the one that a pruned checkpoint was pruned for, or the usual one of models
+            of its class: regression where a classifier has one output, reranking where it is a
+            cross-encoder, several labels per text where its `problem_type` says so.
         auto_class: the class of transformers that opens models for the task; None: the one in
             `ENCODER_HEADS`. It counts where `architectures` in `config.json` names no head.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
@@ -134,12 +152,14 @@ def open_checkpoint(
     note_settings(config, settings)
     pruning = _read_pruning(directory, config, model, dense)
     if task is None and pruning is not None:
-        task = pruning.task
+        task = pruning.contents.get("task")
     entry = _entry(config, task, auto_class, settings)
     stored = stored_tensors(weight_files(directory, allow_pickle))
-    network, sublayers = _checked_model(directory, config, entry, pruning, stored)
+    network, sublayers = _load(directory, config, entry, pruning, stored)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
-    entry.head.complete(network, tokenizer, directory, settings, allow_pickle)
+    entry.head.complete(network, directory, settings, allow_pickle)
+    if entry.head is ENCODER or is_cross_encoder(config):
+        follow_settings(tokenizer, config, settings)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
@@ -155,27 +175,33 @@ def open_checkpoint(
     )
 
 
-def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
-    """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
-
-    Args:
-        verify: check the files against `manifest.json` first, where there is one; a pruned
-            checkpoint without one is warned of.
-
-    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
-    """
-    return open_checkpoint(str(directory), verify=verify).model
+def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
+    """The contents of `units.json`; None for a dense checkpoint."""
+    if not (directory / PRUNING_RECORD).exists():
+        if getattr(config, KEPT_UNITS, None):
+            raise InputError(
+                f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units "
+                f"are kept; copy {PRUNING_RECORD} from the artifact that it was made from",
+                id="units-file-missing",
+            )
+        return None
+    pruning = read_pruning_record(directory)
+    if dense:
+        origin = f" ({pruning.contents['model']})" if pruning.contents.get("model") else ""
+        raise InputError(
+            f"{name} has lost units already; give the dense checkpoint it was made from{origin}",
+            id="checkpoint-already-pruned",
+        )
+    return pruning
 
 
 def _entry(
     config: Any, task: str | None, auto_class: str | None, settings: SentenceSettings | None
 ) -> Architecture:
-    """Of the class that the checkpoint is opened with.
+    """The entry for the class of transformers that the checkpoint is opened with.
 
-    Of a model of sentence-transformers that embeds, and no task, that is an encoder alone, else
-    what `architectures` names. Where that names no head it is the class of the task, else the
-    architecture's usual one.
+    With `modules.json` for embeddings, and no task, that is an encoder alone; else the class that
+    `architectures` names; else that of the task; else the architecture's usual one.
     """
     entry = architecture(config.model_type)
     embeds = settings is not None and settings.kind == SENTENCE_TRANSFORMER
@@ -196,68 +222,6 @@ def _entry(
     return entry.for_class(auto_class or entry.auto_class)
 
 
-def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
-    """What `units.json` says; None of a dense checkpoint.
-
-    Args:
-        name: of the checkpoint, for the message.
-        dense: refuse a pruned one.
-    """
-    if not (directory / PRUNING_RECORD).exists():
-        if getattr(config, KEPT_UNITS, None):
-            raise InputError(
-                f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units "
-                f"are kept; copy {PRUNING_RECORD} from the artifact that it was made from",
-                id="units-file-missing",
-            )
-        return None
-    pruning = read_pruning_record(directory)
-    if dense:
-        origin = "" if pruning.dense_model is None else f" ({pruning.dense_model})"
-        raise InputError(
-            f"{name} has lost units already; give the dense checkpoint it was made from{origin}",
-            id="checkpoint-already-pruned",
-        )
-    return pruning
-
-
-def _checked_model(
-    directory: Path,
-    config: Any,
-    entry: Architecture,
-    pruning: PruningRecord | None,
-    stored: Mapping[str, StoredTensor],
-) -> tuple[nn.Module, list[Sublayer]]:
-    """As `_load`; what can be checked without the weights is, before they are read."""
-    if entry.decoder:
-        check_generation(directory, decoder_tokens(config))
-    require_layers(config, len(stored), directory / "config.json")
-    without_code(config)
-    network, sublayers = _load(directory, config, entry, pruning, stored)
-    require_usable(network, stored)
-    if entry.decoder:
-        require_start(network.generation_config, directory)
-    return network, sublayers
-
-
-def _outline(directory: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Module:
-    """The model that a configuration describes, whose weights take no memory.
-
-    Args:
-        build: takes the configuration, and `dtype`.
-    """
-    with quiet_transformers():
-        try:
-            with torch.device("meta"):
-                return build(config, dtype=torch.float32)
-        except Exception as error:  # whatever the library trips over is in the files
-            raise InputError(
-                f"{directory / 'config.json'} describes no {config.model_type} that can be built: "
-                f"{first_line(error)}; get the checkpoint again",
-                id="config-not-buildable",
-            ) from error
-
-
 def _load(
     directory: Path,
     config: Any,
@@ -266,8 +230,12 @@ def _load(
     stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer]]:
     """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
+    if entry.decoder:
+        check_generation(directory, decoder_tokens(config))
+    without_code(config)
+    path = directory / "config.json"
     model_class = getattr(transformers, entry.auto_class)
-    outline = _outline(directory, config, model_class.from_config)
+    outline = _outline(path, config, model_class.from_config)
     sublayers = find_sublayers(outline)
     if pruning is not None:
         mask = pruning.mask.of_layers_left()
@@ -277,10 +245,10 @@ def _load(
                 "units; prune the dense checkpoint again",
                 id="units-file-of-another-model",
             )
-        require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
+        require_not_larger(outline, stored, path, MOST_TIMES_STORED)
         model_class, config = pruned_class(outline), pruned_config(outline, mask)
-        outline = _outline(directory, config, model_class._from_config)
-    require_not_larger(outline, stored, directory / "config.json")
+        outline = _outline(path, config, model_class._from_config)
+    require_not_larger(outline, stored, path)
     with quiet_transformers():
         try:
             model, info = model_class.from_pretrained(
@@ -302,14 +270,38 @@ def _load(
     if pruning is None:  # the class of a pruned model checks for itself
         require_fit(model, info, stored, entry, directory)
     else:
-        # Weights that stay where the file is mapped lie at any address, and kernels add up in
-        # another order there: a reloaded model would not give the saved one's last bits.
-        copied = 0
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.data = tensor.data.clone()
-            copied += tensor.nbytes
-            if copied > _COPIED_AT_ONCE:
-                drop_mapped_weights()
-                copied = 0
+        _move_weights(model)
     require_ties(outline, model, directory, entry.weights.untied)
+    require_usable(model, stored)
+    if entry.decoder:
+        require_start(model.generation_config, directory)
     return model, sublayers
+
+
+def _outline(path: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Module:
+    """The model that the configuration at `path` describes, whose weights take no memory."""
+    with quiet_transformers():
+        try:
+            with torch.device("meta"):
+                return build(config, dtype=torch.float32)
+        except Exception as error:  # whatever the library trips over is in the files
+            raise InputError(
+                f"{path} describes no {config.model_type} that can be built: {first_line(error)}; "
+                "get the checkpoint again",
+                id="config-not-buildable",
+            ) from error
+
+
+def _move_weights(model: nn.Module) -> None:
+    """Copy all weights out of the mapped file.
+
+    They lie at any address there, and kernels then add up in another order: a reloaded model would
+    not give the saved one's last bits.
+    """
+    copied = 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+        copied += tensor.nbytes
+        if copied > _COPIED_AT_ONCE:
+            drop_mapped_weights()
+            copied = 0

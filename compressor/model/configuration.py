@@ -16,11 +16,10 @@ import transformers
 from transformers.activations import ACT2FN
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture, decoder_tokens
+from compressor.model.architecture import COMPUTED_POSITIONS, LABELS, Architecture, decoder_tokens
 from compressor.model.architectures import architecture, require_depth
-from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
-from compressor.model.foreign import require_checkpoint
 from compressor.model.heads import require_class
+from compressor.model.location import require_checkpoint
 from compressor.storage.input_files import read_json
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
@@ -34,15 +33,15 @@ _TOKENS = (
     "forced_bos_token_id",
     "forced_eos_token_id",
 )
+_ACTIVATIONS = (
+    "hidden_act", "activation_function", "activation", "dense_act_fn", "hidden_activation",
+    "classifier_activation",
+)  # fmt: skip
 # Settings that make something else of an encoder.
 _DECODERS = {
     "is_decoder": "a decoder, whose tokens do not see those behind them",
     "add_cross_attention": "one part of an encoder–decoder",
 }
-_ACTIVATIONS = (
-    "hidden_act", "activation_function", "activation", "dense_act_fn", "hidden_activation",
-    "classifier_activation",
-)  # fmt: skip
 _OWN_CODE = "modeling_pruned."  # which `compress` copies, and never runs
 # What makes transformers read weights from somewhere else, or in another form.
 _FOREIGN = {
@@ -53,33 +52,24 @@ _FOREIGN = {
 
 
 def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
-    """The configuration of a checkpoint of a supported architecture.
-
-    Raises:
-        InputError: there is none, it cannot be read, or what it asks for cannot be.
-    """
+    """The configuration of a checkpoint; raises InputError where the model is not supported."""
     require_checkpoint(directory)
     path = directory / "config.json"
-    values = _read(path)
+    try:
+        values = read_json(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give a checkpoint's directory",
+            id="config-unreadable",
+        ) from error
+    except ValueError as error:
+        raise _malformed(path, str(error)) from error
+    if not isinstance(values, dict):
+        raise _malformed(path, "it is not a JSON object")
     entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
-    for name, reason in _FOREIGN.items():
-        if values.get(name) is not None:
-            method = values[name].get("quant_method") if isinstance(values[name], dict) else None
-            raise InputError(
-                f"{path} sets {name}: the checkpoint {reason}{f' ({method})' if method else ''}, "
-                "which is not supported; give one with all its weights in float32, float16 or "
-                "bfloat16",
-                id="checkpoint-form-unsupported",
-            )
+    _require_form(values, path)
     require_class(values, entry.decoder is not None, path)
     _require_variant(values, entry, path)
-    positions = values.get("position_embedding_type")
-    if positions not in (None, "absolute"):
-        raise InputError(
-            f"{path} sets position_embedding_type to {str(positions)[:40]}, whose weights in the "
-            "attention transformers no longer knows; give a checkpoint with absolute positions",
-            id="positions-unsupported",
-        )
     _require_bounds(values, entry, path)
     try:
         config = transformers.AutoConfig.from_pretrained(
@@ -88,10 +78,10 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
     _require_whole(config, entry, path)
-    unsupported = entry.refuse(config)
-    if unsupported is not None:
+    refused = entry.refuse(config)
+    if refused is not None:
         raise InputError(
-            f"{path} describes a {config.model_type} that cannot be pruned: {unsupported}; give "
+            f"{path} describes a {config.model_type} that cannot be pruned: {refused}; give "
             "another checkpoint",
             id="architecture-variant-unsupported",
         )
@@ -105,58 +95,48 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     return config
 
 
-def require_layers(config: Any, tensors: int, path: Path) -> None:
-    """Check that there are stored tensors for so many layers, before they are built.
-
-    Args:
-        tensors: how many are stored.
-        path: of the configuration, for the message.
-
-    Raises:
-        InputError: there are fewer tensors than layers.
-    """
-    for stack in architecture(config.model_type).stacks:
-        layers = getattr(config, stack.layers)
-        if layers > tensors:
-            raise _malformed(
-                path, f"{stack.layers} is {layers:,}, and only {tensors:,} tensors are stored"
-            )
-
-
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that says something; its kind where none does."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    text = next((line for line in lines if line), "")
-    if text.endswith(":"):  # what follows says more
-        text = " ".join(filter(None, lines))
-    return f"{text[:300]}" if text else type(error).__name__
+    """The first line of an error's message that says something; its class where none does."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return (" ".join(lines) if text.endswith(":") else text)[:300]  # what follows `:` says more
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        values = read_json(path)
-    except OSError as error:
+def _require_form(values: Mapping[str, Any], path: Path) -> None:
+    """Check that all weights are in the checkpoint, in a form that is read."""
+    for name, reason in _FOREIGN.items():
+        if values.get(name) is not None:
+            method = values[name].get("quant_method") if isinstance(values[name], dict) else None
+            raise InputError(
+                f"{path} sets {name}: the checkpoint {reason}{f' ({method})' if method else ''}, "
+                "which is not supported; give one with all its weights in float32, float16 or "
+                "bfloat16",
+                id="checkpoint-form-unsupported",
+            )
+    positions = values.get("position_embedding_type")
+    if positions not in (None, "absolute"):
         raise InputError(
-            f"cannot read {path}: {error.strerror}; give a checkpoint's directory",
-            id="config-unreadable",
-        ) from error
-    except ValueError as error:
-        raise _malformed(path, str(error)) from error
-    if not isinstance(values, dict):
-        raise _malformed(path, "it is not a JSON object")
-    return values
+            f"{path} sets position_embedding_type to {str(positions)[:40]}, whose weights in the "
+            "attention transformers no longer knows; give a checkpoint with absolute positions",
+            id="positions-unsupported",
+        )
 
 
 def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
     """Check what transformers takes for another model, or passes over, by the same name."""
     generates = entry.decoder is not None
-    says = values.get("is_encoder_decoder")
-    if says is not None and bool(says) is not generates:
-        what = "an encoder without a decoder" if generates else "one part of an encoder–decoder"
-        raise _unsupported(path, "is_encoder_decoder", says, what)
-    for name, what in _DECODERS.items() if not generates else ():
-        if values.get(name):
-            raise _unsupported(path, name, values[name], what)
+    kinds = {} if generates else {n: x for n, x in _DECODERS.items() if values.get(n)}
+    joined = values.get("is_encoder_decoder")
+    if joined is not None and bool(joined) is not generates:
+        kind = "an encoder without a decoder" if generates else "one part of an encoder–decoder"
+        kinds = {"is_encoder_decoder": kind}
+    for name, kind in kinds.items():
+        raise InputError(
+            f"{path} sets {name} to {str(values[name]).lower()[:20]}, which makes the model "
+            f"{kind}, and that is not supported; if it was not trained so, remove the setting, "
+            "else give another model",
+            id="architecture-variant-unsupported",
+        )
     heads = values.get("pruned_heads")
     if any(heads.values()) if isinstance(heads, dict) else heads:
         raise InputError(
@@ -175,22 +155,14 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
             )
 
 
-def _unsupported(path: Path, name: str, value: Any, what: str) -> InputError:
-    return InputError(
-        f"{path} sets {name} to {str(value).lower()[:20]}, which makes the model {what}, and that "
-        "is not supported; if it was not trained so, remove the setting, else give another model",
-        id="architecture-variant-unsupported",
-    )
-
-
 def _require_bounds(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
-    for name, (least, most) in size_bounds(entry).items():
+    for name, (least, most) in entry.size_bounds().items():
         value = values.get(name, least)
         if value is None and name in _MAY_BE_NULL:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            shown = repr(value) if isinstance(value, str | float | bool) else _shortened(value)
-            raise _malformed(path, f"{name} is {shown}, not a number from {least} to {most:,}")
+        if not _is_whole(value) or not least <= value <= most:
+            reason = f"not a number from {least} to {most:,}"
+            raise _malformed(path, f"{name} is {_shortened(value)}, {reason}")
     for name in ("dtype", "torch_dtype"):
         if name in values and values[name] not in _DTYPES:
             known = ", ".join(filter(None, _DTYPES))
@@ -201,25 +173,28 @@ def _require_bounds(values: Mapping[str, Any], entry: Architecture, path: Path) 
             raise _malformed(path, f"{name} has {len(labels):,} labels, more than {LABELS:,}")
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _shortened(value: Any) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= 40 else text[:40] + "…"
 
 
 def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
-    """What numbers of a configuration must agree about, whatever their names are."""
-    sizes = {name: getattr(config, name, None) for name in size_bounds(entry)}
+    """Check what transformers has made of the values, whatever their names are in the file."""
+    sizes = {name: getattr(config, name, None) for name in entry.size_bounds()}
     _require_bounds({n: v for n, v in sizes.items() if v is not None}, entry, path)
     width = int(getattr(config, entry.sizes.width))
     for stack in entry.stacks if entry.sizes.head_width is None else ():
         heads = int(getattr(config, stack.heads))
         if width % heads:
-            raise _malformed(
-                path, f"{stack.heads} is {heads}, which does not divide the width {width}"
-            )
+            reason = f"{stack.heads} is {heads}, which does not divide the width {width}"
+            raise _malformed(path, reason)
     if entry.decoder is not None:
         encoder, decoder = (getattr(config, stack.layers) for stack in entry.stacks)
         require_depth(entry, encoder, decoder, str(path))
@@ -228,9 +203,7 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < rows:
+            if value is not None and not (_is_whole(value) and 0 <= value < rows):
                 shown = _shortened(value)
                 raise _malformed(path, f"{name} is {shown}, not a token below {rows:,}")
     for name in _ACTIVATIONS:
@@ -250,8 +223,8 @@ def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> 
     """Check that every class has one name, a line of text that no other class has.
 
     Args:
-        values: the contents of `config.json`; of names that contradict each other, transformers
-            takes some and says nothing.
+        values: the contents of `config.json`; where names contradict each other, transformers
+            silently takes some of them.
     """
     names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
@@ -265,9 +238,8 @@ def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> 
         raise _malformed(path, "id2label has two names of one class")
     for number, name in names.items():
         if not name.strip() or set(name) & set("\t\r\n"):
-            raise _malformed(
-                path, f"the name {name[:40]!r} of class {number} is not a line of text"
-            )
+            reason = f"the name {name[:40]!r} of class {number} is not a line of text"
+            raise _malformed(path, reason)
     # In a cell with several labels, white space around a name does not count.
     counts = Counter(name.strip() for name in names.values())
     if len(counts) < len(names):

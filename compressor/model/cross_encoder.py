@@ -28,16 +28,15 @@ def is_cross_encoder(config: Any) -> bool:
 
 
 def activation_of(config: Any) -> str:
-    """`IDENTITY` or `SIGMOID`, by which a model's one logit becomes what it answers.
+    """`IDENTITY` or `SIGMOID`, which turns a model's one logit into its score.
 
-    Raises:
-        InputError: a cross-encoder has another one.
+    Raises InputError for a cross-encoder with another activation.
     """
     if not is_cross_encoder(config) or config.num_labels != 1:
         return IDENTITY
-    # As `CrossEncoder.get_default_activation_fn` has it.
-    noted = getattr(config, _SETTINGS, None) or {}
-    path = noted[_PATH] if _PATH in noted else getattr(config, _EARLIEST, None)
+    # As in `CrossEncoder.get_default_activation_fn`.
+    settings = getattr(config, _SETTINGS, None) or {}
+    path = settings[_PATH] if _PATH in settings else getattr(config, _EARLIEST, None)
     if path is None:
         return SIGMOID
     if path not in _NAMES:
@@ -50,7 +49,7 @@ def activation_of(config: Any) -> str:
 
 
 def note_settings(config: Any, settings: SentenceSettings | None) -> None:
-    """Put what other files say of a cross-encoder into its configuration, in place."""
+    """Copy what other files say about a cross-encoder into its configuration, in place."""
     if settings is not None and settings.kind == CROSS_ENCODER:
         noted = dict(getattr(config, _SETTINGS, None) or {})
         if settings.activation is not None:

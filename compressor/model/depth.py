@@ -1,4 +1,4 @@
-"""Whole Transformer layers that go: skipped while a model is worked on, left out when it is saved.
+"""Dropping whole Transformer layers: skipped while a model is worked on, left out when it is saved.
 
 Skipping a layer is more than removing all of its units: its normalizations and biases go as well,
 so the hidden state passes through unchanged. While units are chosen and weights repaired, a skipped
@@ -30,24 +30,24 @@ class SkippedLayer(nn.Module):
     Args:
         layer: the layer; not changed.
         returns: a `tensor`, or a `tuple`, as the architecture's layers do.
-        held: its self-attention, if layers hand a bias on.
+        attention: its self-attention, if layers hand a bias on.
     """
 
-    def __init__(self, layer: nn.Module, returns: str, held: Sublayer | None = None) -> None:
+    def __init__(self, layer: nn.Module, returns: str, attention: Sublayer | None = None) -> None:
         super().__init__()
         self.returns = returns
         # ModernBERT's model reads it, to choose the mask that it hands over.
         self.attention_type = getattr(layer, "attention_type", None)
         self.path = ""
-        if held is not None:
-            self.path = held.block.removeprefix(f"{held.layer_path}.")
+        if attention is not None:
+            self.path = attention.block.removeprefix(f"{attention.layer_path}.")
             *parents, name = self.path.split(".")
-            place: nn.Module = self
+            module: nn.Module = self
             for parent in parents:  # so that the table has the name that it has in the layer
-                place.add_module(parent, nn.Module())
-                place = place.get_submodule(parent)
-            attention = layer.get_submodule(self.path)
-            place.add_module(name, without_heads(attention, held.kind, held.index))
+                module.add_module(parent, nn.Module())
+                module = module.get_submodule(parent)
+            block = layer.get_submodule(self.path)
+            module.add_module(name, without_heads(block, attention.kind, attention.index))
 
     def forward(
         self,
@@ -69,9 +69,9 @@ def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> 
     """Replace the layers that `mask` drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
-        held = layers[0] if entry.position_bias == "first_layer" else None  # its self-attention
+        attention = layers[0] if entry.position_bias == "first_layer" else None
         layer = model.get_submodule(path)
-        model.set_submodule(path, SkippedLayer(layer, entry.layers.returns, held))
+        model.set_submodule(path, SkippedLayer(layer, entry.layers.returns, attention))
 
 
 @contextmanager
@@ -89,13 +89,13 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
 
 def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
-    places = {x.layer_path for x in sublayers}
-    dropped = {path for path in places if isinstance(model.get_submodule(path), SkippedLayer)}
+    paths = {x.layer_path for x in sublayers}
+    dropped = {path for path in paths if isinstance(model.get_submodule(path), SkippedLayer)}
     return [x for x in sublayers if x.layer_path not in dropped]
 
 
 def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Checkpoint:
-    """A pruned model in the form in which it is saved and exported: skipped layers are not there.
+    """A pruned model in the form in which it is saved and exported, without skipped layers.
 
     Args:
         checkpoint: the dense one that the model was made from.
@@ -109,57 +109,49 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
         return replace(checkpoint, model=model, mask=mask)
     made = shared_copy(model)
     for path in {x.layer_path.rpartition(".")[0] for x in checkpoint.layers}:
-        every = list(made.get_submodule(path).children())
-        layers = [x for x in every if not isinstance(x, SkippedLayer)]
-        _hand_over_bias(every[0], layers[0])
+        dense = list(made.get_submodule(path).children())
+        first, layers = dense[0], [x for x in dense if not isinstance(x, SkippedLayer)]
+        if isinstance(first, SkippedLayer) and first.path:
+            # The first layer that is left gets the table of relative positions.
+            attention = cast(Any, layers[0].get_submodule(first.path))
+            attention.relative_attention_bias = first.get_submodule(f"{first.path}.{BIAS_TABLE}")
+            attention.has_relative_attention_bias = True
         made.set_submodule(path, nn.ModuleList(layers))
         for number, layer in enumerate(layers):
             _renumber(layer, number)
-    left, config, dropped = mask.of_layers_left(), cast(Any, made.config), mask.dropped
-    entry = checkpoint.entry
-    counts = {"encoder": 0, "decoder": 0}
-    for name in left.layers():
-        counts[name.partition(".")[0]] += 1
-    require_depth(entry, counts["encoder"], counts["decoder"], "the model without these layers")
-    for stack, sizes in (("encoder", entry.encoder), ("decoder", entry.decoder)):
+    left, config, entry = mask.of_layers_left(), cast(Any, made.config), checkpoint.entry
+    stacks = [name.partition(".")[0] for name in left.layers()]
+    encoder, decoder = stacks.count("encoder"), stacks.count("decoder")
+    require_depth(entry, encoder, decoder, "the model without these layers")
+    for count, sizes in ((encoder, entry.encoder), (decoder, entry.decoder)):
         if sizes is not None:
-            setattr(config, sizes.layers, counts[stack])
+            setattr(config, sizes.layers, count)
     for name in entry.layers.lists:
-        of_left = [x for i, x in enumerate(getattr(config, name)) if f"encoder.{i}" not in dropped]
-        setattr(config, name, of_left)
+        values = enumerate(getattr(config, name))
+        setattr(config, name, [x for i, x in values if f"encoder.{i}" not in mask.dropped])
     sublayers = [x for x in checkpoint.layers if x.name in left.keep]
     return replace(checkpoint, model=made, layers=sublayers, mask=left)
 
 
-def names_without_skipped(model: nn.Module) -> dict[str, str]:
-    """Of every parameter and buffer of `model`, its name in what `without_skipped` makes of it."""
-    moved: dict[str, str] = {}
-    for path, stack in model.named_modules():
-        layers = dict(stack.named_children()) if isinstance(stack, nn.ModuleList) else {}
-        left = [name for name, layer in layers.items() if not isinstance(layer, SkippedLayer)]
-        if len(left) == len(layers):
-            continue
-        moved |= {f"{path}.{name}.": f"{path}.{number}." for number, name in enumerate(left)}
-
-    def renamed(name: str) -> str:
-        place = next((place for place in moved if name.startswith(place)), "")
-        return moved.get(place, "") + name.removeprefix(place)
-
-    return {name: renamed(name) for name in model.state_dict()}
-
-
-def _hand_over_bias(first: nn.Module, left: nn.Module) -> None:
-    """Give the first layer that is left the table of relative positions of a skipped first one."""
-    if isinstance(first, SkippedLayer) and first.path:
-        attention = cast(Any, left.get_submodule(first.path))
-        attention.relative_attention_bias = first.get_submodule(f"{first.path}.{BIAS_TABLE}")
-        attention.has_relative_attention_bias = True
-
-
 def _renumber(layer: nn.Module, number: int) -> None:
-    """Give the attentions of a layer its new number, by which they find their cache."""
+    """Give the attentions of a layer its new number, which selects their cache."""
     for module in layer.modules():
         if isinstance(module, NoHeads):
             module.index = number
         if hasattr(module, "layer_idx"):
             cast(Any, module).layer_idx = number
+
+
+def names_without_skipped(model: nn.Module) -> dict[str, str]:
+    """Name of every parameter and buffer of `model` -> its name in the `without_skipped` model."""
+    moved: dict[str, str] = {}
+    for path, stack in model.named_modules():
+        layers = dict(stack.named_children()) if isinstance(stack, nn.ModuleList) else {}
+        left = [name for name, layer in layers.items() if not isinstance(layer, SkippedLayer)]
+        if len(left) < len(layers):
+            moved |= {f"{path}.{name}.": f"{path}.{number}." for number, name in enumerate(left)}
+    names = {}
+    for name in model.state_dict():
+        prefix = next((x for x in moved if name.startswith(x)), "")
+        names[name] = moved.get(prefix, "") + name.removeprefix(prefix)
+    return names

@@ -52,8 +52,7 @@ def _t5_feed_forward(kind: Kind, layer: str) -> SublayerPaths:
     return feed_forward(kind, layer, f"{block}.wi", f"{block}.wo", block=block)
 
 
-def _own_bias(paths: SublayerPaths) -> SublayerPaths:
-    """As in UMT5."""
+def _umt5_sublayer(paths: SublayerPaths) -> SublayerPaths:
     if paths.position_bias is None:
         return paths
     bias: PositionBias | None = None if paths.kind == "cross" else "every_layer"
@@ -61,7 +60,7 @@ def _own_bias(paths: SublayerPaths) -> SublayerPaths:
 
 
 def _refuse_bart(config: Any) -> str | None:
-    """What versions of transformers before 4 had under the same names."""
+    # Versions of transformers before 4 had other models under the same name.
     if getattr(config, "normalize_before", False):
         return "normalize_before is true, as in mbart and pegasus, which transformers ignores here"
     return None
@@ -129,7 +128,7 @@ MT5 = replace(T5, feed_forward="gated-gelu", decoder=replace(_T5_DECODER, output
 
 UMT5 = replace(
     T5,
-    sublayers=tuple(map(_own_bias, T5.sublayers)),
+    sublayers=tuple(map(_umt5_sublayer, T5.sublayers)),
     feed_forward="gated-gelu",
     decoder=replace(_T5_DECODER, output_scale="tie_word_embeddings"),
 )

@@ -27,7 +27,7 @@ MOST_LENGTH = 1_000_000
 
 @dataclass(frozen=True)
 class Values:
-    """What a setting can be, beside null.
+    """The values of a setting, beside null.
 
     Args:
         hold: whether a value, of a model with so many tokens, is one of them.
@@ -54,6 +54,15 @@ def _are_tokens(value: Any, rows: int) -> bool:
     return isinstance(value, list) and all(_is_token(x, rows) for x in value)
 
 
+def _are_ends(value: Any, rows: int) -> bool:
+    return _is_token(value, rows) or (value != [] and _are_tokens(value, rows))
+
+
+def _are_words(value: Any, rows: int) -> bool:
+    words = value if isinstance(value, list) else []
+    return words != [] and all(word != [] and _are_tokens(word, rows) for word in words)
+
+
 def _whole(least: int, most: int = MOST_LENGTH) -> Values:
     return Values(
         lambda x, rows: _is_whole(x) and least <= x <= most, f"a number from {least} to {most:,}"
@@ -62,84 +71,85 @@ def _whole(least: int, most: int = MOST_LENGTH) -> Values:
 
 _TOKEN = Values(_is_token, "a token below {rows:,}")
 _TOKENS = Values(_are_tokens, "a list of tokens below {rows:,}")
-_ENDS = Values(
-    lambda x, rows: _is_token(x, rows) or (x != [] and _are_tokens(x, rows)),
-    "one or several tokens below {rows:,}",
-)
-_WORDS = Values(
-    lambda x, rows: (
-        isinstance(x, list)
-        and x != []
-        and all(word != [] and _are_tokens(word, rows) for word in x)
-    ),
-    "a list of lists of tokens below {rows:,}",
-)
+_ENDS = Values(_are_ends, "one or several tokens below {rows:,}")
+_WORDS = Values(_are_words, "a list of lists of tokens below {rows:,}")
 _NUMBER = Values(lambda x, rows: _is_number(x), "a finite number")
 _FLAG = Values(lambda x, rows: isinstance(x, bool), "true or false")
+_STOPS = Values(lambda x, rows: isinstance(x, bool) or x == "never", "true, false or never")
 _SHARE = Values(lambda x, rows: _is_number(x) and 0 < x < 1, "a number between 0 and 1")
 _TEXT = Values(lambda x, rows: isinstance(x, str), "a text")
 _ANY = Values(lambda x, rows: True, "anything")
 
-# What the search of the runtime does, too.
+# The search of the runtime follows these, too.
 SUPPORTED: Mapping[str, Values] = {
-    "decoder_start_token_id": _TOKEN,
-    "pad_token_id": _TOKEN,
-    "bos_token_id": _TOKEN,
-    "eos_token_id": _ENDS,
-    "forced_bos_token_id": _TOKEN,
-    "forced_eos_token_id": _ENDS,
+    **dict.fromkeys(
+        ("decoder_start_token_id", "pad_token_id", "bos_token_id", "forced_bos_token_id"), _TOKEN
+    ),
+    **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), _ENDS),
     "suppress_tokens": _TOKENS,
     "bad_words_ids": _WORDS,
     "num_beams": _whole(1, MOST_BEAMS),
     "max_length": _whole(2),  # the start token and another one
     "max_new_tokens": _whole(1),
-    "min_length": _whole(0),
-    "min_new_tokens": _whole(0),
-    "no_repeat_ngram_size": _whole(0),
+    **dict.fromkeys(("min_length", "min_new_tokens", "no_repeat_ngram_size"), _whole(0)),
     "length_penalty": _NUMBER,
-    "early_stopping": Values(
-        lambda x, rows: isinstance(x, bool) or x == "never", "true, false or never"
-    ),
+    "early_stopping": _STOPS,
     "renormalize_logits": _FLAG,
 }
-
-_SAMPLING = "counts where tokens are sampled, which do_sample says"
-_DRAFTS = "counts where another model drafts, which is an argument of `generate`"
-_RETURNED = "says what `generate` returns beside the tokens"
-_SPEED = "says how fast the tokens come, and in how much memory"
-_ORIGIN = "says where the file is from"
-# What changes none of the tokens that transformers generates, and why.
-HARMLESS: Mapping[str, tuple[Values, str]] = {
+# What `generate` returns beside the tokens.
+_RETURNED = (
+    "return_dict_in_generate",
+    "output_scores",
+    "output_logits",
+    "output_attentions",
+    "output_hidden_states",
+)
+# These change none of the tokens that transformers generates.
+HARMLESS: Mapping[str, Values] = {
+    # They count where tokens are sampled (do_sample).
     **dict.fromkeys(
         ("temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
-        (_NUMBER, _SAMPLING),
+        _NUMBER,
     ),
-    "top_k": (_whole(0), _SAMPLING),
+    "top_k": _whole(0),
+    # They count where another model drafts, which is an argument of `generate`.
     **dict.fromkeys(
-        ("num_assistant_tokens", "assistant_lookbehind", "target_lookbehind"), (_whole(0), _DRAFTS)
+        ("num_assistant_tokens", "assistant_lookbehind", "target_lookbehind"), _whole(0)
     ),
-    **dict.fromkeys(("num_assistant_tokens_schedule", "speculation_type"), (_TEXT, _DRAFTS)),
-    "assistant_confidence_threshold": (_NUMBER, _DRAFTS),
-    "assistant_ensemble_weight": (_SHARE, _DRAFTS),
-    "max_matching_ngram_size": (_whole(1), "counts with prompt_lookup_num_tokens"),
-    **dict.fromkeys(
-        ("return_dict_in_generate", "output_scores", "output_logits", "output_attentions",
-         "output_hidden_states"),
-        (_FLAG, _RETURNED),
-    ),
-    **dict.fromkeys(("use_cache", "disable_compile"), (_FLAG, _SPEED)),
-    "max_cache_len": (_whole(1), _SPEED),
-    "cache_config": (_ANY, "counts with a quantized cache"),
-    "continuous_batching_config": (_ANY, "counts in `generate_batch`"),
-    "remove_invalid_values": (_FLAG, "counts where logits are not finite, and weights are"),
-    **dict.fromkeys(
-        ("transformers_version", "_from_model_config", "_commit_hash"), (_ANY, _ORIGIN)
-    ),
-}  # fmt: skip
+    **dict.fromkeys(("num_assistant_tokens_schedule", "speculation_type"), _TEXT),
+    "assistant_confidence_threshold": _NUMBER,
+    "assistant_ensemble_weight": _SHARE,
+    "max_matching_ngram_size": _whole(1),  # counts with prompt_lookup_num_tokens
+    **dict.fromkeys(_RETURNED, _FLAG),
+    # How fast the tokens come, and in how much memory.
+    **dict.fromkeys(("use_cache", "disable_compile"), _FLAG),
+    "max_cache_len": _whole(1),
+    "cache_config": _ANY,  # counts with a quantized cache
+    "continuous_batching_config": _ANY,  # counts in `generate_batch`
+    "remove_invalid_values": _FLAG,  # counts where logits are not finite, and weights are
+    **dict.fromkeys(("transformers_version", "_from_model_config", "_commit_hash"), _ANY),
+}
 
 # What is not supported, with the values that change nothing.
+_NO_VALUE = (
+    "exponential_decay_length_penalty",
+    "sequence_bias",
+    "watermarking_config",
+    "stop_strings",
+    "max_time",
+    "constraints",
+    "force_words_ids",
+    "dola_layers",
+    "prompt_lookup_num_tokens",
+    "assistant_early_exit",
+    "prefill_chunk_size",  # transformers 5.23 then answers otherwise where a batch has padding
+    "compile_config",  # transformers itself reads none from a file
+)
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "do_sample": (False,),
+    **dict.fromkeys(_NO_VALUE, ()),
+    **dict.fromkeys(
+        ("do_sample", "token_healing", "is_assistant", "use_mtp", "low_memory"), (False,)
+    ),
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),
     "encoder_no_repeat_ngram_size": (0,),
@@ -149,29 +159,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "penalty_alpha": (0.0,),
     "guidance_scale": (1.0,),
     "begin_suppress_tokens": ([],),
-    "exponential_decay_length_penalty": (),
-    "sequence_bias": (),
-    "watermarking_config": (),
-    "stop_strings": (),
-    "max_time": (),
-    "constraints": (),
-    "force_words_ids": (),
-    "token_healing": (False,),
-    "dola_layers": (),
-    "prompt_lookup_num_tokens": (),
-    "assistant_early_exit": (),
-    "is_assistant": (False,),
-    "use_mtp": (False,),
-    "low_memory": (False,),
-    "prefill_chunk_size": (),  # transformers 5.23 then answers otherwise where a batch has padding
-    # Others are for some models and devices alone.
-    "cache_implementation": ("dynamic", "static", "hybrid"),
-    "compile_config": (),  # transformers itself reads none from a file
+    "cache_implementation": ("dynamic", "static", "hybrid"),  # others are for some models alone
 }
 
 # Whatever a model's settings say: the tokens alone, with the usual cache.
-_TOKENS_ALONE = {
-    **{name: False for name, (_, reason) in HARMLESS.items() if reason == _RETURNED},
+_TOKENS_ALONE: dict[str, Any] = {
+    **dict.fromkeys(_RETURNED, False),
     "use_cache": True,
     "cache_implementation": None,
 }
@@ -180,17 +173,13 @@ _TOKENS_ALONE = {
 def check_generation(directory: Path, rows: int) -> None:
     """Check how a checkpoint generates; without a file of its own, `config.json` says it.
 
-    Warns of names in the file that transformers does not know.
+    Warns of names in the file that transformers does not know. Raises InputError for an unreadable
+    file, a value that a setting cannot have, and settings that are not supported.
 
     Args:
         rows: of the model's embeddings.
-
-    Raises:
-        InputError: it cannot be read, a value is none that the setting can have, or it changes what
-            is generated in a way that is not supported.
     """
-    own = directory / GENERATION_FILE
-    path = own if own.exists() else directory / "config.json"
+    path = _settings_file(directory)
     try:
         values = read_json(path)
         if not isinstance(values, dict):
@@ -199,8 +188,8 @@ def check_generation(directory: Path, rows: int) -> None:
         raise _malformed(path, error.strerror or first_line(error)) from error
     except ValueError as error:
         raise _malformed(path, first_line(error)) from error
-    unknown = [name for name, value in values.items() if not _check(name, value, rows, path)]
-    if path != own:
+    unknown = [name for name, value in values.items() if not _is_known(name, value, rows, path)]
+    if path.name != GENERATION_FILE:
         return
     if unknown:
         near = next(filter(None, (did_you_mean(x, SUPPORTED) for x in unknown)), "")
@@ -217,12 +206,17 @@ def check_generation(directory: Path, rows: int) -> None:
         raise _malformed(path, first_line(error)) from error
 
 
-def _check(name: str, value: Any, rows: int, path: Path) -> bool:
-    """Whether a setting is known, or null; a value that it cannot have is an error."""
+def _settings_file(directory: Path) -> Path:
+    path = directory / GENERATION_FILE
+    return path if path.exists() else directory / "config.json"
+
+
+def _is_known(name: str, value: Any, rows: int, path: Path) -> bool:
+    """Whether a setting is known, or null; raises InputError for a value that it cannot have."""
     if value is None:
         return True
-    if name in SUPPORTED or name in HARMLESS:
-        values = SUPPORTED[name] if name in SUPPORTED else HARMLESS[name][0]
+    values = SUPPORTED.get(name) or HARMLESS.get(name)
+    if values is not None:
         if not values.hold(value, rows):
             wanted = values.wanted.format(rows=rows)
             raise _malformed(path, f"{name} is {repr(value)[:40]}, not {wanted}")
@@ -235,7 +229,7 @@ def _check(name: str, value: Any, rows: int, path: Path) -> bool:
         return True
     if name in NEUTRAL:
         refused = value not in NEUTRAL[name]
-    else:  # of a later version of transformers, or known to none
+    else:  # of a later version of transformers, or of none
         refused = path.name == GENERATION_FILE and hasattr(transformers.GenerationConfig(), name)
     if refused:
         others = ", ".join(map(repr, NEUTRAL.get(name, ())))
@@ -248,28 +242,20 @@ def _check(name: str, value: Any, rows: int, path: Path) -> bool:
 
 
 def require_start(settings: Any, directory: Path) -> None:
-    """Set the token that a model starts with, in place, as `generate` finds it.
-
-    Args:
-        settings: the model's generation configuration, from whichever file it came.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Set the token that a model starts with, in place, as `generate` does; require one."""
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
-            own = directory / GENERATION_FILE
-            path = own if own.exists() else directory / "config.json"
+            path = _settings_file(directory)
             raise _malformed(path, "it has neither decoder_start_token_id nor bos_token_id")
         settings.decoder_start_token_id = settings.bos_token_id
 
 
 def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
-    """What transformers' `generate` answers, never sampled: token ids [rows, tokens].
+    """Token ids [rows, tokens] of transformers' `generate`, never sampled.
 
     Args:
         inputs: `input_ids` and `attention_mask`.
-        options: of `generate`, for which the model has settings of its own.
+        options: of `generate`, which replace the model's own settings.
     """
     with quiet_transformers():
         return model.generate(
@@ -282,9 +268,9 @@ def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def save_generation(settings: Any, directory: Path) -> None:
-    """Write `generation_config.json`.
+    """Write `generation_config.json`, even with settings that have no effect.
 
-    As `save_pretrained` of transformers, which refuses settings that have no effect.
+    `save_pretrained` of transformers refuses those.
     """
     settings.to_json_file(directory / GENERATION_FILE, keys_to_pop=["compile_config"])
 

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from compressor.model.sentence_settings import SentenceSettings
 
 _ANY = "AutoModel"
-# Ending of a class of transformers -> what its models do that nothing here is for.
+# Ending of a class of transformers that no task here is for -> what its models do.
 _OTHER_HEADS = {
     "ForMultipleChoice": "chooses one of several texts",
     "LMHeadModel": "continues texts",
     "ForCausalLM": "continues texts",
     "EncoderModel": "is an encoder–decoder without its decoder",
 }
-_GENERATES = "ForConditionalGeneration"
 
 
 @dataclass(frozen=True)
@@ -44,50 +43,35 @@ class Head:
 
     @property
     def ending(self) -> str:
-        """What the names of its models' classes end with; empty of a model without a head."""
+        """The end of its models' class names; empty for an encoder without a head."""
         return self.auto_class.removeprefix(_ANY)
 
     def usual_task(self, config: Any) -> str:
-        """What a model with this configuration is for, where the user does not say."""
+        """The task of a model with this configuration, where the user names none."""
         return self.task
 
     def complete(
         self,
         model: nn.Module,
-        tokenizer: Any,
         directory: Path,
         settings: SentenceSettings | None,
         allow_pickle: bool,
     ) -> None:
-        """Add to a loaded model and its tokenizer what transformers leaves out, in place.
+        """Add to a loaded model what transformers leaves out, in place.
 
         Args:
             directory: of the checkpoint.
             settings: of sentence-transformers, where the checkpoint has some.
-
-        Raises:
-            InputError: the checkpoint asks for something else than what is supported.
         """
-        from compressor.model.sentence_texts import follow_settings
-
-        config: Any = model.config
-        if is_cross_encoder(config):
-            follow_settings(tokenizer, config, settings)
 
     def save(self, model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-        """Write what `complete` added to a model, beside its weights.
-
-        Args:
-            tokens: the most that it reads.
-            source: the directory of the checkpoint that it was made from.
-        """
+        """Write what `complete` added to a model made from `source`, which reads so many tokens."""
 
 
 class _Classifier(Head):
     """Of texts, or of pairs of texts."""
 
     def usual_task(self, config: Any) -> str:
-        """By the number of outputs, and by what the configuration says they are."""
         if config.problem_type == "multi_label_classification":
             return "multilabel"
         if config.num_labels != 1:
@@ -98,11 +82,10 @@ class _Classifier(Head):
 class _Reader(Head):
     """Answers questions by a part of a text."""
 
-    def complete(self, model: nn.Module, *given: Any, **named: Any) -> None:
+    def complete(self, model: nn.Module, *args: Any, **options: Any) -> None:
         from compressor.model.span_logits import add_logits
 
         add_logits(model)
-        super().complete(model, *given, **named)
 
 
 class _Encoder(Head):
@@ -111,19 +94,15 @@ class _Encoder(Head):
     def complete(
         self,
         model: nn.Module,
-        tokenizer: Any,
         directory: Path,
         settings: SentenceSettings | None,
         allow_pickle: bool,
     ) -> None:
-        from compressor.model.sentence_files import read_layout
+        from compressor.model.sentence_files import read_head
         from compressor.model.sentence_head import add_head
-        from compressor.model.sentence_texts import follow_settings
 
         config: Any = model.config
-        width = int(config.hidden_size)
-        add_head(model, *read_layout(directory, width, settings, allow_pickle))
-        follow_settings(tokenizer, config, settings)
+        add_head(model, read_head(directory, int(config.hidden_size), settings, allow_pickle))
 
     def save(self, model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
         from compressor.model.sentence_files import write_layout
@@ -133,6 +112,7 @@ class _Encoder(Head):
 
 CLASSIFIER = _Classifier("AutoModelForSequenceClassification", "classification")
 ENCODER = _Encoder(_ANY, "embedding")
+TRANSLATOR = Head("AutoModelForSeq2SeqLM", "translation")
 # Of encoders, by the class.
 ENCODER_HEADS: dict[str, Head] = {
     head.auto_class: head
@@ -143,44 +123,33 @@ ENCODER_HEADS: dict[str, Head] = {
         ENCODER,
     )
 }
-TRANSLATOR = Head("AutoModelForSeq2SeqLM", "translation")
 
 
 def head_in(name: str) -> Head | None:
-    """The head that the name of a class, such as `BertForTokenClassification`, ends with.
-
-    Returns:
-        None where it names none: of an encoder alone, or one that was only pretrained.
-    """
+    """The head of a class such as `BertForTokenClassification`; None without one of a task here."""
     heads = ENCODER_HEADS.values()
     return next((x for x in heads if x.ending and name.endswith(x.ending)), None)
 
 
 def require_class(values: Mapping[str, Any], generates: bool, path: Path) -> None:
-    """Check that `architectures` in a configuration names no class that nothing here is for.
+    """Raise InputError if `architectures` in a configuration names a class that no task is for.
 
     Args:
         generates: whether models of the architecture have a decoder.
-
-    Raises:
-        InputError: it does.
     """
     names = values.get("architectures")
     name = str(names[0])[:100] if isinstance(names, list) and names else ""
     heads = dict(_OTHER_HEADS)
+    advice = "give one for classification, tokens, questions or embeddings"
     if generates:
-        for head in ENCODER_HEADS.values():
-            heads[head.ending or "-"] = f"is for {head.task}"
+        heads |= {x.ending: f"is for {x.task}" for x in ENCODER_HEADS.values() if x.ending}
+        advice = (
+            "of encoder–decoders give one that generates texts (…ForConditionalGeneration), for "
+            "other tasks an encoder such as bert"
+        )
     does = next((does for ending, does in heads.items() if name.endswith(ending)), None)
-    if does is None:
-        return
-    give = (
-        f"of encoder–decoders give one that generates texts (…{_GENERATES}), for other tasks an "
-        "encoder such as bert"
-        if generates
-        else "give one for classification, tokens, questions or embeddings"
-    )
-    raise InputError(
-        f"{path} names the class {name}, which {does}, and that is not supported; {give}",
-        id="architecture-variant-unsupported",
-    )
+    if does is not None:
+        raise InputError(
+            f"{path} names the class {name}, which {does}, and that is not supported; {advice}",
+            id="architecture-variant-unsupported",
+        )

@@ -1,4 +1,4 @@
-"""What a multilingual translator translates from and into, and what a text is prefixed with.
+"""The languages of a multilingual translator, and the prefix of its sources.
 
 All of it is kept where texts become tokens: in the tokenizer, which saves it in its
 `tokenizer_config.json`, and in the generation settings, which force the target language.
@@ -6,7 +6,8 @@ All of it is kept where texts become tokens: in the tokenizer, which saves it in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from compressor.errors import InputError, UsageError, did_you_mean
@@ -16,8 +17,13 @@ PREFIX = "source_prefix"
 
 
 def source_prefix(tokenizer: Any) -> str:
-    """What every source begins with, such as `translate English to German: `; mostly empty."""
+    """The text that every source begins with, `translate English to German: `; mostly empty."""
     return str(tokenizer.init_kwargs.get(PREFIX) or "")
+
+
+def set_prefix(tokenizer: Any, prefix: str) -> None:
+    """Begin every source with a text from now on, in place."""
+    tokenizer.init_kwargs[PREFIX] = prefix
 
 
 def languages(tokenizer: Any) -> dict[str, int]:
@@ -31,18 +37,43 @@ def languages(tokenizer: Any) -> dict[str, int]:
     return {code: int(i) for code, i in known.items() if i not in (None, tokenizer.unk_token_id)}
 
 
+def text_codes(tokenizer: Any) -> dict[str, str]:
+    """Code of each target language that a multilingual Marian model reads before a source.
+
+    As in `>>fra<< The cat sleeps.`; code, with and without the brackets -> the text.
+    """
+    listed = getattr(tokenizer, "supported_language_codes", ())
+    return {name: code for code in listed for name in (code, code[2:-2])}
+
+
+def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
+    """Whether decoders start with the target language, which ends targets; else it is forced.
+
+    As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
+    """
+    return (
+        entry.decoder is not None and entry.decoder.shifts_language and not tokenizer.prefix_tokens
+    )
+
+
+def _setting(tokenizer: Any, entry: Architecture) -> str:
+    """The generation setting that holds the target language."""
+    starts = starts_with_language(tokenizer, entry)
+    return "decoder_start_token_id" if starts else "forced_bos_token_id"
+
+
 def description(tokenizer: Any, entry: Architecture) -> dict[str, Any]:
-    """What the runtime must know: entries of `graphs.json`."""
+    """Entries of `graphs.json` for the runtime."""
     known, prefix = languages(tokenizer), source_prefix(tokenizer)
-    found: dict[str, Any] = {"source_prefix": prefix} if prefix else {}
+    entries: dict[str, Any] = {"source_prefix": prefix} if prefix else {}
     if known:
-        found["languages"] = {
+        entries["languages"] = {
             "codes": known,
             "source": tokenizer.src_lang,
             "target": tokenizer.tgt_lang,
             "starts": starts_with_language(tokenizer, entry),
         }
-    return found
+    return entries
 
 
 def set_languages(
@@ -57,9 +88,6 @@ def set_languages(
 
     Args:
         where: name of the checkpoint, for messages.
-
-    Raises:
-        UsageError: the model has no languages, or not that one.
     """
     known, codes = languages(tokenizer), text_codes(tokenizer)
     if target is not None and codes:
@@ -69,28 +97,38 @@ def set_languages(
         ("--source-language", "src_lang", source),
         ("--target-language", "tgt_lang", target),
     ):
-        if code is None:
-            continue
-        require_language(flag, code, known, where)
-        setattr(tokenizer, name, code)
-        tokenizer.init_kwargs[name] = code
+        if code is not None:
+            require_language(flag, code, known, where)
+            setattr(tokenizer, name, code)
+            tokenizer.init_kwargs[name] = code
     if target is not None:
         setattr(model.generation_config, _setting(tokenizer, entry), known[target])
         if starts_with_language(tokenizer, entry):
             model.config.decoder_start_token_id = known[target]
 
 
+def require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
+    """Raise UsageError unless `code` is one of the languages `known`."""
+    if not known:
+        raise UsageError(
+            f"{flag} {code} is for models with a token for each language, and {where} has none; "
+            "leave it out",
+            id="option-without-use",
+        )
+    if code not in known:
+        raise UsageError(
+            f"{flag} {code}: {where} has no such language{did_you_mean(code, known)}; it has "
+            f"{_first(sorted(known), 12)}",
+            id="language-unknown",
+        )
+
+
 def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) -> None:
-    """Check that a translator says what it translates into; in place, all places then say it.
+    """Check that the target language is set; in place, all places that hold it then agree.
 
-    They are the tokenizer's `tgt_lang`, the token that the generation settings begin with, and, of
-    models that know it by a text before each source, the prefix.
-
-    Args:
-        where: name of the checkpoint, for messages.
-
-    Raises:
-        InputError: nothing says it, or two places say different things.
+    They are the tokenizer's `tgt_lang`, the token that the generation settings begin with, and the
+    prefix of models that read their language from a text before each source. Raises InputError
+    where none has it, or two disagree.
     """
     known = languages(tokenizer)
     if not known:
@@ -98,8 +136,8 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
     names = {token: code for code, token in known.items()}
     setting = _setting(tokenizer, entry)
     forced = names.get(getattr(model.generation_config, setting))
-    named = tokenizer.tgt_lang
-    for name, code in (("src_lang", tokenizer.src_lang), ("tgt_lang", named)):
+    target = tokenizer.tgt_lang
+    for name, code in (("src_lang", tokenizer.src_lang), ("tgt_lang", target)):
         if code is not None and code not in known:
             raise InputError(
                 f"the tokenizer of {where} says {name}={code}, and has no such language"
@@ -107,37 +145,15 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
                 "--target-language",
                 id="language-unknown",
             )
-    if named is None and forced is None:
+    if target is None and forced is None:
         raise target_missing(where, sorted(known))
-    if named and forced and named != forced:
+    if target and forced and target != forced:
         raise InputError(
-            f"{where} says tgt_lang={named} in its tokenizer, and {forced} by the {setting} of its "
-            "generation_config.json; say which with --target-language",
+            f"{where} says tgt_lang={target} in its tokenizer, and {forced} by the {setting} of "
+            "its generation_config.json; say which with --target-language",
             id="languages-disagree",
         )
-    set_languages(model, tokenizer, entry, None, named or forced, where)
-
-
-def target_missing(where: str, known: Sequence[str]) -> InputError:
-    """The error where nothing says which language to translate into.
-
-    Args:
-        known: codes of the languages.
-    """
-    return InputError(
-        f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
-        "which; name it with --target-language, and the other with --source-language",
-        id="target-language-missing",
-    )
-
-
-def text_codes(tokenizer: Any) -> dict[str, str]:
-    """Code of each target language that a multilingual Marian model reads before a source.
-
-    As in `>>fra<< The cat sleeps.`; code, with and without the brackets -> the text.
-    """
-    listed = getattr(tokenizer, "supported_language_codes", ())
-    return {name: code for code in listed for name in (code, code[2:-2])}
+    set_languages(model, tokenizer, entry, None, target or forced, where)
 
 
 def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
@@ -154,52 +170,25 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
         )
     tasks = getattr(config, "task_specific_params", None)
     settings = tasks.values() if isinstance(tasks, dict) else ()
-    found = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
-    if found:
+    prefixes = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
+    if prefixes:
         raise InputError(
             f"{where} reads its task from a prefix (task_specific_params of its config.json has "
-            f"{_first(list(map(repr, found)))}), and none is given; give it with --prefix, or "
-            "--prefix '' for a model that needs none or texts that begin with it",
+            f"{_first(map(repr, prefixes))}); give it with --prefix, or --prefix '' for a model "
+            "that needs none or texts that begin with it",
             id="prefix-missing",
         )
 
 
-def _first(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
-
-
-def _setting(tokenizer: Any, entry: Architecture) -> str:
-    """The generation setting that holds the target language."""
-    starts = starts_with_language(tokenizer, entry)
-    return "decoder_start_token_id" if starts else "forced_bos_token_id"
-
-
-def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
-    """Whether decoders start with the target language, which ends targets; else it is forced.
-
-    As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
-    """
-    return (
-        entry.decoder is not None and entry.decoder.shifts_language and not tokenizer.prefix_tokens
+def target_missing(where: str, known: Sequence[str]) -> InputError:
+    """The error where none of the languages `known` is set as the target."""
+    return InputError(
+        f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
+        "which; name it with --target-language, and the other with --source-language",
+        id="target-language-missing",
     )
 
 
-def require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
-    """Raise UsageError unless `code` is one of the languages `known`."""
-    if not known:
-        raise UsageError(
-            f"{flag} {code} is for models with a token for each language, and {where} has none; "
-            "leave it out",
-            id="option-without-use",
-        )
-    if code not in known:
-        raise UsageError(
-            f"{flag} {code}: {where} has no such language{did_you_mean(code, known)}; it has "
-            f"{', '.join(sorted(known)[:12])}{', …' if len(known) > 12 else ''}",
-            id="language-unknown",
-        )
-
-
-def set_prefix(tokenizer: Any, prefix: str) -> None:
-    """Begin every source with a text from now on, in place."""
-    tokenizer.init_kwargs[PREFIX] = prefix
+def _first(names: Iterable[str], most: int = 4) -> str:
+    first = list(islice(names, most + 1))
+    return f"{', '.join(first[:most])}{', …' if len(first) > most else ''}"

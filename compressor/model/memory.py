@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 # In maps: weights that are read where their file is mapped. In pagemap, eight bytes a page: in
-# memory or in swap, and still the file's own.
+# memory or in swap, and still that of the file.
 _WEIGHTS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .*\.safetensors$", re.MULTILINE)
 _HELD, _OF_FILE = 3 << 62, 1 << 61
 _DONTNEED = 4  # MADV_DONTNEED on Linux
@@ -39,10 +39,32 @@ def trim_memory() -> None:
         trim(0)
 
 
+def drop_mapped_weights() -> None:
+    """Return mapped files' memory to the system, unless a page was written; Linux only."""
+    libc, pagemap = _libc(), Path("/proc/self/pagemap")
+    if libc is None or not pagemap.exists():  # some sandboxes have none
+        return
+    import numpy as np
+
+    for match in _WEIGHTS.finditer(Path("/proc/self/maps").read_bytes()):
+        start, end = (int(address, 16) for address in match.groups())
+        count, first = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE
+        pages = np.fromfile(pagemap, np.uint64, count, offset=8 * first)
+        written = ((pages & _HELD != 0) & (pages & _OF_FILE == 0)).any()
+        if len(pages) == count and not written:
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
+
+
+@cache
+def _libc() -> Any:
+    """The C library on Linux; None elsewhere."""
+    return ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+
+
 def release(module: Module, keep: Module | None = None) -> None:
     """Free the memory of a module's weights, whoever still holds them; nothing can read them again.
 
-    PyTorch's exporter keeps the weights of what it exported alive, where Python cannot see it.
+    PyTorch's exporter keeps the weights of an exported model alive, where Python cannot see it.
 
     Args:
         keep: the only other module that shares weights with it; those stay.
@@ -64,11 +86,9 @@ def free_bytes(device: str = "cpu") -> int | None:
         return int(torch.cuda.mem_get_info()[0])
     sizes = [_read_number(_SYSTEM / "meminfo", "MemAvailable:", 1024)]
     limit = _read_number(_CGROUP / "memory.max")
-    used, files = (
-        _read_number(_CGROUP / "memory.current"),
-        _read_number(_CGROUP / "memory.stat", "inactive_file"),
-    )
+    used = _read_number(_CGROUP / "memory.current")
     if limit is not None and used is not None:
+        files = _read_number(_CGROUP / "memory.stat", "inactive_file")
         sizes.append(max(0, limit - used + (files or 0)))
     return min((size for size in sizes if size is not None), default=None)
 
@@ -79,32 +99,6 @@ def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    words = next((line.split() for line in lines if line.startswith(name)), [])
-    number = words[1 if name else 0] if len(words) > bool(name) else ""
-    return int(number) * unit if number.isdigit() else None
-
-
-def drop_mapped_weights() -> None:
-    """Return mapped files' memory to the system, unless a page was written; Linux only."""
-    maps, libc = Path("/proc/self/maps"), _libc()
-    if libc is None or not maps.with_name("pagemap").exists():  # some sandboxes have none
-        return
-    for found in _WEIGHTS.finditer(maps.read_bytes()):
-        start, end = (int(place, 16) for place in found.groups())
-        if not _was_written(start, end):
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
-
-
-def _was_written(start: int, end: int) -> bool:
-    """Whether a page of this process between two addresses is no longer the mapped file's own."""
-    import numpy as np
-
-    count, first = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE
-    pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=8 * first)
-    return len(pages) < count or bool(((pages & _HELD != 0) & (pages & _OF_FILE == 0)).any())
-
-
-@cache
-def _libc() -> Any:
-    """The C library on Linux; None elsewhere."""
-    return ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    line = next((line for line in lines if line.startswith(name)), "")
+    number = line.removeprefix(name).split()[:1]
+    return int(number[0]) * unit if number and number[0].isdigit() else None

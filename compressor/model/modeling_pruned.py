@@ -34,35 +34,26 @@ if int(transformers.__version__.partition(".")[0]) < 5:
 
 @dataclass(frozen=True)
 class PlacedSublayer:
-    """One sublayer of a dense model: where it is, and which attributes hold its sizes.
+    """One sublayer of a dense model.
 
     Args:
-        kind: for example `cross`; `index` is the number of its layer.
+        paths: the entry of its kind in `kept_units`; `architecture.SublayerPaths` of `compress`
+            says what is in it.
+        index: the number of its layer.
         units: how many units it has.
         unit_width: columns of the output projection that belong to one unit.
-        block: the module that is replaced when no unit is left.
-        inputs: the projections whose rows belong to units.
-        output: the projection whose columns belong to units.
-        unit_count: attribute of the block that holds the number of units; None if it has none.
-        width: attribute of the block that holds units x unit width; None if it has none.
-        stand_in: what replaces the block when no unit is left, as in `STAND_INS`.
-        position_bias: where the table of a bias is that an attention adds by the distance of two
-            tokens: in `every_layer`, in the `first_layer`, in the `stack`, or None.
-        parts: how many projections each of the inputs holds, one after the other.
+        block: path of the module that is replaced when no unit is left.
+        inputs: paths of the projections whose rows belong to units.
+        output: path of the projection whose columns belong to units.
     """
 
-    kind: str
+    paths: Mapping[str, Any]
     index: int
     units: int
     unit_width: int
     block: str
     inputs: tuple[str, ...]
     output: str
-    unit_count: str | None
-    width: str | None
-    stand_in: str
-    position_bias: str | None = None
-    parts: int = 1
 
 
 class OutputBias(nn.Module):
@@ -83,8 +74,8 @@ class OutputBias(nn.Module):
 class NoHeads(nn.Module):
     """Replaces the block of an attention without heads.
 
-    A decoder's self-attention still tells the key/value cache how many tokens it has seen, in
-    one zero per token, because `generate` reads the length of the past from the first layer.
+    A decoder's self-attention still puts one zero per token into the key/value cache, because
+    `generate` reads the length of the past from the first layer.
     """
 
     def __init__(self, kind: str, index: int) -> None:
@@ -104,10 +95,11 @@ class NoHeads(nn.Module):
 
 
 def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
-    """Of the OutputBias, if it is inside the block; else that follows and ignores its input."""
-    inside = (module for module in block.children() if isinstance(module, OutputBias))
-    projection = next(inside, None)
-    return hidden if projection is None else projection(hidden)
+    """Of the OutputBias, if it is inside the block; else it follows, and ignores its input."""
+    for module in block.children():
+        if isinstance(module, OutputBias):
+            return module(hidden)
+    return hidden
 
 
 class NoNeurons(nn.Module):
@@ -121,14 +113,12 @@ BIAS_TABLE = "relative_attention_bias"  # [distances, heads]
 
 
 class HandsOnBias(nn.Module):
-    """Makes of T5's attention one whose layers may have different numbers of heads.
+    """A mixin of T5's attention, for layers with different numbers of heads.
 
     The first layer of a stack makes the bias of relative positions, and each hands it on to the
-    next. What is handed on here is that of all heads of the dense model, whichever are left; in
-    cross-attention, which has no positions, it is None.
-
-    A mixin of the library's class. Which heads are left is stored with the weights, as the buffer
-    `kept_heads`.
+    next: here that of all heads of the dense model, whichever are left; None in cross-attention,
+    which has no positions. The buffer `kept_heads`, which is stored with the weights, lists the
+    heads that are left.
     """
 
     kept_heads: Tensor | list[int]
@@ -144,8 +134,9 @@ class HandsOnBias(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         whole = None
         if key_value_states is None:
-            makes = position_bias is None and hasattr(self, BIAS_TABLE)
-            whole = self._make(hidden_states, mask, past_key_values) if makes else position_bias
+            whole = position_bias
+            if position_bias is None and hasattr(self, BIAS_TABLE):
+                whole = self._make(hidden_states, mask, past_key_values)
         bias = None if whole is None else whole[:, self.kept_heads]
         attention: Any = super()
         output, *_, weights = attention.forward(
@@ -187,9 +178,9 @@ def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
 
 
 class OwnHeads:
-    """Before an attention runs: of the stack's bias for all heads of the dense model, take its own.
+    """Before an attention runs: select its heads' part of the stack's bias for all dense heads.
 
-    Which ones they are is stored with the weights, as the block's buffer `kept_heads`.
+    The block's buffer `kept_heads`, which is stored with the weights, lists them.
     """
 
     def __init__(self, block: nn.Module) -> None:
@@ -203,8 +194,10 @@ class OwnHeads:
 
 
 STAND_INS = {
-    "attention": lambda sublayer, block: NoHeads(sublayer.kind, sublayer.index),
-    "bias_to_hand_on": lambda sublayer, block: without_heads(block, sublayer.kind, sublayer.index),
+    "attention": lambda sublayer, block: NoHeads(sublayer.paths["kind"], sublayer.index),
+    "bias_to_hand_on": lambda sublayer, block: without_heads(
+        block, sublayer.paths["kind"], sublayer.index
+    ),
     "feed_forward": lambda sublayer, block: NoNeurons(),
 }
 
@@ -213,31 +206,42 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
     """Remove all but some units of a sublayer, in place; without any, its output bias is left."""
     if not units:
         return _empty(model, sublayer)
-    positions = unit_columns(units, sublayer.unit_width)
-    rows = unit_rows(units, sublayer.unit_width, sublayer.units, sublayer.parts)
+    paths, width = sublayer.paths, sublayer.unit_width
+    columns = unit_columns(units, width)
+    rows = unit_rows(units, width, sublayer.units, paths["parts"])
     for path in sublayer.inputs:
         old = _linear(model, path)
         bias = None if old.bias is None else old.bias[rows]
         _replace(model, path, _linear_from(old.weight[rows], bias))
     old = _linear(model, sublayer.output)
-    _replace(model, sublayer.output, _linear_from(old.weight[:, positions], old.bias))
+    _replace(model, sublayer.output, _linear_from(old.weight[:, columns], old.bias))
     block = model.get_submodule(sublayer.block)
-    if sublayer.unit_count is not None:
-        setattr(block, sublayer.unit_count, len(units))
-    if sublayer.width is not None:
-        setattr(block, sublayer.width, len(units) * sublayer.unit_width)
-    if sublayer.position_bias == "every_layer":
+    if paths["unit_count"] is not None:
+        setattr(block, paths["unit_count"], len(units))
+    if paths["width"] is not None:
+        setattr(block, paths["width"], len(units) * width)
+    if paths["position_bias"] == "every_layer":
         table: Any = block.get_submodule(BIAS_TABLE)
         table.weight = nn.Parameter(table.weight[:, list(units)].detach().clone())
         table.embedding_dim = len(units)
-    elif sublayer.position_bias is not None:
+    elif paths["position_bias"] is not None:
         block.register_buffer("kept_heads", torch.tensor(list(units)))
-        if sublayer.position_bias == "first_layer":
+        if paths["position_bias"] == "first_layer":
             kind: Any = block.__class__
             block.__class__ = _handing_on(kind)
         else:
             block.register_forward_pre_hook(OwnHeads(block))
     return None
+
+
+def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
+    bias = OutputBias(_linear(model, sublayer.output))
+    stand_in = STAND_INS[sublayer.paths["stand_in"]](sublayer, model.get_submodule(sublayer.block))
+    _replace(model, sublayer.block, stand_in)
+    if sublayer.output.startswith(sublayer.block + "."):
+        stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
+    else:
+        _replace(model, sublayer.output, bias)
 
 
 def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
@@ -257,17 +261,6 @@ def unit_rows(units: Sequence[int], unit_width: int, total: int, parts: int) -> 
     """
     first = unit_columns(units, unit_width)
     return torch.cat([part * total * unit_width + first for part in range(parts)])
-
-
-def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
-    bias = OutputBias(_linear(model, sublayer.output))
-    block = model.get_submodule(sublayer.block)
-    stand_in = STAND_INS[sublayer.stand_in](sublayer, block)
-    _replace(model, sublayer.block, stand_in)
-    if sublayer.output.startswith(sublayer.block + "."):
-        stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
-    else:
-        _replace(model, sublayer.output, bias)
 
 
 def _linear(model: nn.Module, path: str) -> nn.Linear:
@@ -297,20 +290,16 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     """The sublayer of a dense model in one layer, of the kind that an entry of `kept_units` has."""
     root = paths["layer"].format(i=index)
     block, output = f"{root}.{paths['block']}", f"{root}.{paths['output']}"
-    columns, count = _linear(model, output).in_features, paths["unit_count"]
-    width = paths.get("unit_width")
-    if width is not None:
-        units = columns // int(getattr(model.get_submodule(block), width))
-    else:
-        units = columns if count is None else int(getattr(model.get_submodule(block), count))
-    inputs = tuple(f"{root}.{path}" for path in paths["inputs"])
-    modules = {f"{root}.{path}" for path, _ in model.get_submodule(root).named_modules()}
-    inputs += tuple(x for x in (f"{root}.{p}" for p in paths.get("optional", ())) if x in modules)
+    units = columns = _linear(model, output).in_features
+    if paths["unit_width"] is not None:
+        units = columns // int(getattr(model.get_submodule(block), paths["unit_width"]))
+    elif paths["unit_count"] is not None:
+        units = int(getattr(model.get_submodule(block), paths["unit_count"]))
+    modules = {path for path, _ in model.get_submodule(root).named_modules()}
+    inputs = [*paths["inputs"], *(path for path in paths["optional"] if path in modules)]
     return PlacedSublayer(
-        paths["kind"], index, units, columns // units, block, inputs, output,
-        *(paths[name] for name in ("unit_count", "width", "stand_in")),
-        *(paths.get(name) or usual for name, usual in (("position_bias", None), ("parts", 1))),
-    )  # fmt: skip
+        paths, index, units, columns // units, block, tuple(f"{root}.{x}" for x in inputs), output
+    )
 
 
 class WeightsMisfit(ValueError):

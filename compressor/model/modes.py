@@ -65,26 +65,18 @@ def masks_unread(device: str) -> Iterator[None]:
         return
     from transformers import masking_utils
 
-    names = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
-    replaced = {
-        name: getattr(masking_utils, name) for name in names if hasattr(masking_utils, name)
-    }
-
     def is_needless(ask: Any, padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
         return padding_mask is None and ask(padding_mask, *args, **kwargs)
 
+    names = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+    asks = {name: getattr(masking_utils, name) for name in names if hasattr(masking_utils, name)}
     try:
-        for name, ask in replaced.items():
+        for name, ask in asks.items():
             setattr(masking_utils, name, partial(is_needless, ask))
         yield
     finally:
-        for name, ask in replaced.items():
+        for name, ask in asks.items():
             setattr(masking_utils, name, ask)
-
-
-def is_normalization(module: nn.Module) -> bool:
-    """Whether a module normalizes layers; libraries have classes of their own without a mean."""
-    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("LayerNorm")
 
 
 @contextmanager
@@ -100,24 +92,29 @@ def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 @contextmanager
 def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What modules return while the context lasts, by path, in the order in which they run."""
-    found: dict[str, Any] = {}
+    """The outputs of modules while the context lasts, by path, in the order in which they run."""
+    outputs: dict[str, Any] = {}
 
     def keep(path: str) -> RemovableHandle:
         return model.get_submodule(path).register_forward_hook(
-            lambda module, inputs, output: found.update({path: output})
+            lambda module, inputs, output: outputs.update({path: output})
         )
 
     with hooks(map(keep, paths)):
-        yield found
+        yield outputs
 
 
 @contextmanager
 def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """The first input of each run of a module while the context lasts; nothing of no module."""
-    found: list[Tensor] = []
+    """The first input of each run of a module while the context lasts; empty for None."""
+    inputs: list[Tensor] = []
     modules = [] if module is None else [module]
     with hooks(
-        x.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])) for x in modules
+        x.register_forward_pre_hook(lambda _, received: inputs.append(received[0])) for x in modules
     ):
-        yield found
+        yield inputs
+
+
+def is_normalization(module: nn.Module) -> bool:
+    """Whether a module normalizes layers; libraries have classes of their own without a mean."""
+    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("LayerNorm")

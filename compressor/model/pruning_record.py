@@ -1,7 +1,14 @@
-"""`units.json`: which units a pruned checkpoint has kept, and what led to them."""
+"""How a pruned checkpoint says which units it has kept: `units.json`, and its configuration.
+
+`compress` goes by `units.json`, which also says how they were chosen. With the configuration
+transformers opens the checkpoint without this package: it names the class in `modeling_pruned.py`,
+which is copied beside the weights, and says how many units each sublayer has kept. `compress` never
+runs the copy.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -12,39 +19,33 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
-from compressor.model.bounds import NEURONS
-from compressor.model.sublayers import Mask
+from compressor.model import modeling_pruned
+from compressor.model.architecture import NEURONS
+from compressor.model.architectures import architecture_of
+from compressor.model.sublayers import Mask, kind_of
 from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
+KEPT_UNITS = "kept_units"
+MODELING = Path(modeling_pruned.__file__)
 
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """What `units.json` says.
+    """The contents of `units.json`.
 
     Args:
         mask: the units that are left, from its `kept`, `units` and `dropped_layers`; of the dense
             model's sublayers.
-        contents: all of it: `model`, `method`, `scores`, `budget`, `seed`, …
+        contents: all of it: `model`, `task`, `method`, `scores`, `budget`, `seed`, …
     """
 
     mask: Mask
     contents: Mapping[str, Any]
 
-    @property
-    def dense_model(self) -> str | None:
-        """The checkpoint that it was made from, as it was named then."""
-        return self.contents.get("model")
-
-    @property
-    def task(self) -> str | None:
-        """What it was pruned for."""
-        return self.contents.get("task")
-
 
 class _Schema(BaseModel, strict=True):
-    """What of the file is read here; everything else may stand there too."""
+    """The part of the file that is read here."""
 
     version: Literal[2] = Field(2, alias="schema")
     kept: dict[str, list[int]]
@@ -55,14 +56,13 @@ class _Schema(BaseModel, strict=True):
 
 def render_pruning_record(contents: Mapping[str, Any]) -> str:
     """The text of the file: indented, with each list of numbers in one line."""
+
+    def in_one_line(numbers: re.Match[str]) -> str:
+        return f"[{', '.join(map(str.strip, numbers[1].split(',')))}]"
+
     text = json.dumps(contents, indent=1, ensure_ascii=False)
     # A text never holds a line break, so only indented lists match.
-    in_one_line = re.sub(r"\[\n[\s\d.,e+-]+\]", lambda match: _joined(match.group()), text)
-    return in_one_line + "\n"
-
-
-def _joined(numbers: str) -> str:
-    return re.sub(r",\s+", ", ", re.sub(r"\[\s+|\s+\]", lambda x: x.group().strip(), numbers))
+    return re.sub(r"\[\n([\s\d.,e+-]+)\]", in_one_line, text) + "\n"
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:
@@ -90,3 +90,34 @@ def recorded_mask(contents: Mapping[str, Any]) -> Mask:
     """The units that are left by the contents of the file."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
+
+
+def pruned_class(model: Any) -> Any:
+    """The class of pruned models with the architecture of `model`, dense or pruned itself."""
+    return modeling_pruned.pruned_class(type(model).__name__)
+
+
+def pruned_config(model: Any, mask: Mask) -> Any:
+    """A copy of a model's configuration, for the model with the units that `mask` keeps.
+
+    Where it keeps all, the model is an ordinary one, and needs no code beside it.
+    """
+    entry, pruned = architecture_of(model), copy.deepcopy(model.config)
+    name = pruned_class(model).__name__
+    if all(map(all, mask.keep.values())):
+        pruned.architectures = [name.removeprefix("Pruned")]
+        return pruned
+    pruned.architectures = [name]
+    pruned.auto_map = {entry.auto_class: f"{MODELING.stem}.{name}"}
+    pruned.kept_units = []
+    for paths in entry.sublayers:
+        counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
+        kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
+        pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
+    return pruned
+
+
+def without_code(config: Any) -> None:
+    """Drop from a configuration, in place, what makes transformers run the code beside it."""
+    for name in ("auto_map", KEPT_UNITS):
+        vars(config).pop(name, None)

@@ -15,9 +15,16 @@ from transformers import PretrainedConfig
 
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.generation import save_generation
-from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
-from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
-from compressor.model.sentence_files import is_of_head, write_settings
+from compressor.model.pruning_record import (
+    KEPT_UNITS,
+    MODELING,
+    PRUNING_RECORD,
+    pruned_config,
+    recorded_mask,
+    render_pruning_record,
+)
+from compressor.model.sentence_files import write_settings
+from compressor.model.sentence_head import HEAD
 from compressor.model.stored_weights import INDEX, PATTERN
 from compressor.model.tokenizer import save_tokenizer
 from compressor.model.weights import computed_weights
@@ -42,13 +49,12 @@ def save_checkpoint(
     """Write a pruned model in the source's format and precision, with `units.json` beside it.
 
     The source of its class is copied, so that transformers can open it without this package; a
-    model that has lost whole layers alone needs none.
-
-    The weights must already be representable in the stored dtype (see `round_to`).
+    model that has lost whole layers alone needs none. The weights must already be representable in
+    the stored dtype (see `round_to`).
 
     Args:
         source: the checkpoint that the model was made from.
-        model: which holds no skipped layers (`compressor.model.depth`).
+        model: without skipped layers (`compressor.model.depth`).
         record: the contents of `units.json`.
 
     Returns:
@@ -67,16 +73,14 @@ def save_checkpoint(
 
 
 def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None:
-    """Write `model.safetensors`, or of a large model several files and the index that names them.
-
-    What a file holds is converted when that file is written.
-    """
+    """Write `model.safetensors`, or several files and their index for a large model."""
     computed = computed_weights(model)
     state: dict[str, torch.Tensor] = {}
     saved_memory = set()
     for name, value in model.state_dict().items():
         # A head is in files of its own, and tied weights are saved once.
-        if not is_of_head(name) and name not in computed and value.data_ptr() not in saved_memory:
+        in_head = name.startswith(f"{HEAD}.")
+        if not in_head and name not in computed and value.data_ptr() not in saved_memory:
             saved_memory.add(value.data_ptr())
             state[name] = value
     split = split_torch_state_dict_into_shards(
@@ -84,6 +88,7 @@ def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None
     )
     total = 0
     for file, names in split.filename_to_tensors.items():
+        # Converted file by file, to have one copy in memory.
         tensors = {
             name: (x.to(dtype) if x.is_floating_point() else x).contiguous()
             for name, x in ((name, state[name]) for name in names)
@@ -98,11 +103,7 @@ def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None
 def save_settings(
     source: Checkpoint, model: nn.Module, directory: Path, config: PretrainedConfig
 ) -> None:
-    """Write all of a checkpoint but its weights: configurations and tokenizer.
-
-    Args:
-        config: of the checkpoint written.
-    """
+    """Write all of a checkpoint but its weights: `config`, other settings and the tokenizer."""
     config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if generation is not None:

@@ -1,8 +1,8 @@
 """The layout of sentence-transformers: `modules.json`, and a folder for each module.
 
 The encoder is at the root of the checkpoint; behind it come a pooling, and any number of dense
-layers and normalizations. Only the names of their classes are looked at: no code of a checkpoint
-runs.
+layers and normalizations. Modules are known by the names of their classes alone: no code of a
+checkpoint runs.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from compressor.errors import InputError
 from compressor.model.sentence_head import (
     ACTIVATIONS,
-    HEAD,
     POOLINGS,
     DenseLayer,
-    Layer,
-    Layout,
     NormLayer,
+    SentenceHead,
     UnitLength,
     head_of,
 )
@@ -58,7 +55,7 @@ EARLIER_MODES = {
 }
 _EMBEDDING = "sentence_embedding"  # the value that modules behind the pooling read and write
 _NAMES = ("module_input_name", "module_output_name")
-# Kind of module -> the keys of its config.json, all of which are looked at.
+# Kind of module -> the keys of its config.json, all of which are read.
 KEYS: Mapping[str, frozenset[str]] = {
     "Pooling": frozenset(
         ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -71,59 +68,46 @@ KEYS: Mapping[str, frozenset[str]] = {
     "Dropout": frozenset(("dropout",)),  # does nothing to a trained model
 }
 _ENTRY = {"idx", "name", "path", "type", "kwargs"}
-Weights = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class _Module:
-    kind: str
-    folder: str
 
 
 def read_sentence_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`, whose modules are supported; else None.
-
-    Raises:
-        InputError: a file is missing or malformed, or describes what is not supported.
-    """
+    """The settings of a checkpoint with `modules.json`, whose modules are supported; else None."""
     settings = read_settings(directory)
     if settings is not None:
         _modules(directory, settings)
     return settings
 
 
-def read_layout(
-    directory: Path, width: int, settings: SentenceSettings | None, allow_pickle: bool = False
-) -> tuple[Layout, list[Weights]]:
-    """What follows the encoder, and the weights of each of its layers.
+def read_head(
+    directory: Path, width: int, settings: SentenceSettings | None, allow_pickle: bool
+) -> SentenceHead:
+    """The head of an encoder of this width, with its weights.
 
     Args:
-        width: of the encoder.
-        settings: of the checkpoint; None: it has no `modules.json`, and what `Layout` has by
-            default.
-
-    Raises:
-        InputError: a file is missing or malformed, or describes what is not supported.
+        settings: of the checkpoint; None: it has no `modules.json`, and the mean of the token
+            vectors is the embedding.
     """
     if settings is None:
-        return Layout(), []
-    _, pooling, *others = _modules(directory, settings)
-    modes = _pooling(directory / pooling.folder / "config.json", settings)
+        return SentenceHead(width)
+    _, (_, pooling), *others = _modules(directory, settings)
+    modes = _pooling(directory / pooling / "config.json", settings)
     width *= len(modes)
-    layers: list[Layer] = []
-    weights: list[Weights] = []
-    for module in others:
-        folder = directory / module.folder
-        layer = _layer(module.kind, folder / "config.json", width)
-        if layer is not None:
+    layers: list[nn.Module] = []
+    for kind, folder in others:
+        path = directory / folder / "config.json"
+        values = _config(path, kind)
+        if kind == "Normalize":
+            layers.append(UnitLength())
+        elif kind != "Dropout":
+            with torch.device("meta"):  # no memory is taken before sizes are compared
+                layer, width = _layer(kind, values, path, width)
+            _load(layer, path.parent, allow_pickle)
             layers.append(layer)
-            weights.append(_weights(folder, layer, allow_pickle))
-            width = layer.outputs
-    return Layout(modes, tuple(layers), settings), weights
+    return SentenceHead(width, modes, layers, settings)
 
 
 def write_settings(source: Path, directory: Path) -> None:
-    """Copy what a checkpoint of sentence-transformers has at its root beside the encoder."""
+    """Copy the files of sentence-transformers at the root of a checkpoint beside the encoder."""
     if (source / MODULES).exists():
         for path in (source / MODULES, source / SETTINGS, encoder_settings_file(source)):
             if path.exists():
@@ -131,14 +115,13 @@ def write_settings(source: Path, directory: Path) -> None:
 
 
 def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-    """Write all that sentence-transformers needs beside the encoder.
+    """Write all that sentence-transformers needs beside the encoder in `directory`.
 
     Args:
         tokens: the most of a text.
         source: directory of the checkpoint that the model was made from.
-        directory: where the encoder is.
     """
-    layout = head_of(model).layout
+    head = head_of(model)
     if not (source / MODULES).exists():
         names = {"": "models.Transformer", "1_Pooling": "models.Pooling"}
         modules = [
@@ -146,50 +129,54 @@ def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -
             for i, (path, kind) in enumerate(names.items())
         ]
         config: Any = model.config
-        modes = {name: mode in layout.pooling for name, mode in EARLIER_MODES.items()}
+        modes = {name: mode in head.pooling for name, mode in EARLIER_MODES.items()}
         pooling = {"word_embedding_dimension": config.hidden_size, **modes}
         _write(directory / MODULES, modules)
         _write(encoder_settings_file(directory), {"max_seq_length": tokens, "do_lower_case": False})
         _write(directory / "1_Pooling" / "config.json", pooling)
         return
     write_settings(source, directory)
-    modules_left = iter(head_of(model).layers)
-    for module in _modules(source, layout.settings)[1:]:
-        (directory / module.folder).mkdir(exist_ok=True)
-        path = Path(module.folder) / "config.json"
+    layers = iter(head.layers)
+    for kind, folder in _modules(source, head.settings)[1:]:
+        (directory / folder).mkdir(exist_ok=True)
+        path = Path(folder) / "config.json"
         if (source / path).exists():
             shutil.copyfile(source / path, directory / path)
-        if module.kind in ("Pooling", "Dropout"):
+        if kind in ("Pooling", "Dropout"):
             continue
-        state = {name: x.contiguous() for name, x in next(modules_left).state_dict().items()}
+        state = {name: x.contiguous() for name, x in next(layers).state_dict().items()}
         if state:
-            save_file(state, directory / module.folder / WEIGHTS, metadata={"format": "pt"})
+            save_file(state, directory / folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def is_of_head(name: str) -> bool:
-    """Whether a weight is the head's, which has files of its own."""
-    return name.startswith(f"{HEAD}.")
+def _write(path: Path, contents: Sequence[Any] | Mapping[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
 
 
-def _modules(directory: Path, settings: SentenceSettings) -> list[_Module]:
-    """The modules in the order of the file, which is the one that they run in."""
+def _modules(directory: Path, settings: SentenceSettings) -> list[tuple[str, str]]:
+    """Kind and folder of the modules in the order of the file, which is the one they run in.
+
+    The kind of a class of sentence-transformers is its name, of another class its whole path.
+    """
     path = directory / MODULES
     listed = read_contents(path)
     try:
         names = [str(entry["name"]) for entry in listed]
-        found = [_Module(_kind(entry["type"]), str(entry["path"])) for entry in listed]
-        for module in found:
-            if module.folder:
-                inner_path(module.folder)
+        modules = []
+        for entry in listed:
+            kind, folder = str(entry["type"]), str(entry["path"])
+            kind = kind.rpartition(".")[2] if kind.startswith(_PACKAGE) else kind
+            modules.append((kind, inner_path(folder) if folder else ""))
         extra = [(k, v) for entry in listed for k, v in entry.items() if k not in _ENTRY]
         extra += [("kwargs", entry["kwargs"]) for entry in listed if entry.get("kwargs")]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise malformed(path, f"it is not a list of modules ({error})") from error
-    if not found or len(set(names)) < len(names):
+    if not modules or len(set(names)) < len(names):
         raise malformed(path, f"it has the modules {', '.join(names) or 'none'}")
     for key, value in extra:
         raise unsupported(path, key, value)
-    kinds = [module.kind for module in found]
+    kinds = [kind for kind, _ in modules]
     wanted = ["Transformer"] if settings.kind == CROSS_ENCODER else ["Transformer", "Pooling"]
     behind = {*KEYS} - {"Pooling"} if settings.kind != CROSS_ENCODER else set()
     if kinds[: len(wanted)] != wanted or set(kinds[len(wanted) :]) - behind:
@@ -199,19 +186,13 @@ def _modules(directory: Path, settings: SentenceSettings) -> list[_Module]:
             f"order{more}; give another checkpoint",
             id="sentence-modules-unsupported",
         )
-    if found[0].folder:
+    if modules[0][1]:
         raise InputError(
-            f"{path} has the Transformer in the folder {found[0].folder}; move its files to "
+            f"{path} has the Transformer in the folder {modules[0][1]}; move its files to "
             f'{directory}, and set its path to ""',
             id="sentence-modules-unsupported",
         )
-    return found
-
-
-def _kind(name: Any) -> str:
-    """Of a class of sentence-transformers the name, of another its path, which none is called."""
-    text = str(name)
-    return text.rpartition(".")[2] if text.startswith(_PACKAGE) else text
+    return modules
 
 
 def _config(path: Path, kind: str) -> Mapping[str, Any]:
@@ -244,17 +225,8 @@ def _pooling(path: Path, settings: SentenceSettings) -> tuple[str, ...]:
     return tuple(modes)
 
 
-def _layer(kind: str, path: Path, width: int) -> Layer | None:
-    """A module behind the pooling; None of one that does nothing.
-
-    Args:
-        width: of what it reads.
-    """
-    values = _config(path, kind)
-    if kind == "Dropout":
-        return None
-    if kind == "Normalize":
-        return UnitLength(width)
+def _layer(kind: str, values: Mapping[str, Any], path: Path, width: int) -> tuple[nn.Module, int]:
+    """A dense layer or a normalization for inputs of this width, and the width of its output."""
     inputs = values.get("in_features" if kind == "Dense" else "dimension")
     outputs = values.get("out_features", inputs)
     if inputs != width or type(outputs) is not int or outputs < 1:
@@ -264,7 +236,7 @@ def _layer(kind: str, path: Path, width: int) -> Layer | None:
             id="weights-do-not-fit",
         )
     if kind == "LayerNorm":
-        return NormLayer(width)
+        return NormLayer(width), width
     name = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = name.rpartition(".")[2]
     if activation not in ACTIVATIONS or name not in (
@@ -278,14 +250,11 @@ def _layer(kind: str, path: Path, width: int) -> Layer | None:
             id="activation-unsupported",
         )
     bias, residual = (_flag(values, x, x == "bias", path) for x in ("bias", "use_residual"))
-    return DenseLayer(width, outputs, bias, activation, residual)
+    return DenseLayer(width, outputs, bias, activation, residual), outputs
 
 
-def _weights(folder: Path, layer: Layer, allow_pickle: bool) -> Weights:
-    with torch.device("meta"):
-        wanted = {name: tuple(x.shape) for name, x in layer.module().state_dict().items()}
-    if not wanted:
-        return {}
+def _load(layer: nn.Module, folder: Path, allow_pickle: bool) -> None:
+    """Give a layer its stored weights, in float32."""
     file, *more = weight_files(folder, allow_pickle)
     if more:
         raise malformed(folder, "the weights of one layer are in several files")
@@ -294,6 +263,7 @@ def _weights(folder: Path, layer: Layer, allow_pickle: bool) -> Weights:
         state = torch.load(file, map_location="cpu", weights_only=True)
     else:
         state = load_file(file)
+    wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
     shapes = {name: tuple(value.shape) for name, value in state.items()}
     if shapes != wanted:
         raise InputError(
@@ -307,7 +277,7 @@ def _weights(folder: Path, layer: Layer, allow_pickle: bool) -> Weights:
             "training failed: give another one",
             id="weights-not-finite",
         )
-    return {name: value.float() for name, value in state.items()}
+    layer.to_empty(device="cpu").load_state_dict(state)
 
 
 def _flag(values: Mapping[str, Any], key: str, default: bool, path: Path) -> bool:
@@ -315,8 +285,3 @@ def _flag(values: Mapping[str, Any], key: str, default: bool, path: Path) -> boo
     if not isinstance(value, bool):
         raise malformed(path, f"{key} is {shown(value)}, neither true nor false")
     return value
-
-
-def _write(path: Path, contents: Sequence[Any] | Mapping[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")

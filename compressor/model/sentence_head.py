@@ -7,8 +7,7 @@ are those of the modules of sentence-transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -32,90 +31,33 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 _LEAST = 1e-9  # divisor of a mean over no tokens
 
 
-@dataclass(frozen=True)
-class DenseLayer:
-    """A linear layer, and its activation, one of `ACTIVATIONS`.
+class DenseLayer(nn.Module):
+    """A linear layer and its activation, one of `ACTIVATIONS`.
 
     Args:
-        residual: what it reads is added to what it gives, projected where their sizes differ.
+        residual: the input is added to the output, projected where their sizes differ.
     """
 
-    inputs: int
-    outputs: int
-    bias: bool = True
-    activation: str = "Tanh"
-    residual: bool = False
-
-    @property
-    def products(self) -> list[list[int]]:
-        """Inputs and outputs of its linear layers."""
-        projected = self.residual and self.inputs != self.outputs
-        return [[self.inputs, self.outputs]] * (1 + projected)
-
-    def module(self) -> nn.Module:
-        return _Dense(self)
-
-
-@dataclass(frozen=True)
-class NormLayer:
-    """A layer normalization, whose inputs and outputs are as many."""
-
-    outputs: int
-
-    def module(self) -> nn.Module:
-        return _Norm(self.outputs)
-
-
-@dataclass(frozen=True)
-class UnitLength:
-    """Division by the L2 norm."""
-
-    outputs: int
-
-    def module(self) -> nn.Module:
-        return _UnitLength()
-
-
-Layer = DenseLayer | NormLayer | UnitLength
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What follows the encoder; the defaults are for encoders that do not say.
-
-    Args:
-        pooling: names in `POOLINGS`, whose results stand one after the other.
-        layers: what comes behind it, in order.
-        settings: of which the number of kept numbers, and how embeddings are compared.
-    """
-
-    pooling: tuple[str, ...] = ("mean",)
-    layers: Sequence[Layer] = ()
-    settings: SentenceSettings = field(default_factory=SentenceSettings)
-
-    def width(self, encoder: int) -> int:
-        """How many numbers an embedding has, from the width of the encoder."""
-        width = self.layers[-1].outputs if self.layers else encoder * len(self.pooling)
-        return min(width, self.settings.truncate or width)
-
-
-class _Dense(nn.Module):
-    def __init__(self, layer: DenseLayer) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool, activation: str, residual: bool
+    ) -> None:
         super().__init__()
-        self.linear = nn.Linear(layer.inputs, layer.outputs, layer.bias)
-        self.activation = ACTIVATIONS[layer.activation]()
-        self.adds = layer.residual
-        if layer.residual and layer.inputs != layer.outputs:
-            self.residual = nn.Linear(layer.inputs, layer.outputs, bias=False)
+        self.linear = nn.Linear(inputs, outputs, bias)
+        self.activation = ACTIVATIONS[activation]()
+        self.adds = residual
+        if residual and inputs != outputs:
+            self.residual = nn.Linear(inputs, outputs, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        found: Tensor = self.activation(self.linear(vectors))
+        output: Tensor = self.activation(self.linear(vectors))
         if not self.adds:
-            return found
-        return found + (self.residual(vectors) if hasattr(self, "residual") else vectors)
+            return output
+        return output + (self.residual(vectors) if hasattr(self, "residual") else vectors)
 
 
-class _Norm(nn.Module):
+class NormLayer(nn.Module):
+    """A layer normalization."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -124,7 +66,9 @@ class _Norm(nn.Module):
         return cast(Tensor, self.norm(vectors))
 
 
-class _UnitLength(nn.Module):
+class UnitLength(nn.Module):
+    """Division by the L2 norm."""
+
     def forward(self, vectors: Tensor) -> Tensor:
         return normalize(vectors, dim=-1)
 
@@ -142,24 +86,24 @@ def _largest(hidden: Tensor, real: Tensor) -> Tensor:
     return torch.where(real, hidden, torch.finfo(hidden.dtype).min).amax(1)
 
 
-def _sum(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _sums(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The weighted sum of vectors, and the sum of the weights, [batch, 1]."""
     return (hidden * weights).sum(1), weights.sum(1).clamp_min(_LEAST)
 
 
 def _mean(hidden: Tensor, real: Tensor) -> Tensor:
-    total, count = _sum(hidden, real.to(hidden.dtype))
+    total, count = _sums(hidden, real.to(hidden.dtype))
     return total / count
 
 
 def _mean_by_root(hidden: Tensor, real: Tensor) -> Tensor:
-    total, count = _sum(hidden, real.to(hidden.dtype))
+    total, count = _sums(hidden, real.to(hidden.dtype))
     return total / count.sqrt()
 
 
 def _mean_by_position(hidden: Tensor, real: Tensor) -> Tensor:
     weights = real.to(hidden.dtype)
-    total, count = _sum(hidden, weights * weights.cumsum(1))
+    total, count = _sums(hidden, weights * weights.cumsum(1))
     return total / count
 
 
@@ -175,12 +119,27 @@ POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class SentenceHead(nn.Module):
-    """Pooling, the modules behind it, and the cut to some numbers, as a layout says."""
+    """Pooling, the modules behind it, and the cut to some numbers.
 
-    def __init__(self, layout: Layout) -> None:
+    Args:
+        width: of the vectors before they are cut.
+        pooling: names in `POOLINGS`, whose results stand one after the other.
+        layers: the modules behind it, in order.
+        settings: which say where vectors are cut, and how embeddings are compared.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        pooling: tuple[str, ...] = ("mean",),
+        layers: Iterable[nn.Module] = (),
+        settings: SentenceSettings | None = None,
+    ) -> None:
         super().__init__()
-        self.layout = layout
-        self.layers = nn.ModuleList(layer.module() for layer in layout.layers)
+        self.pooling = pooling
+        self.layers = nn.ModuleList(layers)
+        self.settings = settings or SentenceSettings()
+        self.width = min(width, self.settings.truncate or width)
 
     def forward(self, hidden: Tensor, real: Tensor) -> Tensor:
         """
@@ -191,17 +150,15 @@ class SentenceHead(nn.Module):
         Returns:
             [batch, width of the embedding]
         """
-        pooled = [POOLINGS[name](hidden, real[..., None]) for name in self.layout.pooling]
+        pooled = [POOLINGS[name](hidden, real[..., None]) for name in self.pooling]
         vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
         for layer in self.layers:
             vectors = layer(vectors)
-        kept = self.layout.settings.truncate
+        kept = self.settings.truncate
         return vectors if kept is None else vectors[:, :kept]
 
 
 class _EncoderWithHead(nn.Module):
-    """The forward of an encoder with a head."""
-
     def forward(self, *, attention_mask: Tensor, **inputs: Any) -> Any:
         """As in transformers, and `logits`, the embeddings [batch, width].
 
@@ -230,23 +187,14 @@ def __getattr__(name: str) -> type[nn.Module]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def add_head(
-    model: nn.Module, layout: Layout, weights: Sequence[Mapping[str, Tensor]] = ()
-) -> None:
-    """Give an encoder its head, in place.
-
-    Args:
-        weights: of each of the layout's layers, by the names in its module.
-    """
-    head = SentenceHead(layout)
-    for layer, stored in zip(head.layers, weights, strict=True):
-        layer.load_state_dict(dict(stored))
+def add_head(model: nn.Module, head: SentenceHead) -> None:
+    """Give an encoder its head, in place."""
     model.__class__ = _with_head(cast(Any, type(model)))
     model.add_module(HEAD, head)
     # Whoever counts multiply-adds has the configuration alone (`Task.head`).
     config: Any = model.config
-    dense = [layer for layer in layout.layers if isinstance(layer, DenseLayer)]
-    config.dense_sizes = [sizes for layer in dense for sizes in layer.products]
+    linear = [x for x in head.modules() if isinstance(x, nn.Linear)]
+    config.dense_sizes = [[x.in_features, x.out_features] for x in linear]
 
 
 def head_of(model: nn.Module) -> SentenceHead:
@@ -254,9 +202,3 @@ def head_of(model: nn.Module) -> SentenceHead:
     head = model.get_submodule(HEAD)
     assert isinstance(head, SentenceHead)
     return head
-
-
-def embedding_width(model: nn.Module) -> int:
-    """How many numbers an embedding has."""
-    config: Any = model.config
-    return head_of(model).layout.width(int(config.hidden_size))

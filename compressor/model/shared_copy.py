@@ -12,7 +12,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
-    """A copy with modules and a configuration of its own, whose weights are those of `model`.
+    """A copy of a model's modules and configuration that shares its weights.
 
     Args:
         own: parameters of `model` that are copied all the same.

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def add_logits(model: nn.Module) -> None:
-    """Let a model tell `logits` [batch, tokens, 2], in place: of starting and of ending there."""
+    """Add `logits` [batch, tokens, 2] to the output, in place: of starts and of ends of answers."""
     model.register_forward_hook(_with_logits)
 
 

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from compressor.errors import InputError, cannot_read
-from compressor.model.foreign import weights_missing
+from compressor.model.location import refuse_without_weights
 from compressor.storage.input_files import MIB, inner_path, read_json
 
 WEIGHTS = "model.safetensors"
@@ -30,11 +30,7 @@ _LFS = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What a header tells of one tensor.
-
-    Args:
-        dtype: None where it is no floating-point type that weights have.
-    """
+    """A tensor by the header of its file; `dtype` is None if it is no type that weights have."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -42,57 +38,19 @@ class StoredTensor:
 
 
 def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
-    """The files that the weights of a checkpoint are in.
-
-    Raises:
-        InputError: there are none, they are pickles and these are not allowed, or an index names
-            something else than files of the directory.
-    """
-    for name, pattern, allowed in (
-        (WEIGHTS, "*.safetensors", True),
-        (PICKLE, "pytorch_model*.bin", allow_pickle),
-    ):
+    """The files that the weights of a checkpoint are in; pickles only if they are allowed."""
+    for name, pattern in ((WEIGHTS, "*.safetensors"), (PICKLE, "pytorch_model*.bin")):
         one, index = directory / name, directory / f"{name}.index.json"
         if not one.exists() and not index.exists():
             continue
-        if not allowed:
+        if name == PICKLE and not allow_pickle:
             raise InputError(
                 f"{directory} has its weights only as a pickle ({PICKLE}), which can run code "
                 "when loaded; convert it to safetensors, or pass --allow-pickle if you trust it",
                 id="weights-pickled",
             )
         return [one] if one.exists() else _indexed_files(index, pattern)
-    raise weights_missing(directory, WEIGHTS)
-
-
-def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
-    """All tensors of some files, without reading their values.
-
-    Raises:
-        InputError: a file is damaged, or two of them hold the same tensor.
-    """
-    stored: dict[str, StoredTensor] = {}
-    for path in files:
-        tensors = dict(_of_safetensors(path) if path.suffix == ".safetensors" else _of_pickle(path))
-        twice = sorted(tensors.keys() & stored.keys())
-        if twice:
-            raise unreadable(path, f"it holds {twice[0]}, as {stored[twice[0]].file.name} does")
-        stored |= tensors
-    return stored
-
-
-def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
-    """The precision in which a checkpoint keeps its weights: of its first one, by name."""
-    dtypes = (tensors[name].dtype for name in sorted(tensors))
-    first = next((dtype for dtype in dtypes if dtype is not None), torch.float32)
-    return first if first in (torch.float16, torch.bfloat16) else torch.float32
-
-
-def unreadable(path: Path, reason: str) -> InputError:
-    """The error for a file of weights that cannot be used."""
-    return InputError(
-        f"{path} cannot be read as weights: {reason}; {_HINT}", id="weights-unreadable"
-    )
+    refuse_without_weights(directory, WEIGHTS)
 
 
 def _indexed_files(index: Path, pattern: str) -> list[Path]:
@@ -101,11 +59,10 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError("its weight_map names no files")
     except OSError as error:
-        raise unreadable(index, str(error.strerror)) from error
+        raise _unreadable(index, str(error.strerror)) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = str(error) if isinstance(error, ValueError) else "it has no weight_map"
-        raise unreadable(index, reason) from error
-    files = []
+        raise _unreadable(index, reason) from error
     for name in sorted(names):
         try:
             if not fnmatchcase(inner_path(name), pattern):
@@ -120,11 +77,22 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
             raise InputError(
                 f"{index} names {name}, which is not there; {_HINT}", id="weights-missing"
             )
-        files.append(index.parent / name)
-    return files
+    return [index.parent / name for name in sorted(names)]
 
 
-def _of_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
+def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
+    """All tensors of some files by name, without reading their values."""
+    stored: dict[str, StoredTensor] = {}
+    for path in files:
+        read = _read_safetensors if path.suffix == ".safetensors" else _read_pickle
+        for name, tensor in read(path):
+            if name in stored:
+                raise _unreadable(path, f"it holds {name}, as {stored[name].file.name} does")
+            stored[name] = tensor
+    return stored
+
+
+def _read_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a mapping
@@ -134,23 +102,23 @@ def _of_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     except PermissionError as error:
         raise cannot_read(path, error) from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise unreadable(path, _reason(path, str(error))) from error
+        raise _unreadable(path, _reason(path, str(error))) from error
 
 
-def _of_pickle(path: Path) -> Iterator[tuple[str, StoredTensor]]:
+def _read_pickle(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     try:
         values = torch.load(path, map_location="meta", weights_only=True)
         tensors = {str(k): v for k, v in values.items() if isinstance(v, torch.Tensor)}
     except Exception as error:  # whatever unpickling trips over is in the file
         reason = _reason(path, f"{type(error).__name__}, it is not a pickle of weights alone")
-        raise unreadable(path, reason) from error
+        raise _unreadable(path, reason) from error
     for name, tensor in tensors.items():
         dtype = tensor.dtype if tensor.dtype in _FLOATS.values() else None
         yield name, StoredTensor(tuple(tensor.shape), dtype, path)
 
 
 def _reason(path: Path, error: str) -> str:
-    """What a damaged file of weights most likely is, by how it begins and how long it is."""
+    """How a file of weights is damaged most likely, by its beginning and its length."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(64)
@@ -165,3 +133,16 @@ def _reason(path: Path, error: str) -> str:
         if (header <= 100 * MIB and 8 + header > size) or "file not fully covered" in error:
             return f"it is cut off, or damaged: it has {size:,} bytes, its header tells of others"
     return " ".join(error.split())[:300]
+
+
+def _unreadable(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} cannot be read as weights: {reason}; {_HINT}", id="weights-unreadable"
+    )
+
+
+def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
+    """The precision in which a checkpoint keeps its weights: of its first one, by name."""
+    dtypes = (tensors[name].dtype for name in sorted(tensors))
+    first = next((dtype for dtype in dtypes if dtype is not None), torch.float32)
+    return first if first in (torch.float16, torch.bfloat16) else torch.float32

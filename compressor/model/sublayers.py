@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args
 Kind = Literal["encoder_self", "decoder_self", "cross", "encoder_ffn", "decoder_ffn"]
 Units = Literal["heads", "neurons"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# What the units of each kind of sublayer are.
+# The units of each kind of sublayer.
 UNITS_OF: dict[str, Units] = {
     "encoder_self": "heads",
     "decoder_self": "heads",
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 def parts_of(role: str) -> list[str]:
-    """The roles that a projection of this role has, such as `gate` and `up` of `gate+up`."""
+    """The roles of a projection that holds several, such as `gate` and `up` in `gate+up`."""
     return role.split("+")
 
 
@@ -76,7 +76,7 @@ class Sublayer:
 
     @property
     def scale(self) -> float:
-        """What queries are multiplied by."""
+        """The factor of queries."""
         return float(self.unit_width**-0.5) if self.scaled else 1.0
 
     @property
@@ -136,12 +136,8 @@ class Scores:
 
     def ascending(self) -> list[tuple[str, int]]:
         """All units as (sublayer name, unit), least important first; ties by position."""
-        ranked = [
-            (score, position, (name, unit))
-            for position, (name, scores) in enumerate(self.values.items())
-            for unit, score in enumerate(scores)
-        ]
-        return [unit for _, _, unit in sorted(ranked)]
+        units = {(name, i): x for name, scores in self.values.items() for i, x in enumerate(scores)}
+        return sorted(units, key=units.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
         """The scores as a JSON object: the file that `compress score` writes."""
@@ -155,11 +151,7 @@ class Scores:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_json`.
-
-        Raises:
-            KeyError, TypeError, AttributeError: `data` is something else.
-        """
+        """Inverse of `to_json`; raises KeyError, TypeError or AttributeError for anything else."""
         values = {name: tuple(scores) for name, scores in data["scores"].items()}
         weights = data.get("weights", "")
         return cls(values, data["method"], data["signature"], data["cost"], weights)
@@ -183,26 +175,26 @@ class Mask:
         return cls({sublayer.name: (True,) * sublayer.units for sublayer in sublayers})
 
     def without(self, units: Iterable[tuple[str, int]]) -> Mask:
-        """A copy with the given (sublayer name, unit) pairs removed as well."""
+        """A copy with more units, as (sublayer name, unit), removed."""
         keep = {name: list(flags) for name, flags in self.keep.items()}
         for name, unit in units:
             keep[name][unit] = False
         return Mask({name: tuple(flags) for name, flags in keep.items()}, self.dropped)
 
     def without_layers(self, layers: Iterable[str]) -> Mask:
-        """A copy that skips whole Transformer layers as well."""
+        """A copy that skips more Transformer layers."""
         dropped = self.dropped.union(layers)
         keep = {n: (False,) * len(x) if layer_of(n) in dropped else x for n, x in self.keep.items()}
         return Mask(keep, dropped)
 
     def of_layers_left(self) -> Mask:
-        """The mask of a model that holds no dropped layers: the others are numbered anew."""
+        """The mask of a model without the dropped layers: the others are numbered anew."""
         return Mask(renumbered(self.keep, self.dropped))
 
     def layers(self) -> list[str]:
         """The Transformer layers, dropped ones too, the encoder's before the decoder's."""
-        found = {layer_of(name) for name in self.keep}
-        return sorted(found, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
+        names = {layer_of(name) for name in self.keep}
+        return sorted(names, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
 
     def __str__(self) -> str:
         """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are removed.
@@ -245,12 +237,12 @@ class Mask:
         return [kind for kind in KINDS if kind in present]
 
     def to_json(self) -> dict[str, list[int]]:
-        """Sublayer name -> kept units; the dense unit counts stand beside it, see `totals`."""
+        """Sublayer name -> kept units; the dense unit counts are in `totals`."""
         return {name: self.kept(name) for name in self.keep}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
-        """Inverse of `to_json`, given each sublayer's dense unit count."""
+        """Inverse of `to_json`, with each sublayer's dense unit count."""
         keep = {}
         for name, total in totals.items():
             units = set(kept[name])
@@ -259,12 +251,12 @@ class Mask:
 
 
 def belongs(name: str, which: str | None) -> bool:
-    """Whether a sublayer is of some kind, or has some units (`heads`, `neurons`); of None, yes."""
+    """Whether a sublayer is of a kind, or has these units (`heads`, `neurons`); True for None."""
     return which in (None, kind_of(name), units_of(name))
 
 
 def units_of(name: str) -> Units:
-    """What the units of a sublayer, kind or pool are: `heads` of `cross.2`, `cross`, `heads`."""
+    """The units of a sublayer, kind or pool: `heads` for `cross.2`, `cross`, `heads`."""
     kind = name.partition(".")[0]
     return UNITS_OF.get(kind) or _POOLS[kind]
 
@@ -286,17 +278,12 @@ def layer_of(name: str) -> str:
 
 
 def renumbered(values: Mapping[str, Value], dropped: Collection[str]) -> dict[str, Value]:
-    """Values by sublayer, as a model has them that holds no dropped layers.
-
-    Args:
-        dropped: Transformer layers; what stands for them is left out, and the layers behind them
-            move up.
-    """
+    """Values by sublayer for the model without dropped layers: the layers behind them move up."""
     if not dropped:
         return dict(values)
-    found: dict[str, Value] = {}
+    left: dict[str, Value] = {}
     for name in sorted(values, key=lambda name: int(name.rpartition(".")[2])):
         if layer_of(name) not in dropped:
             kind = kind_of(name)
-            found[f"{kind}.{sum(kind_of(other) == kind for other in found)}"] = values[name]
-    return found
+            left[f"{kind}.{sum(kind_of(other) == kind for other in left)}"] = values[name]
+    return left

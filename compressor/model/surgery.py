@@ -8,6 +8,7 @@ same function, which `verify_surgery` checks.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -17,7 +18,13 @@ from torch import Tensor, nn
 from compressor.errors import VerificationError
 from compressor.model.architectures import architecture_of
 from compressor.model.depth import skip_layers, skipped
-from compressor.model.modeling_pruned import find_sublayer, keep_units
+from compressor.model.modeling_pruned import (
+    BIAS_TABLE,
+    find_sublayer,
+    keep_units,
+    unit_columns,
+    unit_rows,
+)
 from compressor.model.modes import hooks
 from compressor.model.shared_copy import shared_copy
 from compressor.model.sublayers import Mask, Sublayer
@@ -31,7 +38,7 @@ SURGERY_TOLERANCE = 1e-4
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
     """A copy of `model` without the units that `mask` removes.
 
-    Weights of which nothing is removed are those of `model`, not copies of them.
+    Weights that lose nothing are those of `model`, not copies of them.
     """
     pruned = shared_copy(model)
     remove_units(pruned, sublayers, mask)
@@ -39,11 +46,7 @@ def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Mod
 
 
 def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
-    """Remove every unit that `mask` does not keep, in place; whole sublayers and layers included.
-
-    Args:
-        model: of the dense shape.
-    """
+    """Remove every unit that `mask` does not keep from a model of the dense shape, in place."""
     entry = architecture_of(model)
     paths = {paths.kind: entry.full_paths(paths) for paths in entry.sublayers}
     for sublayer in sublayers:
@@ -51,6 +54,41 @@ def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) ->
         if len(kept) < sublayer.units and sublayer.layer not in mask.dropped:
             keep_units(model, find_sublayer(model, paths[sublayer.kind], sublayer.index), kept)
     skip_layers(model, sublayers, mask)
+
+
+def restore_shape(
+    dense: nn.Module, pruned: nn.Module, sublayers: Sequence[Sublayer], mask: Mask
+) -> nn.Module:
+    """A copy of `dense` with all the weights that `pruned` has, to score and prune it once more.
+
+    It equals `pruned` when gated by `mask`; weights of removed units are the dense model's.
+
+    Args:
+        pruned: `dense` without the units that `mask` removes; its weights may have changed since.
+    """
+    restored = copy.deepcopy(dense)
+    large = restored.state_dict()
+    small = {name: value for name, value in pruned.state_dict().items() if name in large}
+    weights = {**large, **small}
+
+    def put_back(name: str, dimension: int, index: Tensor) -> None:
+        if name in small:
+            index = index.to(large[name].device)
+            weights[name] = large[name].index_copy(dimension, index, small[name])
+
+    for sublayer in sublayers:
+        kept = mask.kept(sublayer.name)
+        rows = unit_rows(kept, sublayer.unit_width, sublayer.units, sublayer.parts)
+        for path in sublayer.inputs.values():
+            put_back(f"{path}.weight", 0, rows)
+            put_back(f"{path}.bias", 0, rows)
+        put_back(f"{sublayer.output}.weight", 1, unit_columns(kept, sublayer.unit_width))
+        # A table of relative positions belongs to this layer where heads are removed from it.
+        name = f"{sublayer.biased_by}.{BIAS_TABLE}.weight"
+        if name in small and small[name].shape != large[name].shape:
+            put_back(name, 1, unit_columns(kept, 1))
+    restored.load_state_dict(weights)
+    return restored
 
 
 @contextmanager
@@ -103,11 +141,9 @@ def verify_surgery(
         sublayers: of the dense model, which skips the layers that `mask` drops.
         batches: model inputs (without labels), preferably of unequal lengths with padding.
 
-    Returns:
-        The largest difference relative to the largest logit.
-
     Raises:
-        VerificationError: the difference exceeds `SURGERY_TOLERANCE`.
+        VerificationError: the difference, relative to the largest logit, exceeds
+            `SURGERY_TOLERANCE`.
     """
     dense.eval(), pruned.eval()
     left = [x for x in sublayers if x.layer not in mask.dropped]
@@ -115,8 +151,7 @@ def verify_surgery(
     for batch in batches:
         with skipped(dense, sublayers, mask), gated(dense, left, mask_gates(mask)):
             expected = dense(**batch).logits
-        actual = pruned(**batch).logits
-        differences.append(relative_difference(actual, expected))
+        differences.append(relative_difference(pruned(**batch).logits, expected))
     worst = float(torch.tensor(differences).max())  # NaN wins, unlike with Python's max
     if not worst <= SURGERY_TOLERANCE:
         raise VerificationError(

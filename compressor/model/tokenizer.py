@@ -1,6 +1,6 @@
 """Loading a checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary.
 
-Also what is inside of tokenizers: the library's part of fast ones, and SentencePiece's models.
+Also the inside of tokenizers: the library's part of fast ones, and SentencePiece's models.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
@@ -27,13 +27,11 @@ MOST_UNUSED_ROWS = 1024
 LEAST_TOKENS = 4  # of a text: the special tokens and something between them
 # Names that tokenizer classes have for files without which they know no tokens.
 _NEEDED = ("vocab_file", "merges_file", "vocab", "source_spm", "target_spm")
+_NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves as if none is set
 
 
 def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
-    """The tokenizer of a checkpoint.
-
-    Args:
-        config: of the model that it belongs to.
+    """The tokenizer of a checkpoint with the configuration `config`.
 
     Raises:
         InputError: it is missing, damaged, without the tokens that are needed, or of another model.
@@ -47,11 +45,13 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             remember_limits(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
-                raise ValueError("a token's number is none")
+                raise ValueError("a token has no number")
             tokenizer("a", truncation=True, max_length=8)
             tokenizer.convert_tokens_to_ids(tokenizer.all_special_tokens)
     except Exception as error:  # whatever the library trips over is in the files
-        missing = "" if _has_files(directory) else "there is no tokenizer.json and no vocabulary; "
+        names = ("tokenizer*.json", "vocab*", "*.model")
+        has_files = any(any(directory.glob(name)) for name in names)
+        missing = "" if has_files else "there is no tokenizer.json and no vocabulary; "
         raise InputError(
             f"cannot load the tokenizer of {directory}: {missing}{first_line(error)}; get the "
             "checkpoint's tokenizer files again",
@@ -70,20 +70,76 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     return tokenizer
 
 
+def _name_languages(tokenizer: Any) -> None:
+    """Make M2M100's languages special tokens, where its files do not: they are no words of a text.
+
+    The hub's files list them; a tokenizer that transformers 5 makes and saves does not.
+    """
+    ids = getattr(tokenizer, "lang_token_to_id", {})
+    if not ids.keys() <= set(tokenizer.all_special_tokens):
+        tokenizer.add_special_tokens({"extra_special_tokens": sorted(ids, key=ids.__getitem__)})
+
+
+def _require_files(tokenizer: Any, directory: Path) -> None:
+    """Refuse the empty tokenizer that transformers makes up where files are missing."""
+    if any(directory.glob("tokenizer.json")) or any(directory.glob("tokenizer.*.json")):
+        return
+    names = getattr(type(tokenizer), "vocab_files_names", {})
+    needed = [names[key] for key in _NEEDED if key in names]
+    missing = [name for name in needed if not (directory / name).exists()]
+    if missing:
+        raise InputError(
+            f"{directory} has no tokenizer: neither tokenizer.json nor {' and '.join(missing)} is "
+            "there; copy the tokenizer's files from where the checkpoint was fine-tuned",
+            id="tokenizer-missing",
+        )
+
+
+def _require_size(highest: int, tokens: int, rows: int, directory: Path) -> None:
+    too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
+    if max(highest, tokens - 1) >= rows or too_few:
+        raise InputError(
+            f"the tokenizer of {directory} has {tokens:,} tokens (the highest is number "
+            f"{highest:,}), and the model has embeddings for {rows:,}; give the tokenizer that the "
+            "model was trained with",
+            id="tokenizer-of-another-model",
+        )
+
+
+def _require_tokens(tokenizer: Any, directory: Path) -> None:
+    missing = ""
+    if tokenizer.pad_token_id is None:
+        missing = "pad token"
+    elif tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
+        missing = "end or separator token"
+    if missing:
+        raise InputError(
+            f"the tokenizer of {directory} has no {missing}; add it to tokenizer_config.json",
+            id="tokenizer-without-token",
+        )
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or not longest >= LEAST_TOKENS:
+        raise InputError(
+            f"the tokenizer of {directory} takes texts of {longest} tokens at most "
+            "(model_max_length); write the model's number of positions into tokenizer_config.json",
+            id="tokenizer-length-invalid",
+        )
+
+
 def target_ids(tokenizer: Any) -> dict[str, int]:
-    """Token -> id of what targets consist of; a Marian tokenizer may have two vocabularies."""
+    """Token -> id in the target's vocabulary; a Marian tokenizer may have two."""
     if not getattr(tokenizer, "separate_vocabs", False):
         return dict(tokenizer.get_vocab())
     ids: dict[str, int] = tokenizer.target_encoder
     taken = {*ids.values()}
-    # Tokens that were added to the source's vocabulary have the same numbers here, where none has.
+    # Tokens that were added to the source's vocabulary have the same free numbers here.
     added = {x: i for x, i in tokenizer.added_tokens_encoder.items() if i not in taken}
     return added | ids
 
 
 @contextmanager
 def target_side(tokenizer: Any) -> Iterator[None]:
-    """Inside this context the tokenizer numbers the tokens of targets, where it has two sides."""
+    """Inside this context a tokenizer with two vocabularies numbers the tokens of targets."""
     switched = getattr(tokenizer, "separate_vocabs", False)
     if switched:
         tokenizer._switch_to_target_mode()
@@ -127,54 +183,30 @@ def uncut_copy(tokenizer: Any) -> Tokenizer:
     """
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if "token_type_ids" not in tokenizer.model_input_names:
-        processor = copy.post_processor
-        # The library shows a part only as pickles do, which is JSON.
-        given = None if processor is None else json.loads(processor.__getstate__())
-        without = _without_types(given)
-        if without != given:
-            state = json.loads(copy.to_str()) | {"post_processor": without}
-            copy = Tokenizer.from_str(json.dumps(state))
+        copy.post_processor = without_types(copy)
     copy.no_truncation()
     copy.no_padding()
     return copy
 
 
-def _without_types(processor: dict[str, Any] | None) -> dict[str, Any]:
-    """A post-processor in JSON that gives all tokens the type 0."""
-    if processor is None:
-        single, pair = [_sequence("A")], [_sequence("A"), _sequence("B")]
-        return _template(single, pair, {})
-    if processor["type"] == "Sequence":
-        inner = [_without_types(x) for x in processor["processors"]]
-        return processor | {"processors": inner}
-    if processor["type"] == "BertProcessing":
-        cls, sep = processor["cls"], processor["sep"]
-        special = {x[0]: {"id": x[0], "ids": [x[1]], "tokens": [x[0]]} for x in (cls, sep)}
-        single = [_special(cls[0]), _sequence("A"), _special(sep[0])]
-        pair = [*single, _sequence("B"), _special(sep[0])]
-        return _template(single, pair, special)
-    if processor["type"] == "TemplateProcessing":
-        parts = {
-            name: [
-                {kind: x | {"type_id": 0} for kind, x in part.items()} for part in processor[name]
-            ]
-            for name in ("single", "pair")
-        }
-        return processor | parts
-    return processor  # RoBERTa's gives none
-
-
-def _template(single: Any, pair: Any, special: Any) -> dict[str, Any]:
-    kinds = {"single": single, "pair": pair, "special_tokens": special}
-    return {"type": "TemplateProcessing", **kinds}
-
-
-def _sequence(name: str) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": 0}}
-
-
-def _special(name: str) -> dict[str, Any]:
-    return {"SpecialToken": {"id": name, "type_id": 0}}
+def without_types(backend: Tokenizer) -> Any:
+    """The post-processor of a fast tokenizer's part in Rust, changed to give all tokens type 0."""
+    # The library shows a post-processor only as JSON.
+    state = json.loads(backend.to_str())
+    processor = state["post_processor"] or json.loads(_NO_POST_PROCESSOR.__getstate__())
+    for step in processor["processors"] if processor["type"] == "Sequence" else [processor]:
+        if step["type"] == "BertProcessing":
+            (cls, start), (sep, end) = step["cls"], step["sep"]
+            template = processors.TemplateProcessing(
+                f"{cls} $A {sep}", f"{cls} $A {sep} $B {sep}", [(cls, start), (sep, end)]
+            )
+            step.clear()
+            step.update(json.loads(template.__getstate__()))
+        for form in ("single", "pair") if step["type"] == "TemplateProcessing" else ():
+            for piece in step[form]:
+                next(iter(piece.values()))["type_id"] = 0
+    state["post_processor"] = processor
+    return Tokenizer.from_str(json.dumps(state)).post_processor
 
 
 def read_sentencepiece(path: Path) -> Any:
@@ -184,63 +216,3 @@ def read_sentencepiece(path: Path) -> Any:
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     model.ParseFromString(path.read_bytes())
     return model
-
-
-def _name_languages(tokenizer: Any) -> None:
-    """Make M2M100's languages special tokens, where its files do not: they are no words of a text.
-
-    The hub's files list them; a tokenizer that transformers 5 makes and saves does not.
-    """
-    ids = getattr(tokenizer, "lang_token_to_id", {})
-    if not ids.keys() <= set(tokenizer.all_special_tokens):
-        tokenizer.add_special_tokens({"extra_special_tokens": sorted(ids, key=ids.__getitem__)})
-
-
-def _has_files(directory: Path) -> bool:
-    return any(any(directory.glob(name)) for name in ("tokenizer*.json", "vocab*", "*.model"))
-
-
-def _require_files(tokenizer: Any, directory: Path) -> None:
-    """Refuse the empty tokenizer that transformers makes up where files are missing."""
-    if any(directory.glob("tokenizer.json")) or any(directory.glob("tokenizer.*.json")):
-        return
-    names = getattr(type(tokenizer), "vocab_files_names", {})
-    needed = [names[key] for key in _NEEDED if key in names]
-    missing = [name for name in needed if not (directory / name).exists()]
-    if missing:
-        raise InputError(
-            f"{directory} has no tokenizer: neither tokenizer.json nor {' and '.join(missing)} is "
-            "there; copy the tokenizer's files from where the checkpoint was fine-tuned",
-            id="tokenizer-missing",
-        )
-
-
-def _require_size(highest: int, tokens: int, rows: int, directory: Path) -> None:
-    too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
-    if max(highest, tokens - 1) >= rows or too_few:
-        raise InputError(
-            f"the tokenizer of {directory} has {tokens:,} tokens (the highest is number "
-            f"{highest:,}), and the model has embeddings for {rows:,}; give the tokenizer that the "
-            "model was trained with",
-            id="tokenizer-of-another-model",
-        )
-
-
-def _require_tokens(tokenizer: Any, directory: Path) -> None:
-    ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
-    for what, is_there in (
-        ("pad token", tokenizer.pad_token_id is not None),
-        ("end or separator token", any(token is not None for token in ends)),
-    ):
-        if not is_there:
-            raise InputError(
-                f"the tokenizer of {directory} has no {what}; add it to tokenizer_config.json",
-                id="tokenizer-without-token",
-            )
-    longest = tokenizer.model_max_length
-    if not isinstance(longest, int | float) or not longest >= LEAST_TOKENS:
-        raise InputError(
-            f"the tokenizer of {directory} takes texts of {longest} tokens at most "
-            "(model_max_length); write the model's number of positions into tokenizer_config.json",
-            id="tokenizer-length-invalid",
-        )

@@ -35,9 +35,8 @@ from compressor.export.precision_names import precision_timed
 from compressor.importance.depth import divergence
 from compressor.learned_masks import learn as learn_mask
 from compressor.learned_masks.method import LearnedMask, LearningJob
-from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
-from compressor.model.surgery import prune
+from compressor.model.surgery import prune, restore_shape
 from compressor.pipeline.build import keep_weights
 from compressor.pipeline.evaluate import answer_rows
 from compressor.pipeline.inputs import source_of

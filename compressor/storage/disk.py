@@ -62,11 +62,11 @@ def translate_disk_errors(
         elsewhere = path is not None and not Path(str(path)).is_relative_to(output)
         if not problem or elsewhere:
             raise
-        room = "it is not there any longer"
+        room = "it no longer exists"
         with suppress(OSError, StopIteration):
             # After an error nothing is left of an output that was new.
-            there = next(path for path in (output, *output.absolute().parents) if path.exists())
-            room = f"{shutil.disk_usage(there).free / _MEBIBYTE:.0f} MiB are free"
+            existing = next(x for x in (output, *output.absolute().parents) if x.exists())
+            room = f"{shutil.disk_usage(existing).free / _MEBIBYTE:.0f} MiB are free"
         raise InputError(
             f"cannot write {output} while {doing()}: {problem} (about "
             f"{math.ceil(needed() / _MEBIBYTE)} MiB are needed in all, {room}); make room or "

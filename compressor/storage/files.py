@@ -17,11 +17,7 @@ from compressor.storage.staging import follow_umask, staging, sync
 
 
 def require_directory(directory: Path, option: str = "--output") -> None:
-    """Check that `directory` can be written to, or created; leave nothing behind.
-
-    Raises:
-        InputError: it or one of its parents is a file, or the file system refuses.
-    """
+    """Raise InputError if `directory` cannot be written to or created; leave nothing behind."""
     existing = directory.absolute()
     try:
         while not existing.exists():
@@ -43,14 +39,11 @@ def require_directory(directory: Path, option: str = "--output") -> None:
 def require_file(
     path: Path, kind: str, is_compress_output: Callable[[Path], bool], option: str = "--output"
 ) -> None:
-    """Check that `path` can be written, and does not replace a file that is not ours.
+    """Raise InputError if `path` cannot be written, or exists and is no file of its kind of ours.
 
     Args:
         kind: what will be written, for the message.
         is_compress_output: whether a file is of that kind, and may be replaced.
-
-    Raises:
-        InputError: it exists and is something else, or cannot be written.
     """
     require_directory(path.parent, option)
     if path.is_dir():
@@ -69,13 +62,12 @@ def written_at_once(path: Path, replace: bool = True) -> Iterator[Path]:
     """Write a file so that readers see the whole file or none, also after a power cut.
 
     Gives the path to write to, which takes `path`'s place when the block ends without an error.
-    The directory is created if needed. What a killed process left of its writing is removed.
+    The directory is created if needed. Leftovers of a killed process's writing are removed.
 
     Args:
-        replace: whether it may take the place of a file.
+        replace: whether it may take the place of a file; else that raises FileExistsError.
 
     Raises:
-        FileExistsError: it may not, and there is one.
         OSError: the disk refuses; with the name of the file.
     """
     try:
@@ -88,7 +80,7 @@ def written_at_once(path: Path, replace: bool = True) -> Iterator[Path]:
                 staged.replace(path)
             sync(path.parent)
     except OSError as error:
-        if error.filename is None:  # writing to an open file does not tell
+        if error.filename is None:  # errors of writing to an open file name none
             error.filename = str(path)
         raise
 
@@ -108,11 +100,7 @@ def _link(staged: Path, path: Path) -> bool:
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second name, which must be free, or copy it where that cannot be."""
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:
+    if not _link(source, target):
         shutil.copyfile(source, target)
 
 
@@ -124,5 +112,5 @@ def write_at_once(path: Path, text: str) -> str:
 
 
 def write_json(path: Path, value: Any) -> str:
-    """Write JSON so that readers see the whole file or none; returns its SHA-256."""
+    """Write JSON with `written_at_once`; returns its SHA-256."""
     return write_at_once(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """Reading files that others made, with bounds: nothing that is damaged or hostile hangs or crashes.
 
-What is wrong is in an `OSError` (with `strerror`) or a `ValueError`, which callers turn into
-an `InputError` that says which file it was and what to give instead.
+Problems raise an `OSError` (with `strerror`) or a `ValueError`, which callers turn into an
+`InputError` that names the file and says what to give instead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ class Panic(ValueError):
 
 @contextmanager
 def panics_raised() -> Iterator[None]:
-    """Turn a panic of a library in Rust, which Python does not count as an Exception, into one.
-
-    Raises:
-        Panic: the library panicked.
-    """
+    """Turn a panic of a library in Rust, which Python does not count as an Exception, into one."""
     try:
         yield
     except BaseException as error:
@@ -48,64 +44,60 @@ def panics_raised() -> Iterator[None]:
 def inner_path(name: object, *, nested: bool = False) -> str:
     """The name of a file, as JSON gives it, that stays in the directory that it is looked up in.
 
+    Raises ValueError if it is no text, absolute, on a drive, has `..`, or is too long.
+
     Args:
         nested: it may lie in a directory below, with `/` between the parts.
-
-    Raises:
-        ValueError: it is no text, absolute, on a drive, has `..`, or is longer than names can be.
     """
-    where = "in its directory" if nested else "beside it"
-    wrong = ValueError(f"{str(name)[:60]!r} must be the name of a file {where}")
-    if not isinstance(name, str):
-        raise wrong
-    parts = name.split("/") if nested else [name]
-    for part in parts:
-        if part in ("", ".", "..") or set(part) & set("/\\:\0"):
-            raise wrong
+    parts = str(name).split("/") if nested else [str(name)]
+    if not isinstance(name, str) or any(
+        part in ("", ".", "..") or set(part) & set("/\\:\0") for part in parts
+    ):
+        where = "in its directory" if nested else "beside it"
+        raise ValueError(f"{str(name)[:60]!r} must be the name of a file {where}")
     if len(parts) > _DEEPEST or max(len(part.encode()) for part in parts) > _LONGEST_NAME:
         raise ValueError(f"{name[:60]!r} is longer than names of files are")
     return name
 
 
 def require_regular(path: Path) -> None:
-    """Check that opening a file neither waits for a writer nor reads a device.
-
-    Raises:
-        OSError: there is no such file, or it is a directory, a named pipe, a socket or a device.
-    """
+    """Raise OSError if opening a file could wait for a writer or read a device."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file", str(path))
+        raise _not_a_file(mode, path)
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """A file, a pipe that somebody writes into, or a terminal, opened to read bytes.
 
-    Raises:
-        OSError: it is something else, cannot be read, or the pipe has no writer.
+    Raises OSError if it is something else, cannot be read, or the pipe has no writer.
     """
     # Opening a named pipe would wait for a writer, without end where there is none.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISFIFO(mode):
-            _wait_for_writer(descriptor, path)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            deadline = time.monotonic() + WRITER_SECONDS
+            while not poll.poll(100):  # until there is something to read, or the writer is done
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EAGAIN, "it is a pipe without a writer", str(path))
         elif not stat.S_ISREG(mode) and not os.isatty(descriptor):
-            raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file", str(path))
+            raise _not_a_file(mode, path)
         os.set_blocking(descriptor, True)
         yield file
 
 
+def _not_a_file(mode: int, path: Path) -> OSError:
+    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    kind = kinds.get(stat.S_IFMT(mode), "a device")
+    return OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
 def read_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
-    """All that `open_file` gives.
-
-    Args:
-        most: bytes that there may be; None for any number.
-
-    Raises:
-        OSError: as `open_file`, or there are more bytes.
-    """
+    """The bytes of `open_file`; raises OSError for more than `most`, which None does not limit."""
     with open_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
@@ -123,8 +115,8 @@ def parse_json(text: str | bytes) -> Any:
     """A JSON value.
 
     Raises:
-        ValueError: it is none, is nested more deeply than anybody writes by hand or program, or
-            has text that no file can hold: halves of surrogate pairs.
+        ValueError: it is none, is nested too deeply, or has halves of surrogate pairs, which no
+            file can hold.
     """
     try:
         value = json.loads(text)
@@ -138,24 +130,5 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """A file's JSON value; raises what `read_text` and `parse_json` do."""
+    """A file's JSON value; raises as `read_text` and `parse_json`."""
     return parse_json(read_text(path))
-
-
-def _wait_for_writer(descriptor: int, path: Path) -> None:
-    """Wait until there is something to read, or the writer is done."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    deadline = time.monotonic() + WRITER_SECONDS
-    while not poll.poll(100):
-        if time.monotonic() > deadline:
-            raise OSError(errno.EAGAIN, "it is a pipe without a writer", str(path))
-
-
-def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISFIFO, "a named pipe"),
-        (stat.S_ISSOCK, "a socket"),
-    )
-    return next((name for is_kind, name in kinds if is_kind(mode)), "a device")

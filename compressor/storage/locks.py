@@ -29,11 +29,7 @@ class Lock:
         self._held = False
 
     def acquire(self) -> bool:
-        """Take the lock; False if another process, or another `Lock` of this one, holds it.
-
-        Raises:
-            OSError: the file cannot be made.
-        """
+        """Take the lock; False if another process, or another `Lock` of this one, holds it."""
         try:
             self._lock.acquire()
         except Timeout:
@@ -41,7 +37,7 @@ class Lock:
         except OSError as error:
             if error.filename is not None:
                 raise
-            # The file is there, and the file system has no locks.
+            # The file exists, and the file system has no locks.
         self._held = True
         return True
 
@@ -75,15 +71,7 @@ class Lock:
 
 
 def lock_output(path: Path, output: Path) -> Lock:
-    """The lock of an output directory.
-
-    Args:
-        path: its file.
-        output: the directory, for the message.
-
-    Raises:
-        InputError: another run writes there.
-    """
+    """The lock of an output directory, in the file `path`; raises InputError if it is taken."""
     lock = Lock(path)
     if not lock.acquire():
         raise InputError(

@@ -19,7 +19,7 @@ from compressor.storage.input_files import inner_path, read_json
 
 MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
-# What loading a checkpoint reads in its directory. Of code and templates only what is there counts:
+# What loading a checkpoint reads in its directory. Of code and templates only existing files count:
 # this tool needs neither, and downloads leave them out.
 _CHECKPOINT = (
     "*config.json", "*tokenizer*.json", "*vocab*", "merges.txt", "special_tokens_map.json",
@@ -34,7 +34,7 @@ _TOOL = "compress "  # what `tool` starts with, in manifests of ours
 
 @dataclass(frozen=True)
 class Listed:
-    """What a manifest says of a file."""
+    """A manifest's entry for a file."""
 
     bytes: int
     sha256: str
@@ -43,7 +43,7 @@ class Listed:
 def manifest_of(
     directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The contents of a manifest, as JSON, in which files stand beside how they came to be.
+    """The contents of a manifest, as JSON: facts about the files, and the files.
 
     Args:
         facts: `tool`, the program with its version, and what else is known.
@@ -56,28 +56,11 @@ def manifest_of(
     return {"schema": SCHEMA, **facts, "files": files}
 
 
-def read_manifest(directory: Path) -> dict[str, Listed] | None:
-    """Path from the directory -> what the manifest lists; None where there is none of ours.
-
-    Raises:
-        InputError: it is damaged, or cannot be read.
-    """
-    data = read_contents(directory / MANIFEST)
-    if data is None:
-        return None
-    return {name: Listed(x["bytes"], x["sha256"]) for name, x in data["files"].items()}
-
-
-def is_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of ours that can be read."""
-    try:
-        return read_contents(path) is not None
-    except InputError:
-        return False
-
-
 def read_contents(path: Path) -> dict[str, Any] | None:
-    """The contents of a manifest that is complete; None of a file of another program."""
+    """The contents of a manifest; None for a file of another program.
+
+    Raises InputError if it is damaged or cannot be read.
+    """
     if not path.is_file():
         return None
     try:
@@ -101,12 +84,24 @@ def read_contents(path: Path) -> dict[str, Any] | None:
     return data
 
 
-def find_change(directory: Path, name: str, listed: Listed) -> str:
-    """What is wrong with a listed file, in words; empty if nothing is.
+def read_manifest(directory: Path) -> dict[str, Listed] | None:
+    """Path from the directory -> entry of the manifest; None where there is none of ours."""
+    data = read_contents(directory / MANIFEST)
+    if data is None:
+        return None
+    return {name: Listed(x["bytes"], x["sha256"]) for name, x in data["files"].items()}
 
-    Raises:
-        InputError: it cannot be read.
-    """
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file is a manifest of ours that can be read."""
+    try:
+        return read_contents(path) is not None
+    except InputError:
+        return False
+
+
+def find_change(directory: Path, name: str, listed: Listed) -> str:
+    """How a file differs from its entry, in words; empty if it does not."""
     path = directory / name
     try:
         if not path.is_file():
@@ -122,7 +117,7 @@ def find_change(directory: Path, name: str, listed: Listed) -> str:
 
 @lru_cache(maxsize=1024)
 def _digest(path: Path, inode: int, size: int, changed: int) -> str:
-    """SHA-256 of a file, remembered while the process lasts and the file does not change."""
+    # Remembered while the process lasts and the file does not change.
     return sha256_of(path)
 
 
@@ -132,9 +127,6 @@ def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = Tru
     Args:
         names: paths from the directory; files of weights beside graphs (`NAME_data`) are added.
         warn: say so where there is no manifest.
-
-    Raises:
-        InputError: a file is not the one that the manifest lists, or is not listed.
     """
     listed = read_manifest(directory)
     if listed is None:
@@ -146,34 +138,39 @@ def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = Tru
                 stacklevel=3,
             )
         return
-    wanted = [name for given in names for name in (given, *_beside(directory, given, listed))]
+    wanted = []
+    for name in names:
+        wanted.append(name)
+        weights = f"{name}_data"
+        if weights in listed or (directory / weights).exists():
+            wanted.append(weights)
     for name in wanted:
-        change = find_change(directory, name, listed[name]) if name in listed else ""
-        if change or name not in listed:
+        change = f"is not listed in {MANIFEST}"
+        if name in listed:
+            change = find_change(directory, name, listed[name])
+        if change:
             raise InputError(
-                f"{directory / name} {change or f'is not listed in {MANIFEST}'}; make it again, "
-                "copy it again, or give --no-verify (verify=False) to use it unchecked",
+                f"{directory / name} {change}; make it again, copy it again, or give --no-verify "
+                "(verify=False) to use it unchecked",
                 id="file-changed" if name in listed else "file-not-in-manifest",
             )
 
 
 def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
-    """Check that no file of a directory is a link to a place outside of it.
+    """Raise InputError if a file of a directory is a link to a place outside of it.
 
     Links of the Hugging Face hub's cache, from `snapshots` to `blobs`, may be.
-
-    Raises:
-        InputError: one is.
     """
     root = directory.resolve()
     allowed = [root]
     if root.parent.name == "snapshots":
         allowed.append(root.parent.parent / "blobs")
     for path in (directory / name for name in names):
-        where = path.resolve()
-        if not any(where.is_relative_to(place) for place in allowed):
+        target = path.resolve()
+        if not any(target.is_relative_to(parent) for parent in allowed):
             raise InputError(
-                f"{path} is a link to {where}, outside of the artifact; copy the file itself there",
+                f"{path} is a link to {target}, outside of the artifact; copy the file itself "
+                "there",
                 id="artifact-file-outside",
             )
 
@@ -187,11 +184,7 @@ def checkpoint_files(directory: Path) -> list[str]:
 
 
 def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
-    """`require_unchanged` for the files that loading a checkpoint reads, missing ones included.
-
-    Args:
-        warn: this tool wrote it, so that a manifest belongs there.
-    """
+    """`require_unchanged` for the files that loading a checkpoint reads, missing ones included."""
     listed = read_manifest(directory) or {}
     checked = {x for x in listed if _is_one(x, [MODULES] if "/" in x else _CHECKPOINT)}
     require_unchanged(directory, sorted(checked.union(checkpoint_files(directory))), warn=warn)
@@ -199,8 +192,3 @@ def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
 
 def _is_one(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _beside(directory: Path, name: str, listed: Mapping[str, Listed]) -> list[str]:
-    weights = f"{name}_data"
-    return [weights] if weights in listed or (directory / weights).exists() else []

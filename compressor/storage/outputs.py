@@ -49,11 +49,7 @@ def update_manifest(directory: Path, hashes: Mapping[str, str]) -> None:
 
 
 def require_new(output: Path) -> None:
-    """Check that a directory can be written and is empty, but for what a killed process left.
-
-    Raises:
-        InputError: it cannot, or holds something, or another process writes there.
-    """
+    """Check that a directory can be written and is empty, but for leftovers of a killed process."""
     require_directory(output)
     require_free(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -67,14 +63,11 @@ def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
     """A directory whose contents go to `output` when the block ends, and nowhere on an error.
 
     They are listed in its manifest, which is made for them if there is none; then it lists the
-    checkpoint that lies there too.
+    checkpoint that lies there too. A disk that refuses raises InputError.
 
     Args:
         needed: about how many bytes are written.
-        doing: what is done, in words, for the error where the disk refuses.
-
-    Raises:
-        InputError: the disk is full, read-only or missing, or another process writes there.
+        doing: what is done, in words, for that error.
     """
     with (
         translate_disk_errors(output, lambda: needed, lambda: doing),
@@ -93,37 +86,8 @@ def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
             update_manifest(output, hashes)
 
 
-def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> None:
-    """Check that files are not there, or are what this run wrote.
-
-    Args:
-        root: the output directory.
-        state: where the run keeps its records.
-
-    Raises:
-        InputError: one is something else.
-    """
-    noted = _noted(state)
-    for path in paths:
-        if not (path.exists() or path.is_symlink()):
-            continue
-        name = path.relative_to(root).as_posix()
-        if path.name == MANIFEST and is_manifest(path):
-            continue
-        if not path.is_file() or sha256_of(path) not in {*noted.get(name, []), _listed(path)}:
-            raise InputError(
-                f"{path} is not what this run wrote there; move it away, or choose another "
-                "--output",
-                id="output-not-ours",
-            )
-
-
 def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Write texts, unless a file is in the way that this run did not write; their hashes.
-
-    Raises:
-        InputError: see `require_written_by_run`.
-    """
+    """Write texts as `require_written_by_run` permits; their hashes."""
     require_written_by_run(root, state, texts)
     noted = _noted(state)
     hashes = {path: sha256_of_text(text) for path, text in texts.items()}
@@ -135,6 +99,28 @@ def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Pa
     for path, text in texts.items():
         write_at_once(path, text)
     return hashes
+
+
+def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> None:
+    """Raise InputError if one of the files exists, and this run did not write it.
+
+    Args:
+        root: the output directory.
+        state: where the run keeps its records.
+    """
+    noted = _noted(state)
+    for path in paths:
+        if not (path.exists() or path.is_symlink()):
+            continue
+        if path.name == MANIFEST and is_manifest(path):
+            continue
+        known = noted.get(path.relative_to(root).as_posix(), [])
+        if not path.is_file() or sha256_of(path) not in {*known, _listed(path)}:
+            raise InputError(
+                f"{path} is not what this run wrote there; move it away, or choose another "
+                "--output",
+                id="output-not-ours",
+            )
 
 
 def _noted(state: Path) -> dict[str, list[str]]:

@@ -41,14 +41,23 @@ def staging(parent: Path) -> Iterator[Path]:
         _remove(directory, lock)
 
 
+def _lock_new(parent: Path) -> tuple[Path, Lock]:
+    while True:  # another process that looks for leftovers may be faster
+        directory = Path(mkdtemp(prefix=PREFIX, dir=parent))
+        lock = Lock(directory / _LOCK)
+        try:
+            if lock.acquire():
+                return directory, lock
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+
 @contextmanager
 def staging_output(output: Path) -> Iterator[Path]:
     """`staging` for one process at a time, whose block ends with `move_output`.
 
     After an error nothing of it is left, not even `output` if that was made for it.
-
-    Raises:
-        InputError: another process is writing there.
     """
     is_new = not output.exists()
     directory = output / _ONLY
@@ -69,11 +78,10 @@ def staging_output(output: Path) -> Iterator[Path]:
 
 
 def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = "") -> None:
-    """Move the files of `staging_output` into place; if the process is killed, they are removed.
+    """`move_files` out of `staging_output`; if the process is killed, they are removed.
 
     Args:
         hashes: path below `staged` -> SHA-256.
-        last: see `move_files`.
     """
     moving = staged.with_name(_MOVING)
     moving.write_text(json.dumps(hashes), encoding="utf-8")
@@ -83,18 +91,14 @@ def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = 
 
 
 def require_free(output: Path) -> None:
-    """Remove what killed processes left of their writing in a directory.
-
-    Raises:
-        InputError: a process is writing there.
-    """
+    """Remove leftovers of killed processes in a directory; raise InputError if one writes there."""
     remove_leftovers(output)
     if (output / _ONLY).exists():
         lock_output(output / _ONLY / _LOCK, output).release()
 
 
 def remove_leftovers(parent: Path, recursive: bool = False) -> None:
-    """Remove what killed processes left of their writing in a directory."""
+    """Remove leftovers of killed processes in a directory."""
     for directory in [*(parent.rglob if recursive else parent.glob)(f"{PREFIX}*")]:
         if not (directory / _LOCK).exists():
             with suppress(OSError):
@@ -147,19 +151,6 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(file)
-
-
-def _lock_new(parent: Path) -> tuple[Path, Lock]:
-    """A new directory, locked; another process that looks for leftovers may be faster."""
-    while True:
-        directory = Path(mkdtemp(prefix=PREFIX, dir=parent))
-        lock = Lock(directory / _LOCK)
-        try:
-            if lock.acquire():
-                return directory, lock
-        except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
 
 
 def _undo(directory: Path) -> None:

@@ -24,11 +24,11 @@ _PIECE = 1 << 18  # bytes that are unpacked at once
 
 
 class _Unpacked(io.RawIOBase):
-    """Bytes of a packed file, with what its library raises as an error that names the file."""
+    """Bytes of a packed file, whose library's errors become errors that name the file."""
 
-    def __init__(self, stream: Any, path: Path, tool: str, errors: tuple[type[Exception], ...]):
+    def __init__(self, stream: Any, path: Path, tool: str, error: type[Exception]) -> None:
         self._stream, self._path, self._tool = stream, path, tool
-        self._errors: tuple[type[Exception], ...] = (EOFError, *errors)
+        self._errors = (EOFError, zlib.error, error)
 
     def readable(self) -> bool:
         return True
@@ -47,21 +47,17 @@ class _Unpacked(io.RawIOBase):
 
 def _gzip(file: BinaryIO, path: Path) -> _Unpacked:
     stream = gzip.GzipFile(fileobj=file, mode="rb")
-    return _Unpacked(stream, path, "gzip", (gzip.BadGzipFile, zlib.error))
+    return _Unpacked(stream, path, "gzip", gzip.BadGzipFile)
 
 
 def _zstd(file: BinaryIO, path: Path) -> _Unpacked:
-    library = _zstd_library(path)
-    return _Unpacked(library.ZstdFile(file, "rb"), path, "zstd", (library.ZstdError,))
-
-
-def _zstd_library(path: Path) -> Any:
-    """Python's own from 3.14 on, or else the package that has it for older ones."""
+    # Python's own from 3.14 on, or else the package that has it for older ones.
     for name in ("compression.zstd", "backports.zstd"):
         try:
-            return importlib.import_module(name)
+            library = importlib.import_module(name)
         except ImportError:
             continue
+        return _Unpacked(library.ZstdFile(file, "rb"), path, "zstd", library.ZstdError)
     raise EnvironmentProblem(
         f"the package backports.zstd, which unpacks {path}, is not installed; install it with "
         "`pip install 'backports.zstd>=1,<2'`",
@@ -79,7 +75,7 @@ def is_packed(path: str | Path) -> bool:
 
 
 def format_suffix(path: str | Path) -> str:
-    """What a file holds: `.tsv` of `rows.tsv`, `rows.TSV` and `rows.tsv.gz`."""
+    """The suffix without packing: `.tsv` of `rows.tsv`, `rows.TSV` and `rows.tsv.gz`."""
     path = Path(path)
     return Path(path.stem if is_packed(path) else path.name).suffix.lower()
 
@@ -103,14 +99,9 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
 
 
 def raw_lines(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
-    """The lines of an opened file, with their ends.
-
-    Raises:
-        InputError: a line is longer than `LONGEST_LINE`.
-    """
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
-        number += 1
+    """The lines of an opened file, with their ends; raises InputError for one that is too long."""
+    lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+    for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
             raise InputError(
                 f"{path}:{number}: the line is longer than {LONGEST_LINE // MIB} MiB; give a text "

@@ -215,7 +215,7 @@ def _lines(path: str) -> Iterator[RowText]:
 def _by_cosine(model: nn.Module) -> bool:
     from compressor.model.sentence_head import head_of
 
-    return head_of(model).layout.settings.similarity == "cosine"
+    return head_of(model).settings.similarity == "cosine"
 
 
 TASK = Embedding()

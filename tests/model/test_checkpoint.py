@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import compressor
 from compressor.errors import InputError
@@ -19,9 +21,11 @@ from compressor.model.location import checkpoint_files
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.surgery import prune
 from compressor.model.weights import computed_weights
-from compressor.tasks import require_task
+from tests.helpers import toy
+from tests.helpers.damaged_checkpoints import configure, rename, weights
 from tests.helpers.errors import raises
 from tests.helpers.tiny import (
+    _ENCODER,
     BUILDERS,
     facts,
     ragged_batch,
@@ -31,11 +35,17 @@ from tests.helpers.tiny import (
 )
 
 
-def save_dense(name: str, directory, dtype=torch.float32):
+def save_dense(name: str, directory, dtype=torch.float32, **options):
     model = tiny_model(name).to(dtype)
-    model.save_pretrained(directory)
+    model.save_pretrained(directory, **options)
     word_tokenizer().save_pretrained(directory)
     return model
+
+
+@torch.no_grad()
+def logits(directory) -> torch.Tensor:
+    model = open_checkpoint(str(directory)).model
+    return model(**ragged_batch(model)).logits
 
 
 @pytest.mark.parametrize(
@@ -60,17 +70,10 @@ def test_reloaded_equals_saved(name: str, dtype, tmp_path):
     assert {v.dtype for v in stored.values()} == {dtype}
 
 
-def _damaged(tmp_path, change):
-    save_dense("marian", tmp_path / "dense")
-    dense = open_checkpoint(str(tmp_path / "dense"))
-    mask = uneven_mask(dense.layers)
-    pruned = prune(dense.model, dense.layers, mask)
-    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "pruned")
-    path = tmp_path / "pruned" / "model.safetensors"
-    weights = load_file(path)
-    change(weights)
-    save_file(weights, path, metadata={"format": "pt"})
-    return tmp_path / "pruned"
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pruned")
+    return toy.pruned(toy.translator(root / "dense"), root / "pruned")
 
 
 @pytest.mark.parametrize(
@@ -84,73 +87,42 @@ def _damaged(tmp_path, change):
         ),
     ],
 )
-def test_a_weight_that_is_missing_left_over_or_misshapen_is_an_error(change, name, tmp_path):
+def test_a_weight_that_is_missing_left_over_or_misshapen_is_an_error(
+    change, name, pruned, tmp_path
+):
+    damaged = Path(shutil.copytree(pruned, tmp_path / "damaged"))
+    weights(change)(damaged)
     with raises(InputError, "weights-do-not-fit") as caught:
-        compressor.load(_damaged(tmp_path, change))
+        compressor.load(damaged)
     assert name in str(caught.value)
 
 
-def test_only_a_dense_checkpoint_can_be_opened_as_one(tmp_path):
-    directory = _damaged(tmp_path, lambda weights: None)
-    assert open_checkpoint(str(tmp_path / "dense"), dense=True).pruning is None
+def test_only_a_dense_checkpoint_can_be_opened_as_one(pruned):
+    assert open_checkpoint(str(pruned.with_name("dense")), dense=True).pruning is None
     with raises(InputError, "checkpoint-already-pruned"):
-        open_checkpoint(str(directory), dense=True)
-
-
-def _configure(directory, **options) -> None:
-    path = directory / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | options), encoding="utf-8")
+        open_checkpoint(str(pruned), dense=True)
 
 
 def test_the_begin_of_sequence_token_starts_where_no_other_is_named(tmp_path):
     model = save_dense("bart", tmp_path)
     for file in ("config.json", "generation_config.json"):
-        path = tmp_path / file
-        values = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps(values | {"decoder_start_token_id": None}), encoding="utf-8")
+        configure(file, decoder_start_token_id=None)(tmp_path)
     opened = open_checkpoint(str(tmp_path)).model
     assert generation_settings(opened)["decoder_start_token_id"] == model.config.bos_token_id == 0
     source = {name: ragged_batch(model)[name] for name in ("input_ids", "attention_mask")}
     assert (opened.generate(**source)[:, 0] == 0).all()
 
 
-def test_pickles_are_loaded_only_when_asked_for(tmp_path):
-    model = save_dense("bert", tmp_path)
+def test_pickles_are_loaded_only_when_asked_for_and_keep_their_precision(tmp_path):
+    model = save_dense("bert", tmp_path, torch.bfloat16)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with raises(InputError, "weights-pickled"):
         open_checkpoint(str(tmp_path))
-    loaded = open_checkpoint(str(tmp_path), allow_pickle=True).model
+    loaded = open_checkpoint(str(tmp_path), allow_pickle=True)
+    assert loaded.dtype == torch.bfloat16
     batch = ragged_batch(model)
-    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits)
-
-
-def test_the_precision_of_a_pickle_is_kept(tmp_path):
-    dtype = torch.bfloat16
-    model = save_dense("bert", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(model.to(dtype).state_dict(), tmp_path / "pytorch_model.bin")
-    assert open_checkpoint(str(tmp_path), allow_pickle=True).dtype == dtype
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"problem_type": "multi_label_classification"},
-        {"problem_type": "regression"},
-        {"id2label": {"0": "score"}, "label2id": {"score": 0}},
-    ],
-)
-def test_a_model_that_does_not_choose_one_of_several_labels_is_an_error(change, tmp_path):
-    model = save_dense("bert", tmp_path)
-    if "id2label" in change:
-        model.classifier = torch.nn.Linear(32, 1)
-        model.save_pretrained(tmp_path)
-    _configure(tmp_path, **change)
-    checkpoint = open_checkpoint(str(tmp_path), task="classification")
-    with raises(InputError, "classifier-unsupported"):
-        require_task(checkpoint)
+    torch.testing.assert_close(loaded.model(**batch).logits, model.float()(**batch).logits)
 
 
 NAMES = {str(number): name for number, name in enumerate("abcde")}
@@ -159,30 +131,26 @@ NAMES = {str(number): name for number, name in enumerate("abcde")}
 @pytest.mark.parametrize(
     ("change", "id"),
     [
-        ({"id2label": NAMES | {"3": "a"}, "label2id": {}}, "label-name-repeated"),
         ({"id2label": NAMES | {"3": " a"}, "label2id": {}}, "label-name-repeated"),
-        ({"id2label": NAMES | {"3": " "}, "label2id": {}}, "config-malformed"),
         ({"id2label": NAMES | {"3": "a\tb"}, "label2id": {}}, "config-malformed"),
         ({"id2label": NAMES | {"03": "f"}, "label2id": {}}, "config-malformed"),
         ({"id2label": NAMES, "label2id": {"a": 1, "b": 0}}, "config-malformed"),
         ({"id2label": NAMES, "label2id": {}, "num_labels": 3}, "config-malformed"),
         # transformers would name these classes LABEL_0 and so on.
         ({"id2label": None, "label2id": {"a": 0, "b": 1}}, "config-malformed"),
+        ({"id2label": NAMES}, None),  # label2id has LABEL_0 and so on
     ],
 )
-def test_classes_with_names_that_contradict_each_other_are_refused(change, id, tmp_path):
+def test_classes_have_names_that_do_not_contradict_each_other(change, id, tmp_path):
     save_dense("bert", tmp_path)
-    _configure(tmp_path, **change)
+    configure(**change)(tmp_path)
+    if id is None:
+        config = open_checkpoint(str(tmp_path)).model.config
+        assert list(config.id2label.values()) == list("abcde")
+        return
     with raises(InputError, id) as caught:
         open_checkpoint(str(tmp_path))
     assert str(tmp_path / "config.json") in str(caught.value)
-
-
-def test_classes_that_one_entry_alone_names_have_these_names(tmp_path):
-    save_dense("bert", tmp_path)
-    _configure(tmp_path, id2label=NAMES)  # label2id has LABEL_0 and so on
-    model = open_checkpoint(str(tmp_path)).model
-    assert list(model.config.id2label.values()) == list("abcde")
 
 
 def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):
@@ -196,23 +164,26 @@ def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):
     assert checkpoint_files(tmp_path) == sorted([*before, tmp_path / "vocab.txt"])
 
 
-def test_a_missing_path_is_not_taken_for_a_hub_id(tmp_path):
-    with raises(InputError, "checkpoint-missing"):
-        open_checkpoint(str(tmp_path / "nothing" / "here"))
+def test_what_is_no_directory_is_an_error(pruned):
+    for path, id in (
+        (pruned / "nothing" / "here", "checkpoint-missing"),
+        (pruned / "config.json", "checkpoint-is-file"),
+    ):
+        with raises(InputError, id):
+            open_checkpoint(str(path))
     with raises(InputError, "revision-of-directory"):
-        open_checkpoint(str(tmp_path), revision="main")
+        open_checkpoint(str(pruned), revision="main")
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bert", torch.float16), ("marian", torch.float32)])
 def test_weights_in_several_files(name: str, dtype, tmp_path, monkeypatch):
     """Read from several, and written to several; transformers reads those too."""
-    tiny_model(name).to(dtype).save_pretrained(tmp_path / "dense", max_shard_size="20KB")
-    word_tokenizer().save_pretrained(tmp_path / "dense")
+    model = save_dense(name, tmp_path / "dense", dtype, max_shard_size="20KB").float()
     assert len(list((tmp_path / "dense").glob("*.safetensors"))) > 1
     dense = open_checkpoint(str(tmp_path / "dense"))
     assert dense.dtype == dtype
     computed = computed_weights(dense.model)
-    for key, value in tiny_model(name).to(dtype).float().state_dict().items():
+    for key, value in model.state_dict().items():
         assert key in computed or torch.equal(dense.model.state_dict()[key], value)
     mask = uneven_mask(dense.layers)
     pruned = prune(dense.model, dense.layers, mask)
@@ -221,30 +192,78 @@ def test_weights_in_several_files(name: str, dtype, tmp_path, monkeypatch):
     save_checkpoint(dense, pruned, record, tmp_path / "one")
     monkeypatch.setattr(saving, "SHARD_BYTES", 20_000)
     files = save_checkpoint(dense, pruned, record, tmp_path / "several")
-    weights = [path for path in files if path.suffix == ".safetensors"]
-    assert len(weights) > 1
+    stored = [path for path in files if path.suffix == ".safetensors"]
+    assert len(stored) > 1
     assert not (tmp_path / "several" / "model.safetensors").exists()
-    together = {key: value for path in weights for key, value in load_file(path).items()}
+    together = {key: value for path in stored for key, value in load_file(path).items()}
     whole = load_file(tmp_path / "one" / "model.safetensors")
     assert together.keys() == whole.keys()
     assert all(torch.equal(together[key], whole[key]) for key in whole)
     index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text("utf-8"))
     assert index["weight_map"].keys() == whole.keys()
     assert index["metadata"]["total_size"] == sum(value.nbytes for value in whole.values())
-    batch = ragged_batch(pruned)
-    theirs = transformers_class(pruned).from_pretrained(
+    theirs = getattr(transformers, dense.entry.auto_class).from_pretrained(
         tmp_path / "several", trust_remote_code=True, dtype=torch.float32
     )
+    batch = ragged_batch(pruned)
     with torch.no_grad():
         expected = pruned(**batch).logits
-        for model in (compressor.load(tmp_path / "several"), theirs.eval()):
-            torch.testing.assert_close(model(**batch).logits, expected, rtol=0, atol=1e-6)
+        for loaded in (compressor.load(tmp_path / "several"), theirs.eval()):
+            torch.testing.assert_close(loaded(**batch).logits, expected, rtol=0, atol=1e-6)
 
 
-def transformers_class(model):
-    is_translator = model.config.is_encoder_decoder
-    return (
-        transformers.AutoModelForSeq2SeqLM
-        if is_translator
-        else transformers.AutoModelForSequenceClassification
-    )
+def test_weights_without_the_encoders_name_are_read(tmp_path):
+    save_dense("bert", tmp_path)
+    before = logits(tmp_path)
+    rename(lambda x: x.removeprefix("bert."))(tmp_path)
+    assert torch.equal(logits(tmp_path), before)
+
+
+def test_an_encoder_that_was_only_pretrained_makes_embeddings(tmp_path):
+    config = transformers.BertConfig(**_ENCODER)
+    transformers.BertForPreTraining(config).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    assert open_checkpoint(str(tmp_path), task="embedding")
+
+
+WITHOUT_EFFECT = {
+    "bert": [
+        {"is_decoder": False, "add_cross_attention": False, "use_cache": False},
+        {"pruned_heads": {"0": []}, "torchscript": True, "gradient_checkpointing": True},
+        {"output_attentions": True, "output_hidden_states": True, "return_dict": False},
+        {"attn_implementation": "flash_attention_2", "position_embedding_type": None},
+        {"_attn_implementation": "flex_attention", "chunk_size_feed_forward": 2},
+        {"problem_type": "single_label_classification", "dtype": "bfloat16"},
+        {"auto_map": {"AutoTokenizer": "x.Y"}, "tie_word_embeddings": False},
+    ],
+    "marian": [
+        {"is_decoder": True, "add_cross_attention": True, "use_cache": False},
+        {"output_attentions": True, "output_hidden_states": True, "return_dict": False},
+        {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5, "torch_dtype": "float16"},
+        {"normalize_embedding": False, "static_position_embeddings": True},
+    ],
+    "bart": [{"normalize_before": False, "add_final_layer_norm": False, "pruned_heads": {}}],
+    "t5": [{"attn_implementation": "flash_attention_2", "is_decoder": True}],
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_settings_that_change_nothing(name, tmp_path):
+    save_dense(name, tmp_path)
+    before, config = logits(tmp_path), (tmp_path / "config.json").read_bytes()
+    for change in WITHOUT_EFFECT[name]:
+        (tmp_path / "config.json").write_bytes(config)
+        configure(**change)(tmp_path)
+        assert torch.equal(logits(tmp_path), before), change
+        opened = open_checkpoint(str(tmp_path))
+        opened.model.config.save_pretrained(tmp_path / "saved")  # what transformers can save, too
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu_pytorch_tanh"])
+def test_activations_are_those_of_the_configuration(act, tmp_path):
+    save_dense("bert", tmp_path)
+    configure(hidden_act=act)(tmp_path)
+    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = theirs(**ragged_batch(theirs)).logits
+    torch.testing.assert_close(logits(tmp_path), expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,16 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.runtime import Regressor, Reranker
+from compressor.runtime import Reranker
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
+from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.score_models import save_scorer
 from tests.helpers.tiny import facts, uneven_mask
 
 PAIRS = [("w3 w4", "w5 w6 w7"), ("w8", "w9 w10"), ("w3 w4 " * 20, "w5"), ("w11 w12", "w13 " * 40)]
-SIGMOID, IDENTITY = nn.Sigmoid, nn.Identity
+IDENTITY = nn.Identity
 
 
 def save_newest(directory: Path, outputs: int = 1, **options: Any) -> Path:
@@ -37,39 +38,34 @@ def save_newest(directory: Path, outputs: int = 1, **options: Any) -> Path:
 def save_earlier(directory: Path, **marks: Any) -> Path:
     """As before version 5.4: without `modules.json`, what is said stands in config.json."""
     save_scorer(directory)
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | marks), "utf-8")
+    configure(**marks)(directory)
     return directory
 
 
-def path_of(activation: type[nn.Module]) -> str:
-    return f"{activation.__module__}.{activation.__name__}"
+def without_activation(directory: Path) -> Path:
+    save_newest(directory)
+    path = directory / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"model_type": "CrossEncoder", "prompts": {}}), "utf-8")
+    return directory
 
 
-def make(case: str, directory: Path) -> Path:
-    if case == "version 3":
-        return save_earlier(directory, sbert_ce_default_activation_function=path_of(IDENTITY))
-    if case == "version 4":
-        return save_earlier(directory, sentence_transformers={"activation_fn": path_of(IDENTITY)})
-    if case == "version 4 that does not say":
-        return save_earlier(directory, sentence_transformers={"version": "4.1.0"})
-    if case == "no activation in the newest file":
-        save_newest(directory)
-        path = directory / "config_sentence_transformers.json"
-        path.write_text(json.dumps({"model_type": "CrossEncoder", "prompts": {}}), "utf-8")
-        return directory
-    options = {"shorter": {"max_length": 9}, "identity": {"activation_fn": IDENTITY()}}
-    return save_newest(directory, **options.get(case, {}))
-
-
-CASES = ["identity", "shorter", "no activation in the newest file", "version 3", "version 4",
-         "version 4 that does not say"]  # fmt: skip
+PATH = f"{IDENTITY.__module__}.{IDENTITY.__name__}"
+CASES: dict[str, Callable[[Path], Path]] = {
+    "identity": lambda x: save_newest(x, activation_fn=IDENTITY()),
+    "shorter": lambda x: save_newest(x, max_length=9),
+    "no activation in the newest file": without_activation,
+    "version 3": lambda x: save_earlier(x, sbert_ce_default_activation_function=PATH),
+    "version 4": lambda x: save_earlier(x, sentence_transformers={"activation_fn": PATH}),
+    "version 4 that does not say": lambda x: save_earlier(
+        x, sentence_transformers={"version": "4.1.0"}
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_saved_gives_the_scores_of_the_package(case: str, tmp_path):
     """Without a unit less the very same ones, and pruned those that this package gives."""
-    model = make(case, tmp_path / "m")
+    model = CASES[case](tmp_path / "m")
     package = CrossEncoder(str(model), device="cpu")
     expected = package.predict(PAIRS)
     opened = open_checkpoint(str(model))
@@ -88,43 +84,34 @@ def test_what_is_saved_gives_the_scores_of_the_package(case: str, tmp_path):
 
 @pytest.mark.slow
 def test_the_runtime_gives_the_scores_of_the_package(tmp_path, capsys):
-    model = make("shorter", tmp_path / "m")
-    expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
-    invoke("inspect", model, "--json")
-    assert json.loads(capsys.readouterr().out)["task"] == "reranking"
+    model = CASES["shorter"](tmp_path / "m")
+    package = CrossEncoder(str(model), device="cpu")
+    expected = package.predict(PAIRS)
     invoke("export", "-m", model, "-o", tmp_path / "out", "--quiet")
     reranker = Reranker(tmp_path / "out", verify=False)
-    found = reranker.scores(*map(list, zip(*PAIRS, strict=True)))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    ranked = CrossEncoder(str(model), device="cpu").rank("w3", ["w4 w5", "w6", "w7"])
-    ours = reranker.rank("w3", ["w4 w5", "w6", "w7"])
-    assert [x.number for x in ours] == [x["corpus_id"] for x in ranked]
-    np.testing.assert_allclose([x.score for x in ours], [x["score"] for x in ranked], atol=1e-5)
-    # As numbers for pairs they are the same.
-    numbers = open_checkpoint(str(model), task="regression")
-    task = TASKS["regression"]
+    scores = reranker.scores(*map(list, zip(*PAIRS, strict=True)))
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    theirs, ours = (x.rank("w3", ["w4 w5", "w6", "w7"]) for x in (package, reranker))
+    assert [x.number for x in ours] == [x["corpus_id"] for x in theirs]
+    np.testing.assert_allclose([x.score for x in ours], [x["score"] for x in theirs], atol=1e-5)
+
+
+def test_as_numbers_for_pairs_the_scores_are_the_same(tmp_path):
+    model = CASES["shorter"](tmp_path / "m")
+    expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
+    opened, task = open_checkpoint(str(model), task="regression"), TASKS["regression"]
     rows = "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t0.5\n" for a, b in PAIRS)
     (tmp_path / "a.tsv").write_text(rows, "utf-8")
     examples = task.encode(
-        task.read_rows(tmp_path / "a.tsv"), numbers.tokenizer, numbers.max_source_tokens
+        task.read_rows(tmp_path / "a.tsv"), opened.tokenizer, opened.max_source_tokens
     )
-    batches = task.batches(examples, numbers.model)
-    answers = {
-        row: float(answer)
-        for batch in batches
-        for row, answer in zip(
-            batch.rows, task.predict(numbers.model, batch, numbers.tokenizer), strict=True
-        )
-    }
+    batches, answers = task.batches(examples, opened.model), {}
+    for batch in batches:
+        predicted = task.predict(opened.model, batch, opened.tokenizer)
+        answers |= dict(zip(batch.rows, map(float, predicted), strict=True))
     np.testing.assert_allclose([answers[i] for i in range(4)], expected, atol=1e-5)
-    loss = sum(task.loss(numbers.model, batch).item() for batch in batches)
+    loss = sum(task.loss(opened.model, batch).item() for batch in batches)
     assert loss == pytest.approx(((expected - 0.5) ** 2).sum() / 2, rel=1e-4)
-    invoke("export", "-m", model, "--task", "regression", "-o", tmp_path / "numbers", "--quiet")
-    regressor = Regressor(tmp_path / "numbers", verify=False)
-    np.testing.assert_allclose(
-        regressor.predict(*map(list, zip(*PAIRS, strict=True))), expected, atol=1e-5
-    )
-    np.testing.assert_allclose([*regressor.predict_stream(PAIRS)], expected, atol=1e-5)
 
 
 def test_what_is_not_followed_is_refused(tmp_path):
@@ -139,13 +126,12 @@ def test_what_is_not_followed_is_refused(tmp_path):
     assert "default_prompt_name" in str(caught.value)
     with raises(UsageError, "task-of-another-model"):
         invoke("inspect", odd, "--task", "embedding")
-    untold = save_newest(tmp_path / "untold")
-    (untold / "sentence_bert_config.json").unlink()
+    unnamed = save_newest(tmp_path / "unnamed")
+    (unnamed / "sentence_bert_config.json").unlink()
     with raises(InputError, "sentence-file-malformed"):
-        open_checkpoint(str(untold))
+        open_checkpoint(str(unnamed))
     # Without the package's files it is an ordinary classifier with one output.
-    for path in untold.glob("*sentence_transformers.json"):
+    for path in unnamed.glob("*sentence_transformers.json"):
         path.unlink()
-    (untold / "modules.json").unlink()
-    assert open_checkpoint(str(untold)).task == "regression"
-    shutil.rmtree(untold)
+    (unnamed / "modules.json").unlink()
+    assert open_checkpoint(str(unnamed)).task == "regression"

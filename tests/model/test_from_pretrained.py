@@ -12,53 +12,43 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
 import compressor
 from compressor.errors import InputError
 from compressor.model import modeling_pruned
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import pruned_class
-from compressor.model.saving import save_checkpoint
-from compressor.model.surgery import prune
 from compressor.storage.input_files import read_json
-from tests.helpers import tiny
+from tests.helpers import toy
+from tests.helpers.damaged_checkpoints import weights
 from tests.helpers.errors import raises
 from tests.helpers.tiny import (
-    STACKS,
     TRANSLATORS,
-    facts,
+    nothing_left_mask,
     ragged_batch,
     tiny_model,
+    uneven_mask,
+    word_tokenizer,
 )
 
 READER = Path(__file__).parents[1] / "helpers" / "without_compress.py"
-MASKS = {"uneven": tiny.uneven_mask, "first": tiny.empty_first_mask, "none": tiny.nothing_left_mask}
-CASES = [*((name, "uneven") for name in STACKS), ("marian", "none"), ("bert", "first")]
+MASKS = {"uneven": uneven_mask, "none": nothing_left_mask}
+# Other architectures are opened by transformers in test_relatives.py and test_depth.py.
+CASES = [("marian", "uneven"), ("mbart", "none"), ("bert", "uneven")]
 
 
-def save_pruned(name: str, directory: Path, mask_of=tiny.uneven_mask, dtype=torch.float32) -> Path:
-    """A pruned checkpoint at `directory`, and the inputs of a batch beside it."""
-    dense_directory = directory.with_name(f"{directory.name}-dense")
-    tiny_model(name).to(dtype).save_pretrained(dense_directory)
-    tiny.word_tokenizer().save_pretrained(dense_directory)
-    dense = open_checkpoint(str(dense_directory))
-    mask = mask_of(dense.layers)
-    pruned = prune(dense.model, dense.layers, mask)
-    save_checkpoint(dense, pruned, facts(dense.layers, mask), directory)
-    return directory
+def save_pruned(name: str, directory: Path, mask_of=uneven_mask) -> Path:
+    return toy.pruned(toy.checkpoint(directory.with_name("dense"), name), directory, mask_of)
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory) -> tuple[Path, Path]:
     """Checkpoints of the cases, and what transformers made of them."""
-    made, source = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("source")
+    source, results = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("results")
     for name, mask in CASES:
-        dtype = torch.float16 if mask == "first" else torch.float32
-        directory = save_pruned(name, made / f"{name}-{mask}", MASKS[mask], dtype)
-        torch.save(ragged_batch(tiny_model(name)), directory / "batch.pt")
-        directory.rename(source / directory.name)
-    results = tmp_path_factory.mktemp("results")
+        made = save_pruned(name, tmp_path_factory.mktemp("made") / "pruned", MASKS[mask])
+        torch.save(ragged_batch(tiny_model(name)), made / "batch.pt")
+        made.rename(source / f"{name}-{mask}")
     subprocess.run(
         [sys.executable, "-I", READER, source, results],
         check=True,
@@ -90,7 +80,7 @@ def test_transformers_answers_as_this_package(name: str, mask: str, opened):
         assert torch.equal(found["beams"], beams)
     else:
         assert found["pipeline class"] == found["class"]
-        tokens = tiny.word_tokenizer()("w9 w8 w7", return_tensors="pt")
+        tokens = word_tokenizer()("w9 w8 w7", return_tensors="pt")
         tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
         with torch.no_grad():
             probabilities = model(**tokens).logits.softmax(-1)[0]
@@ -103,7 +93,7 @@ def test_transformers_answers_as_this_package(name: str, mask: str, opened):
 def test_a_trained_model_is_exported_after_its_record_is_copied(opened):
     source, results = opened
     trained = results / "bert-uneven" / "trained"
-    tiny.word_tokenizer().save_pretrained(trained)
+    word_tokenizer().save_pretrained(trained)
     with raises(InputError, "units-file-missing"):
         compressor.load(trained)
     (trained / "units.json").write_bytes((source / "bert-uneven" / "units.json").read_bytes())
@@ -114,18 +104,18 @@ def test_a_trained_model_is_exported_after_its_record_is_copied(opened):
 
 
 @pytest.mark.parametrize("name", ["marian", "m2m_100", "t5"])
-def test_transformers_tells_nothing_of_what_is_computed(name: str, tmp_path, capfd):
+def test_transformers_does_not_miss_computed_weights(name: str, tmp_path, capfd):
     """Tables of positions are in no file."""
-    directory, told = save_pruned(name, tmp_path / name), []
+    directory, messages = save_pruned(name, tmp_path / name), []
     logger, handler = logging.getLogger("transformers"), logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logger.addHandler(handler)
     capfd.readouterr()
     try:
         transformers.AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
     finally:
         logger.removeHandler(handler)
-    text = " ".join([*told, *capfd.readouterr()]).lower()
+    text = " ".join([*messages, *capfd.readouterr()]).lower()
     assert not [word for word in ("missing", "initialized", "lacks") if word in text], text
 
 
@@ -143,9 +133,7 @@ def test_transformers_tells_nothing_of_what_is_computed(name: str, tmp_path, cap
 )
 def test_weights_that_do_not_fit_are_an_error(change, complaint: str, tmp_path):
     directory = save_pruned("marian", tmp_path / "pruned")
-    weights = load_file(directory / "model.safetensors")
-    change(weights)
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    weights(change)(directory)
     with pytest.raises(ValueError, match=complaint):
         pruned_class("MarianMTModel").from_pretrained(directory, ignore_mismatched_sizes=True)
 

@@ -1,4 +1,4 @@
-"""Memory that goes back to the system, and what of a model several hold together."""
+"""Memory that goes back to the system, and weights that models share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_dense_checkpoint_is_read_where_its_file_is_mapped(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "t5"])
-def test_a_pruned_model_shares_what_nothing_is_removed_of(name: str):
+def test_a_pruned_model_shares_the_weights_that_lose_nothing(name: str):
     model = tiny_model(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     batch = ragged_batch(model)

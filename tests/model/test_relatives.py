@@ -21,18 +21,23 @@ from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.configuration import read_configuration
-from compressor.model.depth import skipped, without_skipped
-from compressor.model.restore_shape import restore_shape
+from compressor.model.depth import without_skipped
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
+from compressor.model.surgery import (
+    gated,
+    mask_gates,
+    prune,
+    relative_difference,
+    restore_shape,
+    verify_surgery,
+)
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.runtime import Classifier, Embedder
 from compressor.runtime.artifact import read_artifact
-from compressor.storage.files import write_json
-from compressor.storage.input_files import read_json
 from compressor.tasks import TASKS
 from tests.helpers.batches import labelled_batch
+from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.learning import MAKERS, learned_by, learning
 from tests.helpers.reconstruction import difference
@@ -49,9 +54,7 @@ from tests.helpers.tiny import (
 # Whose entry in the table is their own.
 OWN = [name for name in ENCODER_RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
 # As classifiers, in these precisions too; CamemBERT's entry is XLM-RoBERTa's.
-EXPORTED = {
-    "xlm-roberta": ("int8",), "modernbert": ("int8",), "deberta-v2": ("int8", "fp16"),
-}  # fmt: skip
+EXPORTED = {"xlm-roberta": (), "modernbert": ("int8",), "deberta-v2": ("int8", "fp16")}
 TEXTS = ["w5 w7 w9", "w40", "  w8   w8 w31 w4 w4 w4 w17 w20 ", "w99 w3"]
 
 
@@ -109,9 +112,9 @@ def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
     with torch.no_grad():
         before = dense.model(**batch).logits
         for layer in dense.layers:
-            gone = [unit for unit, keep in enumerate(mask.keep[layer.name]) if not keep]
+            removed = [unit for unit, keep in enumerate(mask.keep[layer.name]) if not keep]
             weight = dense.model.get_submodule(layer.output).weight
-            weight.view(-1, layer.units, layer.unit_width)[:, gone] = 0
+            weight.view(-1, layer.units, layer.unit_width)[:, removed] = 0
         expected = dense.model(**batch).logits
         for model in (pruned, again.model, remote):
             torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-4, atol=1e-4)
@@ -141,8 +144,8 @@ def test_units_are_scored_and_learned(name: str):
     for method in METHODS:
         setup = scoring(name, units="heads" if method == "confidence" else None)
         options = {"ablate": "loss"} if method == "ablation" else {}
-        found = score(method, setup, **options)
-        assert all(len({*values}) > 1 for values in found.values.values()), method
+        scores = score(method, setup, **options)
+        assert all(len({*values}) > 1 for values in scores.values.values()), method
     for method in MAKERS:
         learned = learned_by(method, learning(name, keep={"heads": 5}), epochs=1)
         assert learned.mask.count("heads") == 5
@@ -178,40 +181,34 @@ def test_repairs_come_closer_to_the_dense_model(name: str):
 @torch.no_grad()
 def test_layers_are_dropped(name: str, tmp_path):
     dense, task = opened(name, tmp_path / "dense"), TASKS["classification"]
-    batch = labelled_batch(dense.model)
-    found = layers_to_drop(dense.model, dense.layers, [batch], task, {"encoder": 2})
+    batch, inputs = labelled_batch(dense.model), ragged_batch(dense.model)
+    dropped = layers_to_drop(dense.model, dense.layers, [batch], task, {"encoder": 2})
     # Others cannot do without the first one.
-    assert name == "mpnet" or "encoder.0" not in found
-    mask = uneven_mask(dense.layers).without_layers(found)
-    with skipped(dense.model, dense.layers, mask):
-        assert torch.isfinite(task.logits(dense.model, batch)).all()
-    pruned = prune(dense.model, dense.layers, mask)
-    made = without_skipped(dense, pruned, mask)
-    verify_surgery(dense.model, made.model, dense.layers, mask, [ragged_batch(dense.model)])
+    assert name == "mpnet" or "encoder.0" not in dropped
+    mask = uneven_mask(dense.layers).without_layers(dropped)
+    made = without_skipped(dense, prune(dense.model, dense.layers, mask), mask)
+    verify_surgery(dense.model, made.model, dense.layers, mask, [inputs])
     record = facts(dense.layers, mask) | {"dropped_layers": sorted(mask.dropped)}
     save_checkpoint(dense, made.model, record, tmp_path / "out")
     again = open_checkpoint(str(tmp_path / "out"))
-    inputs = ragged_batch(dense.model)
     assert torch.equal(again.model(**inputs).logits, made.model(**inputs).logits)
     assert len(again.layers) == 2
 
 
+SCALED = {"full_attention": {"rope_type": "linear", "factor": 2.0}}
+
+
 @pytest.mark.parametrize(
-    ("name", "changes", "reason"),
+    ("name", "change", "reason"),
     [
         ("mpnet", {"pad_token_id": 0}, "counts positions from token 1"),
         ("deberta-v2", {"type_vocab_size": 2}, "without token types"),
-        (
-            "modernbert",
-            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
-            "are scaled",
-        ),
+        ("modernbert", {"rope_parameters": SCALED}, "are scaled"),
     ],
 )
-def test_variants_that_would_be_wrong_are_refused(name: str, changes, reason: str, tmp_path):
+def test_variants_that_would_be_wrong_are_refused(name: str, change, reason: str, tmp_path):
     tiny_model(name).config.save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    write_json(path, read_json(path) | changes)
+    configure(**change)(tmp_path)
     with raises(InputError, "architecture-variant-unsupported") as caught:
         read_configuration(tmp_path, trust_remote_code=False)
     assert reason in str(caught.value)

@@ -229,17 +229,13 @@ def listed(*types: str, **entry: Any) -> Changes:
 REFUSED: dict[str, tuple[Changes, str, str]] = {
     f"{key} in {file}": (edit(file, **{key: value}), key, "sentence-settings-unsupported")
     for file, key, value in (
-        (ENCODER, "query_length", 9), (ENCODER, "document_length", 9),
-        (ENCODER, "query_expansion", {"length": 9}), (ENCODER, "tokenizer_name_or_path", "other"),
-        (ENCODER, "processing_kwargs", {"text": {"max_length": 4}}),
+        (ENCODER, "query_length", 9), (ENCODER, "processing_kwargs", {"text": {"max_length": 4}}),
         (ENCODER, "transformer_task", "fill-mask"), (ENCODER, "module_output_name", "scores"),
         (ENCODER, "modality_config", {"text": {"method": "forward", "method_output_name": "x"}}),
         (ENCODER, "config_args", {"num_hidden_layers": 2}), (ENCODER, "of_tomorrow", 1),
-        (ENCODER, "model_kwargs", {"subfolder": "x"}),
         (ENCODER, "processor_kwargs", {"truncation_side": "left"}),
-        (POOLING, "of_tomorrow", 1), (DENSE, "of_tomorrow", 1), ("3_Normalize/config.json", "p", 1),
+        (POOLING, "of_tomorrow", 1), ("3_Normalize/config.json", "p", 1),
         (DENSE, "module_input_name", "token_embeddings"), (DENSE, "module_output_name", "scores"),
-        ("3_Normalize/config.json", "module_input_name", "token_embeddings"),
         (SETTINGS, "similarity_fn_name", "maxsim"), (SETTINGS, "of_tomorrow", 1),
     )
 } | {
@@ -259,21 +255,12 @@ REFUSED: dict[str, tuple[Changes, str, str]] = {
         listed("sentence_transformers.models.Pooling", path="../x"), MODULES,
         "sentence-file-malformed",
     ),
-    "no list": (
-        lambda directory: (directory / MODULES).write_text("{}") and None, MODULES,
-        "sentence-file-malformed",
-    ),
     "other sizes": (edit(DENSE, out_features=7), "", "weights-do-not-fit"),
-    "no length": (edit(ENCODER, max_seq_length=0), ENCODER, "sentence-file-malformed"),
     "no such prompt": (
         edit(SETTINGS, default_prompt_name="x"), "default_prompt_name", "sentence-file-malformed",
     ),
-    "no text": (edit(SETTINGS, prompts={"query": 5}), "prompts", "sentence-file-malformed"),
     "numbers to keep": (edit(SETTINGS, truncate_dim=0), "truncate_dim", "sentence-file-malformed"),
     "no flag": (edit(DENSE, use_residual="yes"), "use_residual", "sentence-file-malformed"),
-    "residual without weights": (
-        edit(DENSE, use_residual=True), "residual.weight", "weights-do-not-fit",
-    ),
     "other activation": (
         edit(DENSE, activation_function="torch.nn.modules.activation.Softmax"), "Softmax",
         "activation-unsupported",
@@ -344,8 +331,7 @@ def test_every_setting_of_a_model_is_known(encoder, tmp_path):
     assert {*st.Pooling.POOLING_MODES} == POOLINGS.keys() == {*EARLIER_MODES.values()}
     assert {*known.SIMILARITIES} == {*SentenceTransformer.SUPPORTED_SIMILARITY_FN_NAMES}
     fixed = {"transformer_task", "modality_config", "module_output_name"}
-    of_encoder = known.ENCODER_FOLLOWED | known.ENCODER_HARMLESS | fixed
-    of_encoder |= known.ENCODER_FIXED.keys() | known.ENCODER_KWARGS.keys()
+    of_encoder = known.ENCODER_KEYS | fixed | known.ENCODER_EMPTY | known.ENCODER_KWARGS.keys()
     arguments = {*inspect.signature(st.Transformer).parameters} - {"model_name_or_path", "backend"}
     assert arguments | {*st.Transformer.config_keys} == of_encoder - {"backend"}
     written: set[str] = set()
@@ -354,4 +340,4 @@ def test_every_setting_of_a_model_is_known(encoder, tmp_path):
         CrossEncoder(str(encoder), device="cpu", keep_in_fp32_modules=["0.model.classifier"]),
     ):
         written |= model._get_model_config().keys()
-    assert written | {"requirements"} == known.FOLLOWED | known.HARMLESS
+    assert written | {"requirements"} == known.SETTINGS_KEYS
