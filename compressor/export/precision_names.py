@@ -55,11 +55,7 @@ def split_precisions(
 
 
 def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
-    """The precisions to export, float32 first.
-
-    Args:
-        names: as `split_precisions` returns them.
-        device: `cpu` or `cuda`, where the run measures.
+    """The precisions to export for a device, float32 first.
 
     Raises:
         UsageError: float32 is not among them, or one that the device has no kernels for.
@@ -90,11 +86,7 @@ def precision_timed(names: Sequence[str], device: str) -> str:
 
 
 def named_precisions(values: Sequence[str] | None) -> list[str] | None:
-    """Names of precisions to run artifacts in; None if none are given.
-
-    Raises:
-        UsageError: an unknown name, one given twice, or `auto`, which is for exporting.
-    """
+    """Names of precisions to run artifacts in, without `auto`; None if none are named."""
     if not values:
         return None
     names = split_precisions(values, (*COMPUTED, AUTO))

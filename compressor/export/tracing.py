@@ -3,10 +3,11 @@
 `torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
 twice more: to decompose operators that it has no ONNX function for, and to convert operands of
 different types. With dynamic shapes this takes more than half of the CPU time of writing graphs.
-Our graphs hardly need the first:
-what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
-dropped here. For the second, the types are known from the trace. Each export also makes tables of
-all operators, which takes about half a second; here a process makes them once.
+Our graphs hardly need the first: what ONNX lacks are conversions of types and assertions about
+shapes, which are rewritten and dropped here; and only programs that are not decomposed have the
+operators of `TRANSLATIONS`, which the forms for CUDA rely on. For the second, the types are known
+from the trace. Each export also makes tables of all operators, which takes about half a second;
+here a process makes them once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
-"""A decoder scores the tokens a target text can have, and answers as PyTorch does among these."""
+"""A decoder scores the tokens a target text can have, and answers as PyTorch does among these.
+
+With --target-text these are the tokens of a text, and what anything can be spelled with.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,23 +17,34 @@ import pytest
 import torch
 from torch import nn
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
+from compressor.export.target_text import CHUNK, count_texts, tokens_of_text
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import best_tokens, output_tokens
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.pruning_record import read_pruning_record
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import make_probe
+from compressor.pipeline.inputs import encode, make_probe
+from compressor.pipeline.run import run
+from compressor.pipeline.unit_costs import unit_costs
+from compressor.report.schema import load_report
+from compressor.runtime import Translator
 from compressor.runtime.generation import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
+from compressor.tasks.texts import TARGET, TextFile
 from tests.helpers import toy
+from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe
 from tests.helpers.tiny import uneven_mask
 
 pytestmark = pytest.mark.slow
+
+FEW = ["w3 w4 w5", "", "  w7 w4.", "w11"]
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +143,96 @@ def test_the_largest_logit_is_the_first_of_equals(tokens, tmp_path):
     assert ("ReduceMax" in kinds) == (tokens == 6000)
     (found,) = onnxruntime.InferenceSession(path).run(None, {"logits": logits})
     np.testing.assert_array_equal(found, expected)
+
+
+def text_file(path: Path, lines: list[str] = FEW) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@torch.no_grad()
+def test_it_translates_with_these_tokens_alone(tmp_path, capsys):
+    """Token for token as `generate` of PyTorch when the other tokens are given no probability."""
+    whole = toy.marian_with_pieces(tmp_path / "whole", own_target=True)
+    model = toy.first_layers(whole, tmp_path / "dense")
+    lines = [line.replace("w", "v") for line in FEW]
+    text, out = text_file(tmp_path / "text", lines), tmp_path / "out"
+    invoke("export", "-m", model, "--target-text", text, "-o", out)
+    told = capsys.readouterr().out
+    checkpoint = open_checkpoint(str(model))
+    kept = json.loads((out / "onnx/output_tokens.json").read_text(encoding="utf-8"))
+    said = {i for line in lines for i in checkpoint.tokenizer(text_target=line.strip()).input_ids}
+    vocabulary = checkpoint.tokenizer.get_vocab()
+    assert said < set(kept) < set(vocabulary.values())
+    assert set(checkpoint.tokenizer.all_special_ids) <= set(kept)
+    assert f"the decoder scores {len(kept)} of {len(vocabulary)} tokens" in told
+
+    network, translator = checkpoint.model, Translator(out, threads=1)
+    texts = [toy.sentence(random.Random(seed)) for seed in range(12)]
+    batch = checkpoint.tokenizer(texts, return_tensors="pt", padding=True)
+    gone = sorted(set(range(network.lm_head.out_features)) - set(kept))
+    plain = network.generate(**batch, num_beams=2)
+    network.final_logits_bias[:, gone] = -torch.inf
+    expected = network.generate(**batch, num_beams=2)
+    assert set(plain.flatten().tolist()) & set(gone)  # these random weights would use others
+    rows = translator.generate({k: v.numpy() for k, v in batch.items()}, num_beams=2)
+    assert rows == [ids[1 : 1 + len(row)] for row, ids in zip(rows, expected.tolist(), strict=True)]
+    assert {token for row in rows for token in row} <= set(kept)
+
+
+@pytest.mark.parametrize("own_target", [False, True])
+def test_any_text_can_still_be_spelled(own_target, tmp_path):
+    """Each character that the target's model knows is a token by itself."""
+    directory = toy.marian_with_pieces(tmp_path / "dense", own_target=own_target)
+    checkpoint = open_checkpoint(str(directory))
+    kept = set(output_tokens(checkpoint, seen={0}))
+    ids = checkpoint.tokenizer.get_vocab()
+    letters = set("".join(piece for piece in ids if not piece.startswith(("<", "unused"))))
+    alone = {ids[letter] for letter in letters if letter in ids}
+    assert len(alone) > 10
+    if own_target:
+        lossless = set(output_tokens(checkpoint))
+        assert kept < lossless
+        alone &= lossless
+    assert alone <= kept
+
+
+def test_tokens_are_those_of_all_lines(tmp_path):
+    """Across chunks; empty lines do not count."""
+    tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
+    lines = ["w3"] * CHUNK + ["", "w4 w5"] + ["w3"] * CHUNK + ["w59"]
+    told: list[int] = []
+    file = TextFile(text_file(tmp_path / "text", lines), TARGET)
+    seen = tokens_of_text(file, tokenizer, told.append)
+    assert count_texts(file) == 2 * CHUNK + 2
+    assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
+    assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
+
+
+def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path):
+    whole, text = toy.marian_with_pieces(tmp_path / "whole"), text_file(tmp_path / "text")
+    model = toy.first_layers(whole, tmp_path / "dense")
+    flags = {
+        "model": str(model), "calibration": str(toy.pairs_file(tmp_path / "rows.tsv")),
+        "test": str(toy.pairs_file(tmp_path / "test.tsv", seed=1)), "keep": ["0.5"],
+        "target_text": str(text), "bench": False, "resamples": 100,
+    }  # fmt: skip
+    out = tmp_path / "out"
+    report = run(recipe(**flags), out)
+    kept = count_output_tokens(out)
+    assert kept < 60
+    assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
+    assert count_output_tokens(out / ".compress/dense") == 60
+    checkpoint, task = open_checkpoint(str(model)), TASKS["translation"]
+    examples = encode(TASKS["translation"].read_rows(flags["calibration"]), checkpoint, task)
+    mask = read_pruning_record(out).mask
+    share = unit_costs(checkpoint, task, examples).share(mask, tokens=kept)
+    assert report.variants[0].macs_share == pytest.approx(share, rel=1e-9)
+    assert (report.target_text.rows, report.target_text.files) == (3, [text.name])
+    assert load_report(out / "report.json") == report
+    for name in ("report.md", "report.html", "README.md"):
+        page = (out / name).read_text(encoding="utf-8")
+        assert f"dense 60; keep-0.5 {kept}" in page, name
+    text_file(text, ["w9"])
+    with raises(UsageError, "output-of-another-run"):
+        run(recipe(**flags), out)

@@ -33,7 +33,7 @@ class Regression(ScoreTask):
         "text_pair_column": ("sentence2", "text2"),
         "label_column": ("score", "label", "similarity"),
     }
-    exporter = "compressor.export.scores:RegressionGraphs"
+    exporter = "compressor.export.encoder_heads:RegressionGraphs"
     runtime = "compressor.runtime:Regressor"
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
