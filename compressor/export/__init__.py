@@ -31,9 +31,8 @@ def export_model(
 
     Args:
         batches: ragged batches to compare on.
-        texts: rows to compare the tokenizer on.
+        texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
         engines: their files are written and checked too.
-        pairs: second texts of the rows, if any.
 
     Raises:
         VerificationError: an output differs.

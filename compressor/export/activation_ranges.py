@@ -39,8 +39,7 @@ Array = NDArray[Any]
 def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
     """Run an artifact's float32 graphs and record the ranges of the products' first inputs.
 
-    Args:
-        examples: encoded rows; a sample of at most `MOST_ROWS` is run.
+    At most `MOST_ROWS` of the encoded rows are run.
 
     Returns:
         File name of the graph -> value -> its range, for graphs with products.

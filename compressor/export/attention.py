@@ -96,7 +96,7 @@ class _Attention(nn.Module):
         output: the output projection; None if the block does not contain it.
     """
 
-    projected: ClassVar[Sequence[str]] = ("query", "key", "value")
+    roles: ClassVar[Sequence[str]] = ("query", "key", "value")
 
     def __init__(
         self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
@@ -115,7 +115,7 @@ class _Attention(nn.Module):
 
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
         """The projections of its input as one, which scales queries too."""
-        projections = [model.get_submodule(layer.inputs[role]) for role in self.projected]
+        projections = [model.get_submodule(layer.inputs[role]) for role in self.roles]
         return _stack(projections, self.scale(model, layer))
 
     def scale(self, model: nn.Module, layer: Sublayer) -> float:
@@ -171,10 +171,33 @@ class EncoderSelfAttention(_Attention):
 
 
 class _DecoderAttention(_Attention):
-    """`one_token`: steps have one token, whose heads are split by a reshape, without a
-    transposition, and which attends to all tokens before it, without a mask."""
+    """Base of a decoder's attentions, which read a `StepState`.
+
+    `one_token`: steps have one token, whose heads are split by a reshape, without a transposition,
+    and which attends to all tokens before it, without a mask.
+    """
 
     one_token = True
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        past_key_values: StepState,
+        attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        **_: object,
+    ) -> tuple[Tensor | None, ...]:
+        mask = attention_mask if mask is None else mask
+        mixed = self.mixed(self.projection(hidden_states), past_key_values, mask)
+        if self.one_token:
+            merged = mixed.reshape(-1, 1, self.heads * self.head_dim)
+        else:
+            merged = mixed.transpose(1, 2).flatten(-2)
+        return self.returned(self.output(merged))
+
+    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
+        """[batch, tokens, projections] -> [batch, heads, tokens, head_dim]"""
+        raise NotImplementedError
 
     def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
         """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
@@ -184,56 +207,32 @@ class _DecoderAttention(_Attention):
         heads = projected.unflatten(-1, (parts * self.heads, self.head_dim)).transpose(1, 2)
         return heads.split(self.heads, dim=1)
 
-    def merge(self, mixed: Tensor) -> tuple[Tensor | None, ...]:
-        """The return value of the attention, from [batch, heads, tokens, head_dim]."""
-        if self.one_token:
-            merged = mixed.reshape(-1, 1, self.heads * self.head_dim)
-        else:
-            merged = mixed.transpose(1, 2).flatten(-2)
-        return self.returned(self.output(merged))
-
 
 class DecoderSelfAttention(_DecoderAttention):
     """Appends keys and values to the past in the `StepState`, if any."""
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        past_key_values: StepState,
-        attention_mask: Tensor | None = None,
-        mask: Tensor | None = None,
-        **_: object,
-    ) -> tuple[Tensor | None, ...]:
-        query, key, value = self.split(self.projection(hidden_states), 3)
+    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
+        query, key, value = self.split(projected, 3)
         # The first decoder of optimum's layout has no past; in our layout its length is 0.
-        if self.index in past_key_values.past:
-            past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
+        if self.index in state.past:
+            past = state.past[self.index]  # each [batch, heads, past, head_dim]
             key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
-        past_key_values.present[self.index] = (key, value)
+        state.present[self.index] = (key, value)
         bias = None
         if self.bias is not None:
-            position = past_key_values.position
-            bias = self.bias(position, hidden_states.shape[1], key.shape[2])
-        causal = None if self.one_token else attention_mask if mask is None else mask
-        return self.merge(attend(query, key, value, bias, causal))
+            bias = self.bias(state.position, projected.shape[1], key.shape[2])
+        return attend(query, key, value, bias, None if self.one_token else mask)
 
 
 class CrossAttention(_DecoderAttention):
     """Attends to the keys and values that the encoder graph computes."""
 
-    projected = ("query",)
+    roles = ("query",)
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        past_key_values: StepState,
-        attention_mask: Tensor | None = None,
-        mask: Tensor | None = None,
-        **_: object,
-    ) -> tuple[Tensor | None, ...]:
-        (query,) = self.split(self.projection(hidden_states), 1)
-        key, value = past_key_values.cross[self.index]  # [batch, heads, source, head_dim]
-        return self.merge(attend(query, key, value, attention_mask if mask is None else mask))
+    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
+        (query,) = self.split(projected, 1)
+        key, value = state.cross[self.index]  # [batch, heads, source, head_dim]
+        return attend(query, key, value, mask)
 
 
 class CrossKeysValues(nn.Module):

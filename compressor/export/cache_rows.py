@@ -20,9 +20,6 @@ OPSET, IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset
 def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:
     """Write a graph for the past alone, and one for all caches; none for a decoder without caches.
 
-    Args:
-        cross, past: names of the decoder's inputs with float32 caches.
-
     Returns:
         Role of each graph -> file name.
     """
@@ -42,8 +39,7 @@ def gather_graph(
     """A graph that gathers entries of caches along an axis, by an input of indices.
 
     Args:
-        caches: input [batch, heads, length, head_dim] -> its type.
-        rename: name of an input -> name of its output.
+        caches: name of each [batch, heads, length, head_dim] -> its type.
     """
     inputs = [helper.make_tensor_value_info(x, kind, [None] * 4) for x, kind in caches.items()]
     return helper.make_graph(

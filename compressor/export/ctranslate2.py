@@ -93,9 +93,6 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
 
     CTranslate2 uses names of tokens, which are compared with the tokenizer's.
 
-    Args:
-        directory: a model stored in float32.
-
     Raises:
         VerificationError: a token differs, and PyTorch's own best two logits are no tie; or a name
             of a token differs.
@@ -125,11 +122,7 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
 def verify_search(
     network: Network, translator: TokenGenerator, batches: Sequence[Inputs], name: str
 ) -> list[Check]:
-    """`verify_translator` for any engine with its own search.
-
-    Args:
-        name: of the engine, as checks show it.
-    """
+    """`verify_translator` for any engine with its own search, whose `name` checks show."""
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)

@@ -35,7 +35,6 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
 
     Args:
         model: in float32, as `compressor.export.translator_graphs` writes it.
-        directory: of its external data, which is not read.
 
     Returns:
         None for a decoder without heads in its self-attention, with heads whose size is no multiple
@@ -159,10 +158,6 @@ def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
 
     `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`, and
     `TOP` computes the largest logits of each row and their normalizer.
-
-    Args:
-        step: its graph.
-        suffix: of the files' names.
 
     Returns:
         Role of each graph -> file name.

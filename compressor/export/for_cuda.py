@@ -99,10 +99,7 @@ def link_float32(directory: Path, target: Path) -> Path:
 
 
 def form_check(expected: Sequence[Expected], directory: Path) -> Check:
-    """Compare the form for CUDA with PyTorch, in float32 on the CPU.
-
-    Args:
-        directory: an artifact whose float16 graphs are made for CUDA.
+    """Compare the form for CUDA of an artifact's graphs with PyTorch, in float32 on the CPU.
 
     Raises:
         VerificationError: an output differs.
@@ -118,11 +115,7 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
 def packed_check(
     expected: Sequence[Expected], runtime: Runtime[Any], tolerance: float
 ) -> list[Check]:
-    """Compare outputs for a batch that is large enough for the padding-free form.
-
-    Args:
-        runtime: on CUDA.
-        tolerance: of a logit, as a share of the largest.
+    """Compare outputs on CUDA for a batch that is large enough for the padding-free form.
 
     Returns:
         Empty without such a form, or if rows cannot be padded enough.

@@ -32,8 +32,7 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`).
 
     Args:
-        model: as `compressor.export.graphs` writes it.
-        directory: of its external data, if it has any.
+        directory: of the model's external data, if it has any.
 
     Raises:
         InputError: a weight is too large for float16.

@@ -34,8 +34,7 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
     Inputs, outputs and weights do not change.
 
     Args:
-        model: as `compressor.export.graphs` writes it.
-        directory: of its external data, if it has any.
+        directory: of the model's external data, if it has any.
 
     Raises:
         VerificationError: the graph has an unknown form.

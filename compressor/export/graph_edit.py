@@ -19,10 +19,7 @@ CONTRIBUTED = "com.microsoft"  # the domain of onnxruntime's own operators
 
 
 def stored_array(tensor: TensorProto, directory: Path) -> NDArray[Any]:
-    """The values of a weight, memory-mapped and read-only if stored in an external file.
-
-    Args:
-        directory: of the graph.
+    """The values of a weight, memory-mapped and read-only if stored in a file of `directory`.
 
     Raises:
         ValueError: the graph names a file outside of its directory.

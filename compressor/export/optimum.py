@@ -64,9 +64,6 @@ def export_optimum(
 ) -> list[Check]:
     """Write `directory` in optimum's layout: the graphs, which are verified, then the other files.
 
-    Args:
-        batches: ragged batches to compare on, as the checkpoint's task makes them.
-
     Raises:
         InputError: the layout does not support the model.
         VerificationError: an output differs from PyTorch's.

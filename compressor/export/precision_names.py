@@ -30,7 +30,7 @@ def split_precisions(
         UsageError: an unknown name, one given twice, or `auto` beside others.
     """
     names = comma_separated(values)
-    given = ",".join(names)
+    text = ",".join(names)
     if not names:
         raise UsageError(
             f"--precision names none; use one of {', '.join(known)}", id="precision-missing"
@@ -38,17 +38,17 @@ def split_precisions(
     for name in names:
         if name not in known:
             raise UsageError(
-                f"--precision {given}: {name!r} is unknown; use one of {', '.join(known)}"
+                f"--precision {text}: {name!r} is unknown; use one of {', '.join(known)}"
                 + did_you_mean(name, known),
                 id="precision-unknown",
             )
     if len(set(names)) < len(names):
         raise UsageError(
-            f"--precision {given} names one twice; give each once", id="precision-given-twice"
+            f"--precision {text} names one twice; give each once", id="precision-given-twice"
         )
     if AUTO in names and len(names) > 1:
         raise UsageError(
-            f"--precision {given}: {AUTO} stands alone; leave out the others",
+            f"--precision {text}: {AUTO} stands alone; leave out the others",
             id="precision-auto-with-others",
         )
     return names

@@ -65,8 +65,6 @@ def add_precision(
     Args:
         model: the float32 network that the artifact's graphs were exported from.
         batches: ragged batches of model inputs to compare on.
-        directory: an artifact with float32 graphs.
-        precision: `fp16` or `int8`.
         device: where the graphs run. CPUs mostly compute fp16 graphs in float32, which hides
             overflows, so the network's values are compared with float16's range too.
         examples: encoded rows for the ranges of int8 activations, and then the batches are of real
@@ -242,7 +240,6 @@ class Compared:
         differences: largest difference of a logit in each batch, relative to the largest logit.
         same: whether each prediction equals PyTorch's.
         answers: name of the predictions, for texts.
-        provider: that ran the graphs.
     """
 
     precision: str

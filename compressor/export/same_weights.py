@@ -26,9 +26,6 @@ def require_same_weights(
 ) -> None:
     """Check the float32 graphs' weights against the checkpoint; single numbers may be constants.
 
-    Args:
-        directory: the artifact.
-
     Raises:
         InputError: a weight is not in the checkpoint.
     """

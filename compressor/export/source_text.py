@@ -41,11 +41,7 @@ Pair = tuple[str, str]
 
 
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
-    """A checkpoint with only the tokens of a text; it shares all other weights.
-
-    Args:
-        checkpoint: of an encoder.
-        file: texts like those that the model will read.
+    """An encoder's checkpoint with only the tokens of a text; it shares all other weights.
 
     Raises:
         InputError: the file cannot be read, or the tokenizer cannot be reduced.

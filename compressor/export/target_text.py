@@ -36,7 +36,6 @@ def tokens_of_text(
 
     Args:
         tokenizer: the checkpoint's, with its languages set.
-        progress: called with the number of texts done.
 
     Raises:
         InputError: the file cannot be read, or the tokenizer has no target language.

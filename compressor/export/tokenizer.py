@@ -251,11 +251,7 @@ def _vocabulary(
 ) -> list[tuple[str, float]]:
     """(piece, score) in the order of ids, then the pieces of the source without an id.
 
-    Args:
-        added: tokens that are matched in the raw text, which are written without `MARK`.
-
-    Raises:
-        InputError: the ids are not 0, 1, 2, …
+    Added tokens are matched in the raw text, so they are written without `MARK`.
     """
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):

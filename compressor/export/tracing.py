@@ -88,7 +88,7 @@ def _replaced(
 
 
 def _internals() -> list[tuple[Any, ...]]:
-    """What else is replaced in the exporter, as arguments of `_replaced`."""
+    """Further replacements in the exporter, as arguments of `_replaced`."""
     try:
         from torch._export import utils
         from torch.onnx._internal.exporter import _schemas
@@ -112,7 +112,7 @@ def _made_once(owner: Any, name: str) -> Any:
 
 
 def _convert_operands(self: Any, node: Node) -> Any:
-    """What `run_node` does there, without computing once more what the trace has computed."""
+    """`run_node` of the exporter, without computing again the results of the trace."""
     from torch.onnx._internal.fx.passes import type_promotion
 
     with self._set_current_node(node):

@@ -159,8 +159,8 @@ class TranslatorGraphs(TaskGraphs):
         """
         differences: list[float] = []
         tokens, sentences, ties = 0, 0, 0
-        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
-            differences.append(_difference(answers, wanted, actual, runtime))
+        for arrays, answers, wanted, _, difference in _along_greedy(expected, runtime):
+            differences.append(difference)
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)
             steps = _most_steps(runtime.artifact.generation, arrays["input_ids"])
             produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
@@ -182,8 +182,8 @@ class TranslatorGraphs(TaskGraphs):
         """Compare logits and most probable tokens along PyTorch's greedy outputs."""
         differences: list[float] = []
         same: list[bool] = []
-        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
-            differences.append(_difference(answers, wanted, actual, runtime))
+        for arrays, answers, wanted, actual, difference in _along_greedy(expected, runtime):
+            differences.append(difference)
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
             if runtime.feeds_back:
@@ -258,29 +258,23 @@ def _most_steps(settings: Generation, sources: Any) -> int:
 
 def _along_greedy(
     expected: Sequence[Expected], runtime: Translator
-) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array]]:
+) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
     """Both runtimes' logits along PyTorch's greedy outputs for each batch.
 
     Yields:
         The sources; PyTorch's tokens, [rows, steps + 1], including the start token; its logits and
-        the runtime's, [rows, steps, tokens that the runtime scores].
-    """
-    for batch in expected:
-        assert batch.tokens is not None
-        actual = runtime.teacher_forced(batch.inputs, batch.tokens[:, :-1])
-        yield batch.inputs, batch.tokens, batch.logits.read(), actual
-
-
-def _difference(answers: Array, wanted: Array, actual: Array, runtime: Translator) -> float:
-    """Relative difference of both runtimes' logits along a batch's outputs.
-
-    Only up to the first padding: a model with random weights may generate tokens after it, for
-    which M2M100 in PyTorch counts positions differently with and without a cache.
+        the runtime's, [rows, steps, tokens that the runtime scores]; their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
-    steps = _reads_tokens(answers[:, :-1], ends).sum(axis=1)
-    parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
-    return relative_difference(*parts)
+    for batch in expected:
+        assert batch.tokens is not None
+        inputs = batch.tokens[:, :-1]
+        wanted, actual = batch.logits.read(), runtime.teacher_forced(batch.inputs, inputs)
+        # Up to the first padding: a model with random weights may generate tokens after it, for
+        # which M2M100 in PyTorch counts positions differently with and without a cache.
+        steps = _reads_tokens(inputs, ends).sum(axis=1)
+        parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
+        yield batch.inputs, batch.tokens, wanted, actual, relative_difference(*parts)
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:

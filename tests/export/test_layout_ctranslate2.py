@@ -35,9 +35,9 @@ import ctranslate2
 directory, rows = sys.argv[1], json.loads(sys.argv[2])
 translator = ctranslate2.Translator(directory, compute_type="float32", intra_threads=1)
 lengths = {"min_decoding_length": 0, "max_decoding_length": int(sys.argv[3])}
-found = translator.translate_batch(rows, beam_size=1, **lengths)
+actual = translator.translate_batch(rows, beam_size=1, **lengths)
 assert not {"compressor", "torch", "transformers"} & set(sys.modules)
-print(json.dumps([result.hypotheses[0] for result in found]))
+print(json.dumps([result.hypotheses[0] for result in actual]))
 """
 
 
@@ -79,8 +79,8 @@ def test_greedy_translations_are_pytorchs(tmp_path: Path, name: str, mask: str):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # Where no end comes, `generate` may force one in the last place.
-    found = [row[: tokens - 1] for row in json.loads(done.stdout)]
-    assert found == [row[: tokens - 1] for row in wanted]
+    actual = [row[: tokens - 1] for row in json.loads(done.stdout)]
+    assert actual == [row[: tokens - 1] for row in wanted]
     if mask == "uneven":
         assert len({len(row) for row in wanted}) > 1, "the test needs outputs of several lengths"
 
@@ -129,6 +129,6 @@ def test_both_vocabularies_of_a_marian_model_are_written(tmp_path: Path, target:
     translator = ctranslate2.Translator(str(out), compute_type="float32")
     opened = AutoTokenizer.from_pretrained(out)
     pieces = [[*opened.tokenize(text), "</s>"] for text in texts]
-    found = translator.translate_batch(pieces, beam_size=1, max_decoding_length=19)
-    assert [opened.convert_tokens_to_string(x.hypotheses[0]) for x in found] == wanted
+    actual = translator.translate_batch(pieces, beam_size=1, max_decoding_length=19)
+    assert [opened.convert_tokens_to_string(x.hypotheses[0]) for x in actual] == wanted
     assert len(set(wanted)) > 1

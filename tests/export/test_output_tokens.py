@@ -101,8 +101,8 @@ def test_the_graph_holds_no_rows_of_other_tokens(made):
     graph = onnx.load(out / "onnx" / "decoder.onnx").graph
     tables = [i for i in graph.initializer if len(i.dims) == 2 and i.dims[0] >= len(kept)]
     assert [list(table.dims) for table in tables] == [[len(kept), model.config.d_model]]  # tied
-    found = onnx.numpy_helper.to_array(tables[0])
-    np.testing.assert_array_equal(found, model.lm_head.weight.detach().numpy()[kept])
+    actual = onnx.numpy_helper.to_array(tables[0])
+    np.testing.assert_array_equal(actual, model.lm_head.weight.detach().numpy()[kept])
 
 
 def test_settings_with_ids_become_settings_with_indices(made):
@@ -111,10 +111,10 @@ def test_settings_with_ids_become_settings_with_indices(made):
         decoder_start_token_id=9, eos_token_id=[0, 4], max_length=5, forced_bos_token_id=3,
         forced_eos_token_id=[0], suppress_tokens=[9, 5],
     )  # fmt: skip
-    found = tokens.settings(settings)
-    assert (found.decoder_start_token_id, found.forced_bos_token_id) == (3, 1)
-    assert (found.eos_token_id, found.forced_eos_token_id) == ([0, 2], [0])
-    assert found.suppress_tokens == [3]  # token 5 is never said anyway
+    actual = tokens.settings(settings)
+    assert (actual.decoder_start_token_id, actual.forced_bos_token_id) == (3, 1)
+    assert (actual.eos_token_id, actual.forced_eos_token_id) == ([0, 2], [0])
+    assert actual.suppress_tokens == [3]  # token 5 is never said anyway
     assert tokens.rows([[1, 2], []]) == [[3, 4], []]
     with raises(InputError, "token-not-in-output"):
         tokens.indices(np.array([[3, 5]]))
@@ -141,8 +141,8 @@ def test_the_largest_logit_is_the_first_of_equals(tokens, tmp_path):
     export_graph(Best(), example, ["logits"], ["best"], {"logits": {0: BATCH}}, path)
     kinds = [node.op_type for node in onnx.load(path).graph.node]
     assert ("ReduceMax" in kinds) == (tokens == 6000)
-    (found,) = onnxruntime.InferenceSession(path).run(None, {"logits": logits})
-    np.testing.assert_array_equal(found, expected)
+    (actual,) = onnxruntime.InferenceSession(path).run(None, {"logits": logits})
+    np.testing.assert_array_equal(actual, expected)
 
 
 def text_file(path: Path, lines: list[str] = FEW) -> Path:

@@ -65,12 +65,12 @@ def exported(name: str) -> Exported:
 
 def examples(made: Exported) -> list[Example]:
     """Encoded rows of several lengths, among them all that `inputs` makes."""
-    found = []
+    rows = []
     for seed in range(8):
         batch = ragged_batch(made.model, rows=5, seed=seed)
         for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-            found.append(Example(len(found), tuple(ids[mask.bool()].tolist()), (0,)))
-    return found
+            rows.append(Example(len(rows), tuple(ids[mask.bool()].tolist()), (0,)))
+    return rows
 
 
 def inputs(made: Exported, rows: int, seed: int) -> dict[str, torch.Tensor]:
@@ -188,9 +188,9 @@ def test_ranges_are_those_of_the_models_own_activations():
             ids = torch.tensor([row.source])
             made.model(ids, torch.ones_like(ids), torch.zeros_like(ids))
     handle.remove()
-    (found,) = activation_ranges(made.directory, rows).values()
+    (actual,) = activation_ranges(made.directory, rows).values()
     expected = min(seen["x"]), max(seen["x"])
-    assert any(value == pytest.approx(expected, rel=1e-5) for value in found.values())
+    assert any(value == pytest.approx(expected, rel=1e-5) for value in actual.values())
 
 
 def test_checks_beyond_their_tolerance_are_refused(monkeypatch, tmp_path):

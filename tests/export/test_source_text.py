@@ -149,8 +149,8 @@ def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
 
     texts = COVERED + OTHERS
     expected = logits(opened.model, opened.tokenizer, texts).numpy()
-    found = Classifier(out, precision="fp32").logits(texts)
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+    actual = Classifier(out, precision="fp32").logits(texts)
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
     capsys.readouterr()
     invoke("verify", out)
     # Each is timed, on the same rows, in its own tokens; others would be out of range.
@@ -184,5 +184,5 @@ def test_a_checkpoint_is_exported_with_fewer_tokens(tmp_path):
     export_checkpoint(wanted, tmp_path / "out")
     dense = open_checkpoint(str(model))
     expected = logits(dense.model, dense.tokenizer, COVERED).numpy()
-    found = Classifier(tmp_path / "out").logits(COVERED)
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+    actual = Classifier(tmp_path / "out").logits(COVERED)
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())

@@ -96,9 +96,9 @@ def test_settings_are_followed_by_what_is_written(tmp_path: Path, name: str, val
     save_tokenizer(tokenizer, tmp_path / "saved")
     probe.check_saved(tmp_path / "saved")
     # The words of a text that was cut, and of a pair, as transformers itself has them.
-    found = TextTokenizer(tmp_path / "written.json", 7, tokenizer.truncation_side)
+    written = TextTokenizer(tmp_path / "written.json", 7, tokenizer.truncation_side)
     wanted = tokenizer(CORPUS[:5], CORPUS[5:10], truncation=True, max_length=7)
-    rows = found.encode(CORPUS[:5], CORPUS[5:10])
+    rows = written.encode(CORPUS[:5], CORPUS[5:10])
     assert [list(row) for row in rows] == wanted["input_ids"]
     types = wanted.get("token_type_ids", [[0] * 7] * 5)
     assert [row.type_ids for row in rows] == types
@@ -159,8 +159,8 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path) -> None:
     rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in long]
     wanted = np.stack([model(**row).logits[0].numpy() for row in rows])
     for engine in ("onnxruntime", "openvino"):
-        found = Classifier(tmp_path / "out", engine=engine, threads=1).logits(long)
-        np.testing.assert_allclose(found, wanted, atol=1e-4)
+        actual = Classifier(tmp_path / "out", engine=engine, threads=1).logits(long)
+        np.testing.assert_allclose(actual, wanted, atol=1e-4)
     dense = toy.first_layers(toy.translator(tmp_path / "all"), tmp_path / "marian")
     settings(dense, **values)
     engines = ["--engines", "onnxruntime,ctranslate2"]
