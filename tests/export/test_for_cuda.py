@@ -289,14 +289,3 @@ def test_a_translator_with_an_encoder_for_cuda_translates_as_before():
     with fused_in_float32(directory) as staged:
         outputs = task.open(staged, precision="fp32").generate_texts(texts)
     assert outputs == task.open(directory, precision="fp32").generate_texts(texts)
-
-
-def test_fp16_for_the_cpu_is_what_it_was(tmp_path: Path):
-    made = classifier("bert")
-    shutil.copytree(made.directory, tmp_path / "out")
-    write_precision(tmp_path / "out", "fp16", ())
-    artifact = read_artifact(tmp_path / "out")
-    assert artifact.made_for is None
-    assert artifact.precisions["fp16"] == {"model": "model.fp16.onnx"}
-    graph = onnx.load(tmp_path / "out" / "onnx" / "model.fp16.onnx").graph
-    assert {node.domain for node in graph.node} == {""}

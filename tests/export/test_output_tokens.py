@@ -47,24 +47,6 @@ pytestmark = pytest.mark.slow
 FEW = ["w3 w4 w5", "", "  w7 w4.", "w11"]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A translator between two languages, pruned unevenly and exported in float32 and int8."""
-    root = tmp_path_factory.mktemp("two")
-    checkpoint = open_checkpoint(str(toy.marian_with_pieces(root / "dense", own_target=True)))
-    mask = uneven_mask(checkpoint.layers)
-    model = prune(checkpoint.model, checkpoint.layers, mask)
-    task = TASKS["translation"]
-    rows = TASKS["translation"].read_rows(toy.pairs_file(root / "rows.tsv"), minimum=1)
-    examples = task.encode(rows, checkpoint.tokenizer, 32)
-    probe = make_probe(rows, examples, model, task)
-    network = Network(checkpoint, model, mask, output_tokens(checkpoint))
-    checks = export_model(network, probe.batches, probe.texts, root / "out")
-    inputs = [batch.inputs() for batch in probe.batches]
-    require_within(add_precision(model, inputs, root / "out", "int8"), "int8")
-    return checkpoint, model, root / "out", checks
-
-
 def target_texts(count: int) -> list[str]:
     """Also with characters that neither language has, and with some only the source has."""
     rng = random.Random(1)
@@ -72,20 +54,38 @@ def target_texts(count: int) -> list[str]:
     return ["".join(rng.choices(letters, k=rng.randrange(1, 30))) for _ in range(count)]
 
 
-def test_whatever_a_target_text_is_cut_into_can_be_said(made):
-    checkpoint, _, out, checks = made
+def test_whatever_a_target_text_is_cut_into_can_be_generated(tmp_path):
+    """By a translator between two languages, pruned unevenly and exported in two precisions."""
+    checkpoint = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense", own_target=True)))
+    out = tmp_path / "out"
+    mask = uneven_mask(checkpoint.layers)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    task = TASKS["translation"]
+    rows = TASKS["translation"].read_rows(toy.pairs_file(tmp_path / "rows.tsv"), minimum=1)
+    examples = task.encode(rows, checkpoint.tokenizer, 32)
+    probe = make_probe(rows, examples, model, task)
+    network = Network(checkpoint, model, mask, output_tokens(checkpoint))
+    checks = export_model(network, probe.batches, probe.texts, out)
+    inputs = [batch.inputs() for batch in probe.batches]
+    require_within(add_precision(model, inputs, out, "int8"), "int8")
+
     kept = set(output_tokens(checkpoint))
     seen = set()
     for text in target_texts(800):
         seen |= set(checkpoint.tokenizer(text_target=text)["input_ids"])
     assert seen <= kept
     vocabulary = checkpoint.tokenizer.get_vocab()
-    gone = {piece for piece, number in vocabulary.items() if number not in kept}
-    assert len(gone) >= 20
+    left_out = {piece for piece, number in vocabulary.items() if number not in kept}
+    assert len(left_out) >= 20
     assert len(kept) % 16 == 0
-    assert all("w" in piece and len(piece) > 1 for piece in gone)  # "w" itself is unknown there
-    assert count_output_tokens(out) == len(kept) == len(vocabulary) - len(gone)
+    assert all("w" in piece and len(piece) > 1 for piece in left_out)  # "w" itself is unknown there
+    assert count_output_tokens(out) == len(kept) == len(vocabulary) - len(left_out)
     assert f"scores {len(kept)} of {len(vocabulary)} tokens" in checks[1].detail
+    # The graph's one table, which is tied, has rows of these tokens alone.
+    graph = onnx.load(out / "onnx" / "decoder.onnx").graph
+    tables = [i for i in graph.initializer if len(i.dims) == 2 and i.dims[0] >= len(kept)]
+    (table,) = map(onnx.numpy_helper.to_array, tables)
+    np.testing.assert_array_equal(table, model.lm_head.weight.detach().numpy()[sorted(kept)])
 
 
 def test_one_vocabulary_for_both_languages_stays_whole(tmp_path):
@@ -95,17 +95,7 @@ def test_one_vocabulary_for_both_languages_stays_whole(tmp_path):
     assert output_tokens(words) is None
 
 
-def test_the_graph_holds_no_rows_of_other_tokens(made):
-    checkpoint, model, out, _ = made
-    kept = output_tokens(checkpoint)
-    graph = onnx.load(out / "onnx" / "decoder.onnx").graph
-    tables = [i for i in graph.initializer if len(i.dims) == 2 and i.dims[0] >= len(kept)]
-    assert [list(table.dims) for table in tables] == [[len(kept), model.config.d_model]]  # tied
-    actual = onnx.numpy_helper.to_array(tables[0])
-    np.testing.assert_array_equal(actual, model.lm_head.weight.detach().numpy()[kept])
-
-
-def test_settings_with_ids_become_settings_with_indices(made):
+def test_settings_with_ids_become_settings_with_indices():
     tokens = OutputTokens([0, 3, 4, 9], 12)
     settings = Generation(
         decoder_start_token_id=9, eos_token_id=[0, 4], max_length=5, forced_bos_token_id=3,
@@ -170,11 +160,11 @@ def test_it_translates_with_these_tokens_alone(tmp_path, capsys):
     network, translator = checkpoint.model, Translator(out, threads=1)
     texts = [toy.sentence(random.Random(seed)) for seed in range(12)]
     batch = checkpoint.tokenizer(texts, return_tensors="pt", padding=True)
-    gone = sorted(set(range(network.lm_head.out_features)) - set(kept))
+    left_out = sorted(set(range(network.lm_head.out_features)) - set(kept))
     plain = network.generate(**batch, num_beams=2)
-    network.final_logits_bias[:, gone] = -torch.inf
+    network.final_logits_bias[:, left_out] = -torch.inf
     expected = network.generate(**batch, num_beams=2)
-    assert set(plain.flatten().tolist()) & set(gone)  # these random weights would use others
+    assert set(plain.flatten().tolist()) & set(left_out)  # these random weights would use others
     rows = translator.generate({k: v.numpy() for k, v in batch.items()}, num_beams=2)
     assert rows == [ids[1 : 1 + len(row)] for row, ids in zip(rows, expected.tolist(), strict=True)]
     assert {token for row in rows for token in row} <= set(kept)
