@@ -96,7 +96,7 @@ def test_one_vocabulary_for_both_languages_stays_whole(tmp_path):
 
 
 def test_settings_with_ids_become_settings_with_indices():
-    tokens = OutputTokens([0, 3, 4, 9], 12)
+    tokens = OutputTokens([0, 3, 4, 9])
     settings = Generation(
         decoder_start_token_id=9, eos_token_id=[0, 4], max_length=5, forced_bos_token_id=3,
         forced_eos_token_id=[0], suppress_tokens=[9, 5],
