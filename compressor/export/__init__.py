@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
 from compressor.tasks import TASKS
@@ -30,19 +31,19 @@ def export_model(
 
     Args:
         batches: ragged batches to compare on.
-        texts: rows to compare the tokenizer on.
+        texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
         engines: their files are written and checked too.
-        pairs: second texts of the rows, if any.
 
     Raises:
         VerificationError: an output differs.
         InputError: the checkpoint has settings that the runtime does not support.
+        UsageError: an engine runs dense models only, and units are removed.
     """
-    from compressor.export.pytorch import write_checkpoint
     from compressor.export.tokenizer import write_tokenizer
     from compressor.export.tokenizer_check import TokenizerProbe
     from compressor.model.memory import trim_memory
     from compressor.runtime.artifact import GRAPH_DIRECTORY
+    from compressor.runtime.engines.pytorch import PYTORCH_DIRECTORY
 
     checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
     graphs = directory / GRAPH_DIRECTORY
@@ -54,11 +55,18 @@ def export_model(
     inputs = [batch.inputs() for batch in batches]
     checks: list[Check] = task.graphs.check(network.model, directory, inputs)
     for engine in engines:
-        # The graphs of onnxruntime were checked above.
-        if engine != ONNXRUNTIME:
-            if task.engine(engine).dense_only:
-                write_checkpoint(network, directory, engine)
-            checks += task.graphs.add_engine(network, directory, engine, inputs)
+        if engine == ONNXRUNTIME:  # its graphs were checked above
+            continue
+        if task.engine(engine).dense_only:
+            if network.mask.counts() != network.mask.totals():
+                raise UsageError(
+                    f"the engine {engine} runs dense models only, and {checkpoint.name} is pruned; "
+                    "leave it out of --engines",
+                    id="engine-for-dense-models",
+                )
+            model: Any = network.model
+            model.save_pretrained(directory / PYTORCH_DIRECTORY)
+        checks += task.graphs.add_engine(network, directory, engine, inputs)
     trim_memory()
     return checks
 

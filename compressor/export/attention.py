@@ -1,14 +1,14 @@
 """Attention for inference graphs, which replaces a model's attention blocks during export.
 
-The rest of the model's forward pass (embeddings, residuals, normalization, feed-forward) is its
-own. The new blocks have one matrix product for query, key and value, the scaling folded into the
-query's weights, one additive mask for all layers, and the cross-attention keys and values of all
-decoder layers from one product in the encoder graph.
+The rest of the model's forward pass (embeddings, residuals, normalization, feed-forward) stays. The
+new blocks have one matrix product for query, key and value, the scaling folded into the query's
+weights, one additive mask for all layers, and the cross-attention keys and values of all decoder
+layers from one product in the encoder graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -48,15 +48,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> 
     return torch.softmax(scores, dim=-1) @ value
 
 
-def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Linear:
-    """One linear layer whose output is the scaled outputs of several, one after the other."""
+def _stack(projections: Sequence[Any], scale: float = 1.0) -> nn.Linear:
+    """One linear layer with the outputs of several, one after the other; the first is scaled."""
+    scales = [scale] + [1.0] * (len(projections) - 1)
+    biases = [p.weight.new_zeros(p.out_features) if p.bias is None else p.bias for p in projections]
     weight = torch.cat([p.weight * s for p, s in zip(projections, scales, strict=True)])
-    bias = torch.cat(
-        [
-            p.weight.new_zeros(p.out_features) if p.bias is None else p.bias * s
-            for p, s in zip(projections, scales, strict=True)
-        ]
-    )
+    bias = torch.cat([b * s for b, s in zip(biases, scales, strict=True)])
     # On "meta", no weights are allocated and initialized before they are replaced.
     linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
@@ -83,11 +80,7 @@ class PositionBias(nn.Module):
         self.table = nn.Parameter(made[0, list(heads), 0].detach().T.clone())  # [distances, heads]
 
     def forward(self, first: Tensor | int, queries: int, keys: int) -> Tensor:
-        """[heads, queries, keys]
-
-        Args:
-            first: position of the first query.
-        """
+        """[heads, queries, keys]; `first` is the position of the first query."""
         most = self.max_distance
         distance = torch.arange(keys)[None] - (torch.arange(queries)[:, None] + first)
         numbers = distance.clamp(-most, most) + most  # [queries, keys]
@@ -103,7 +96,7 @@ class _Attention(nn.Module):
         output: the output projection; None if the block does not contain it.
     """
 
-    projected: ClassVar[Sequence[str]] = ("query", "key", "value")
+    roles: ClassVar[Sequence[str]] = ("query", "key", "value")
 
     def __init__(
         self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
@@ -122,12 +115,11 @@ class _Attention(nn.Module):
 
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
         """The projections of its input as one, which scales queries too."""
-        projections = [model.get_submodule(layer.inputs[role]) for role in self.projected]
-        scales = [self.scale(model, layer), 1.0, 1.0][: len(projections)]
-        return _stack(projections, scales)  # type: ignore[arg-type]
+        projections = [model.get_submodule(layer.inputs[role]) for role in self.roles]
+        return _stack(projections, self.scale(model, layer))
 
     def scale(self, model: nn.Module, layer: Sublayer) -> float:
-        """What queries are multiplied by."""
+        """The factor of queries."""
         return layer.scale
 
     def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
@@ -178,26 +170,14 @@ class EncoderSelfAttention(_Attention):
         return merged
 
 
-class _StepAttention(_Attention):
-    """Of a single token, whose heads are split by a reshape, without a transposition."""
+class _DecoderAttention(_Attention):
+    """Base of a decoder's attentions, which read a `StepState`.
 
-    def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
-        """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
-        heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
-        return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
-
-    def merge(self, mixed: Tensor) -> Tensor:
-        """[batch, heads, 1, head_dim] -> [batch, 1, heads x head_dim]"""
-        return mixed.reshape(-1, 1, self.heads * self.head_dim)
-
-
-class DecoderSelfAttention(_StepAttention):
-    """Appends keys and values to the past in the `StepState`, if any.
-
-    A single token attends to all tokens before it, so the graph needs no mask.
+    `one_token`: steps have one token, whose heads are split by a reshape, without a transposition,
+    and which attends to all tokens before it, without a mask.
     """
 
-    masked = False
+    one_token = True
 
     def forward(
         self,
@@ -207,38 +187,52 @@ class DecoderSelfAttention(_StepAttention):
         mask: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor | None, ...]:
-        query, key, value = self.split(self.projection(hidden_states), 3)
-        # The first decoder of optimum's layout has no past; in our layout its length is 0.
-        if self.index in past_key_values.past:
-            past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
-            key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
-        past_key_values.present[self.index] = (key, value)
         mask = attention_mask if mask is None else mask
+        mixed = self.mixed(self.projection(hidden_states), past_key_values, mask)
+        if self.one_token:
+            merged = mixed.reshape(-1, 1, self.heads * self.head_dim)
+        else:
+            merged = mixed.transpose(1, 2).flatten(-2)
+        return self.returned(self.output(merged))
+
+    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
+        """[batch, tokens, projections] -> [batch, heads, tokens, head_dim]"""
+        raise NotImplementedError
+
+    def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
+        """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
+        if self.one_token:
+            heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
+            return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
+        heads = projected.unflatten(-1, (parts * self.heads, self.head_dim)).transpose(1, 2)
+        return heads.split(self.heads, dim=1)
+
+
+class DecoderSelfAttention(_DecoderAttention):
+    """Appends keys and values to the past in the `StepState`, if any."""
+
+    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
+        query, key, value = self.split(projected, 3)
+        # The first decoder of optimum's layout has no past; in our layout its length is 0.
+        if self.index in state.past:
+            past = state.past[self.index]  # each [batch, heads, past, head_dim]
+            key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
+        state.present[self.index] = (key, value)
         bias = None
         if self.bias is not None:
-            position = past_key_values.position
-            bias = self.bias(position, hidden_states.shape[1], key.shape[2])
-        mixed = attend(query, key, value, bias, mask if self.masked else None)
-        return self.returned(self.output(self.merge(mixed)))
+            bias = self.bias(state.position, projected.shape[1], key.shape[2])
+        return attend(query, key, value, bias, None if self.one_token else mask)
 
 
-class CrossAttention(_StepAttention):
+class CrossAttention(_DecoderAttention):
     """Attends to the keys and values that the encoder graph computes."""
 
-    projected = ("query",)
+    roles = ("query",)
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        past_key_values: StepState,
-        attention_mask: Tensor | None = None,
-        mask: Tensor | None = None,
-        **_: object,
-    ) -> tuple[Tensor | None, ...]:
-        (query,) = self.split(self.projection(hidden_states), 1)
-        key, value = past_key_values.cross[self.index]  # [batch, heads, source, head_dim]
-        mixed = attend(query, key, value, attention_mask if mask is None else mask)
-        return self.returned(self.output(self.merge(mixed)))
+    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
+        (query,) = self.split(projected, 1)
+        key, value = state.cross[self.index]  # [batch, heads, source, head_dim]
+        return attend(query, key, value, mask)
 
 
 class CrossKeysValues(nn.Module):
@@ -247,23 +241,18 @@ class CrossKeysValues(nn.Module):
     def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
         super().__init__()
         self.used = [x for x in layers if x.kind == "cross" and mask.kept(x.name)]  # with heads
-        self.heads = [len(mask.kept(x.name)) for x in self.used]
+        paths = [x.inputs[role] for x in self.used for role in ("key", "value")]
+        projections: list[Any] = [model.get_submodule(path) for path in paths]
+        self.sizes = [projection.out_features for projection in projections]
         if self.used:
-            paths = [path for x in self.used for path in (x.inputs["key"], x.inputs["value"])]
-            projections = [model.get_submodule(path) for path in paths]
-            self.project = _stack(projections, [1.0] * len(projections))  # type: ignore[arg-type]
+            self.project = _stack(projections)
 
     def forward(self, hidden: Tensor) -> list[Tensor]:
         """[batch, source, width] -> key, value, key, value, … [batch, heads, source, head_dim]"""
         if not self.used:
             return []
-        sizes = [
-            heads * layer.unit_width
-            for layer, heads in zip(self.used, self.heads, strict=True)
-            for _ in ("key", "value")
-        ]
-        parts = self.project(hidden).split(sizes, dim=-1)
         head_dim = self.used[0].unit_width
+        parts = self.project(hidden).split(self.sizes, dim=-1)
         return [part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in parts]
 
 
@@ -316,9 +305,8 @@ def by_layer(indices: Iterable[int], tensors: Sequence[Tensor]) -> KeysValues:
     return dict(zip(indices, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
 
 
-Forms = Mapping[str, type[_Attention]]  # kind of sublayer -> what replaces its attention block
-FORMS: Forms = {
-    "encoder_self": EncoderSelfAttention,
+# Kind of a decoder's sublayer -> what replaces its attention block.
+FORMS: dict[str, type[_DecoderAttention]] = {
     "decoder_self": DecoderSelfAttention,
     "cross": CrossAttention,
 }
@@ -335,47 +323,45 @@ ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
 )
 
 
-@contextmanager
-def graph_attention(
-    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, forms: Forms = FORMS
-) -> Iterator[Sequence[Tensor]]:
-    """Within the context, the model's attention blocks are replaced by those of `forms`.
-
-    Blocks without heads stay `NoHeads`. Yields the tensors that graphs may contain besides the
-    parameters of the model and of the new blocks.
-    """
-    made = dict[str, _Attention]()  # path of the replaced block -> its replacement
-    encoder = encoder_form(model)
-    for layer in layers:
-        if layer.kind not in forms:
-            continue
-        if isinstance(model.get_submodule(layer.block), NoHeads):
-            continue
-        # BERT's output projection is outside of its attention block.
-        inside = layer.output.startswith(layer.block + ".")
-        output = model.get_submodule(layer.output) if inside else None
-        form = encoder if layer.kind == "encoder_self" else forms[layer.kind]
-        made[layer.block] = form(model, layer, mask.kept(layer.name), output).eval()
-    # Replaced after all are created, since a bias may use the table of another block.
-    originals = {path: model.get_submodule(path) for path in made}
-    for path, module in made.items():
-        _set(model, path, module)
-    try:
-        with encoder.shared(model) as tables:
-            yield tables
-    finally:
-        for path, block in originals.items():
-            _set(model, path, block)
-        for module in made.values():
-            module.output = nn.Identity()  # the model's own, which must not be released
-            release(module)
-
-
 def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
     """The form of a model's encoder attention, by how its architecture makes scores."""
     return ENCODER_FORMS[architecture_of(model).scores]
 
 
-def _set(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)
+@contextmanager
+def graph_attention(
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, one_token: bool = True
+) -> Iterator[Sequence[Tensor]]:
+    """Within the context, the model's attention blocks are replaced by those above.
+
+    Blocks without heads stay `NoHeads`. Yields the tensors that graphs may contain besides the
+    parameters of the model and of the new blocks.
+
+    Args:
+        one_token: whether a step of the decoder has one token.
+    """
+    encoder = encoder_form(model)
+    forms: dict[str, type[_Attention]] = {"encoder_self": encoder, **FORMS}
+    made = dict[str, _Attention]()  # path of the replaced block -> its replacement
+    for layer in layers:
+        if layer.kind in forms and not isinstance(model.get_submodule(layer.block), NoHeads):
+            # BERT's output projection is outside of its attention block.
+            inside = layer.output.startswith(layer.block + ".")
+            output = model.get_submodule(layer.output) if inside else None
+            block = forms[layer.kind](model, layer, mask.kept(layer.name), output).eval()
+            if isinstance(block, _DecoderAttention):
+                block.one_token = one_token
+            made[layer.block] = block
+    # Replaced after all are created, since a bias may use the table of another block.
+    originals = {path: model.get_submodule(path) for path in made}
+    for path, block in made.items():
+        model.set_submodule(path, block)
+    try:
+        with encoder.shared(model) as tables:
+            yield tables
+    finally:
+        for path, original in originals.items():
+            model.set_submodule(path, original)
+        for block in made.values():
+            block.output = nn.Identity()  # the model's own, which must not be released
+            release(block)

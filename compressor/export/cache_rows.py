@@ -20,29 +20,26 @@ OPSET, IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset
 def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:
     """Write a graph for the past alone, and one for all caches; none for a decoder without caches.
 
-    Args:
-        cross, past: names of the decoder's inputs with float32 caches.
-
     Returns:
         Role of each graph -> file name.
     """
-    caches = {SELECT_PAST: list(past), SELECT_CACHES: [*cross, *past]}
-    files = {role: f"{role}.onnx" for role, names in caches.items() if names}
-    for role, file in files.items():
-        inputs = dict.fromkeys(caches[role], TensorProto.FLOAT)
-        write_small_graph(gather_graph(role, inputs, ROWS, selected, axis=0), directory / file)
+    files = {}
+    for role, names in ((SELECT_PAST, past), (SELECT_CACHES, [*cross, *past])):
+        if names:
+            files[role] = f"{role}.onnx"
+            inputs = dict.fromkeys(names, TensorProto.FLOAT)
+            graph = gather_graph(role, inputs, ROWS, selected, axis=0)
+            write_small_graph(graph, directory / files[role])
     return files
 
 
 def gather_graph(
     name: str, caches: Mapping[str, int], indices: str, rename: Callable[[str], str], axis: int
 ) -> onnx.GraphProto:
-    """A graph that gathers entries of caches by an input of indices.
+    """A graph that gathers entries of caches along an axis, by an input of indices.
 
     Args:
-        caches: input [batch, heads, length, head_dim] -> its type.
-        rename: name of an input -> name of its output.
-        axis: of the caches.
+        caches: name of each [batch, heads, length, head_dim] -> its type.
     """
     inputs = [helper.make_tensor_value_info(x, kind, [None] * 4) for x, kind in caches.items()]
     return helper.make_graph(

@@ -8,12 +8,11 @@ tokens that are never generated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from compressor.errors import VerificationError
 from compressor.export.ctranslate2_layers import specification
@@ -29,12 +28,8 @@ from compressor.runtime.engines.ctranslate2 import OpenedTranslator
 from compressor.runtime.engines.engine import TokenGenerator
 from compressor.runtime.generation import Generation
 
-if TYPE_CHECKING:
-    from compressor.model.checkpoint import Checkpoint
-
 STORED = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # precision -> CTranslate2's name
 NEVER = -1e9  # bias of tokens that are never generated
-_NAME = "CTranslate2"
 
 
 @torch.no_grad()
@@ -44,56 +39,52 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     Args:
         precision: that weights are stored in; `ctranslate2.Translator` computes in it by default.
     """
+    model: Any = network.model
     spec = specification(network)
-    spec.decoder.projection.bias = _bias(network.model, _scored(network))
-    _describe(spec, network.checkpoint)
+    scored = _scored(network)
+    usual = bias_of(model).detach().clamp(min=NEVER)  # -inf bans a token
+    bias = torch.full_like(usual, NEVER)  # [tokens]
+    bias[scored] = usual[scored]
+    bias[generation_settings(model)["suppress_tokens"]] = NEVER
+    spec.decoder.projection.bias = bias
+    _name_tokens(spec, model, network.checkpoint.tokenizer)
     # In the order of CTranslate2's own converters; `validate` raises for missing weights.
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
     # The caller chooses search settings; those of the model are stored for reference.
-    save_generation(network.model.generation_config, directory)
+    save_generation(model.generation_config, directory)
     save_tokenizer(network.checkpoint.tokenizer, directory)
 
 
-def _scored(network: Network) -> Sequence[int]:
+def _scored(network: Network) -> list[int]:
     """Ids of the tokens that a translation may consist of."""
     size: int = network.model.get_output_embeddings().out_features  # type: ignore[operator]
-    return range(size) if network.tokens is None else network.tokens
+    return [*range(size)] if network.tokens is None else network.tokens
 
 
-def _bias(model: Any, scored: Sequence[int]) -> Tensor:
-    """The bias of the logits [tokens], with `NEVER` for tokens that are never generated."""
-    given = bias_of(model).detach().clamp(min=NEVER)  # -inf bans a token
-    bias = torch.full_like(given, NEVER)
-    bias[list(scored)] = given[list(scored)]
-    bias[generation_settings(model)["suppress_tokens"]] = NEVER
-    return bias
-
-
-def _describe(spec: Any, checkpoint: Checkpoint) -> None:
+def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
     """Name the special tokens, and all tokens in the order of their ids."""
-    tokenizer, settings = checkpoint.tokenizer, generation_settings(checkpoint.model)
+    settings = generation_settings(model)
     for name in ("bos_token", "eos_token", "unk_token"):
         if getattr(tokenizer, name) is not None:
             setattr(spec.config, name, getattr(tokenizer, name))
-    model: Any = checkpoint.model
     # The vocabulary of M2M100's tokenizer lacks its languages.
-    further = {tokenizer.convert_ids_to_tokens(i): i for i in languages(tokenizer).values()}
-    source = _names(tokenizer.get_vocab() | further, len(model.get_encoder().embed_tokens.weight))
-    target = _names(target_ids(tokenizer) | further, model.get_output_embeddings().out_features)
+    further = {i: tokenizer.convert_ids_to_tokens(i) for i in languages(tokenizer).values()}
+
+    def names(ids: Mapping[str, int], rows: int) -> list[str]:
+        """The token of each row, with made-up names for rows without a token."""
+        known = {number: token for token, number in ids.items()} | further
+        return [known.get(number, f"<unused {number}>") for number in range(rows)]
+
+    sources = len(model.get_encoder().embed_tokens.weight)
+    target = names(target_ids(tokenizer), model.get_output_embeddings().out_features)
     if settings["eos_token_id"]:  # the model's, which may differ from the tokenizer's
         spec.config.eos_token = target[settings["eos_token_id"][0]]
     spec.config.decoder_start_token = target[settings["decoder_start_token_id"]]
-    spec.register_source_vocabulary(source)
+    spec.register_source_vocabulary(names(tokenizer.get_vocab(), sources))
     spec.register_target_vocabulary(target)
-
-
-def _names(ids: Mapping[str, int], rows: int) -> list[str]:
-    """The token of each row, with made-up names for rows without a token."""
-    known = {number: token for token, number in ids.items()}
-    return [known.get(number, f"<unused {number}>") for number in range(rows)]
 
 
 @torch.no_grad()
@@ -102,45 +93,12 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
 
     CTranslate2 uses names of tokens, which are compared with the tokenizer's.
 
-    Args:
-        directory: a model stored in float32.
-
     Raises:
         VerificationError: a token differs, and PyTorch's own best two logits are no tie; or a name
             of a token differs.
     """
     translator = OpenedTranslator(directory, threads=1)
-    _require_names(network.checkpoint.tokenizer, translator, directory)
-    return verify_search(network, translator, batches, _NAME)
-
-
-def verify_search(
-    network: Network, translator: TokenGenerator, batches: Sequence[Inputs], name: str
-) -> list[Check]:
-    """`verify_translator` for any engine with its own search.
-
-    Args:
-        name: of the engine, as checks show it.
-    """
-    model: Any = network.model
-    positions = network.checkpoint.entry.most_positions(model.config)
-    settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
-    rows, count, ties = 0, 0, 0
-    # The written model's bias excludes the other tokens.
-    with restricted(model, _scored(network)):
-        for batch, wanted, logits in _greedy(model, settings, batches):
-            arrays = {name: value.numpy() for name, value in batch.items()}
-            generated = translator.generate(arrays, settings)
-            for want, got, row in zip(wanted, generated, logits, strict=True):
-                rows, count = rows + 1, count + len(want)
-                if want != got:
-                    require_tie(want, got, row, name)
-                    ties += 1
-    return [translation_check(count, rows, ties, ", in float32", name)]
-
-
-def _require_names(tokenizer: Any, translator: OpenedTranslator, directory: Path) -> None:
-    """Check that the tokenizer's pieces of both sides have the numbers that CTranslate2 uses."""
+    tokenizer: Any = network.checkpoint.tokenizer
 
     def require(names: Sequence[str], ids: Mapping[str, int]) -> None:
         # Ids from the tokenizer itself, on its current side. Special and added tokens have the same
@@ -157,22 +115,33 @@ def _require_names(tokenizer: Any, translator: OpenedTranslator, directory: Path
     require(translator.sources, tokenizer.get_vocab())
     with target_side(tokenizer):
         require(translator.targets, target_ids(tokenizer))
+    return verify_search(network, translator, batches, "CTranslate2")
 
 
-def _greedy(
-    model: Any, settings: Generation, batches: Sequence[Inputs]
-) -> Iterator[tuple[Inputs, list[list[int]], Tensor]]:
-    """Inputs of each batch, PyTorch's tokens of each row including the end, and logits."""
+@torch.no_grad()
+def verify_search(
+    network: Network, translator: TokenGenerator, batches: Sequence[Inputs], name: str
+) -> list[Check]:
+    """`verify_translator` for any engine with its own search, whose `name` checks show."""
+    model: Any = network.model
+    positions = network.checkpoint.entry.most_positions(model.config)
+    settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
     longest = length_option(settings, settings.limit)
-    for batch in batches:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        tokens = generate(model, inputs, num_beams=1, **longest)
-        # [rows, steps, vocabulary]
-        logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
-        yield inputs, [_to_end(row, settings) for row in tokens[:, 1:].tolist()], logits
-
-
-def _to_end(tokens: list[int], settings: Generation) -> list[int]:
-    """Up to and including the first token that ends a translation."""
-    ends = (length for length, token in enumerate(tokens, 1) if token in settings.eos_token_id)
-    return tokens[: next(ends, None)]
+    rows, count, ties = 0, 0, 0
+    # The written model's bias excludes the other tokens.
+    with restricted(model, _scored(network)):
+        for batch in batches:
+            inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+            tokens = generate(model, inputs, num_beams=1, **longest)
+            # [rows, steps, vocabulary]
+            logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
+            arrays = {key: value.numpy() for key, value in inputs.items()}
+            generated = translator.generate(arrays, settings)
+            for padded, got, row in zip(tokens[:, 1:].tolist(), generated, logits, strict=True):
+                ends = (i for i, token in enumerate(padded, 1) if token in settings.eos_token_id)
+                want = padded[: next(ends, None)]
+                rows, count = rows + 1, count + len(want)
+                if want != got:
+                    require_tie(want, got, row, name)
+                    ties += 1
+    return [translation_check(count, rows, ties, ", in float32", name)]

@@ -81,6 +81,7 @@ class _Form(ABC):
         activation: name of the activation in the configuration.
         layers: attribute of an encoder or decoder that holds its layers.
         projections: attributes of an attention: query, key, value, output.
+        attention: further options of an attention's specification.
         heads: number of heads of every attention of a stack.
     """
 
@@ -88,13 +89,13 @@ class _Form(ABC):
     activation: ClassVar[str]
     layers: ClassVar[str]
     projections: ClassVar[tuple[str, ...]]
-    attention: ClassVar[Mapping[str, bool]] = {}  # further options of an attention's specification
+    attention: ClassVar[Mapping[str, bool]] = {}
     heads = 1
 
     def __init__(self, network: Network) -> None:
         from ctranslate2.converters import transformers as converters
 
-        self.model, self.mask = network.model, network.mask
+        self.model, self.mask, self.entry = network.model, network.mask, network.checkpoint.entry
         self.sublayers = {x.name: x for x in network.checkpoint.layers}
         self.loader: Any = getattr(converters, self.loader_name)()
 
@@ -104,11 +105,7 @@ class _Form(ABC):
 
     @abstractmethod
     def load(self, target: Any, part: Any, stack: str) -> None:
-        """Write an encoder or decoder into its specification.
-
-        Args:
-            stack: `encoder` or `decoder`.
-        """
+        """Write an encoder or decoder into its specification; `stack` says which it is."""
 
     def set_head_dim(self, layer: Any, head_dim: int) -> None:
         """Set the size of heads, which in a pruned model is not the width over `num_heads`.
@@ -133,12 +130,12 @@ class _Form(ABC):
         size = self.heads * sublayer.unit_width
 
         def rows(path: str) -> SimpleNamespace:
-            weight, bias = torch.zeros(size, width), torch.zeros(size)  # heads that are left first
+            weight, bias = torch.zeros(size, width), torch.zeros(size)  # kept heads first
             if not is_empty:
-                given: Any = self.model.get_submodule(path)
-                weight[: given.out_features] = given.weight
-                if given.bias is not None:
-                    bias[: given.out_features] = given.bias
+                linear: Any = self.model.get_submodule(path)
+                weight[: linear.out_features] = linear.weight
+                if linear.bias is not None:
+                    bias[: linear.out_features] = linear.bias
             return _linear(weight, None if output.bias is None else bias)
 
         columns = torch.zeros(width, size)  # of the output projection
@@ -155,8 +152,8 @@ class _Form(ABC):
             up, down = torch.zeros(_EMPTY, output.width), torch.zeros(output.width, _EMPTY)
             none = None if output.bias is None else torch.zeros(_EMPTY)
             return [*(_linear(up, none) for _ in sublayer.inputs), _linear(down, output.bias)]
-        given: list[Any] = [self.model.get_submodule(x) for x in sublayer.inputs.values()]
-        return [_linear(x.weight, x.bias) for x in (*given, output)]
+        inputs: list[Any] = [self.model.get_submodule(x) for x in sublayer.inputs.values()]
+        return [_linear(x.weight, x.bias) for x in (*inputs, output)]
 
 
 class _Bart(_Form):
@@ -179,20 +176,19 @@ class _Bart(_Form):
         table = part.embed_positions
         if hasattr(table, "weights"):  # M2M100's name of its table
             shared["embed_positions"] = SimpleNamespace(weight=table.weights, offset=table.offset)
-        layers = [self._layer(stack, i, layer) for i, layer in enumerate(part.layers)]
+        layers = []
+        for i, layer in enumerate(part.layers):
+            up, down = self.padded_neurons(f"{stack}_ffn.{i}")
+            adapted = SimpleNamespace(
+                self_attn=self.padded_heads(f"{stack}_self.{i}"),
+                self_attn_layer_norm=layer.self_attn_layer_norm,
+                fc1=up, fc2=down, final_layer_norm=layer.final_layer_norm,
+            )  # fmt: skip
+            if stack == "decoder":
+                adapted.encoder_attn = self.padded_heads(f"cross.{i}")
+                adapted.encoder_attn_layer_norm = layer.encoder_attn_layer_norm
+            layers.append(adapted)
         getattr(self.loader, f"set_{stack}")(target, SimpleNamespace(layers=layers, **shared))
-
-    def _layer(self, stack: str, number: int, layer: Any) -> SimpleNamespace:
-        up, down = self.padded_neurons(f"{stack}_ffn.{number}")
-        adapted = SimpleNamespace(
-            self_attn=self.padded_heads(f"{stack}_self.{number}"),
-            self_attn_layer_norm=layer.self_attn_layer_norm,
-            fc1=up, fc2=down, final_layer_norm=layer.final_layer_norm,
-        )  # fmt: skip
-        if stack == "decoder":
-            adapted.encoder_attn = self.padded_heads(f"cross.{number}")
-            adapted.encoder_attn_layer_norm = layer.encoder_attn_layer_norm
-        return adapted
 
 
 class _T5(_Form):
@@ -203,35 +199,34 @@ class _T5(_Form):
     projections = ("q", "k", "v", "o")
     attention: ClassVar[Mapping[str, bool]] = {BIAS_TABLE: True, "rms_norm": True}
 
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
-        self.first_layer_bias = network.checkpoint.entry.position_bias == "first_layer"
-
     def options(self, encoder: Any) -> dict[str, Any]:
         gated = bool(self.model.config.is_gated_act)  # type: ignore[union-attr]
         return {"pre_norm": True, "ffn_glu": gated, **self.attention}
 
     def load(self, target: Any, part: Any, stack: str) -> None:
-        blocks = [self._block(stack, i, block.layer) for i, block in enumerate(part.block)]
-        given = SimpleNamespace(
+        blocks = [
+            SimpleNamespace(layer=self._layers(stack, i, block.layer))
+            for i, block in enumerate(part.block)
+        ]
+        adapted = SimpleNamespace(
             final_layer_norm=part.final_layer_norm, embed_tokens=part.embed_tokens, block=blocks
         )
-        self.loader.set_stack(target, given, is_decoder=stack == "decoder")
+        self.loader.set_stack(target, adapted, is_decoder=stack == "decoder")
 
-    def _block(self, stack: str, number: int, given: Any) -> SimpleNamespace:
+    def _layers(self, stack: str, number: int, layers: Any) -> list[SimpleNamespace]:
         name = f"{stack}_self.{number}"
         attention = self.padded_heads(name)
         self._add_bias(attention, name)
-        layers = [SimpleNamespace(SelfAttention=attention, layer_norm=given[0].layer_norm)]
+        adapted = [SimpleNamespace(SelfAttention=attention, layer_norm=layers[0].layer_norm)]
         if stack == "decoder":
             cross = self.padded_heads(f"cross.{number}")
             cross.has_relative_attention_bias = False
-            layers += [SimpleNamespace(EncDecAttention=cross, layer_norm=given[1].layer_norm)]
+            adapted += [SimpleNamespace(EncDecAttention=cross, layer_norm=layers[1].layer_norm)]
         *inner, down = self.padded_neurons(f"{stack}_ffn.{number}")
         names = ("wi",) if len(inner) == 1 else ("wi_0", "wi_1")
         dense = SimpleNamespace(**dict(zip(names, inner, strict=True)), wo=down)
-        layers += [SimpleNamespace(DenseReluDense=dense, layer_norm=given[-1].layer_norm)]
-        return SimpleNamespace(layer=layers)
+        adapted += [SimpleNamespace(DenseReluDense=dense, layer_norm=layers[-1].layer_norm)]
+        return adapted
 
     def _add_bias(self, attention: SimpleNamespace, name: str) -> None:
         """Add the columns of the position bias for the kept heads, and zeros for padding."""
@@ -240,9 +235,10 @@ class _T5(_Form):
         table = torch.zeros(config.relative_attention_num_buckets, self.heads)  # [buckets, heads]
         if kept:
             assert sublayer.biased_by is not None
-            given: Any = self.model.get_submodule(sublayer.biased_by).get_submodule(BIAS_TABLE)
+            stored: Any = self.model.get_submodule(sublayer.biased_by).get_submodule(BIAS_TABLE)
             # A layer's own table has columns for the kept heads only.
-            table[:, : len(kept)] = given.weight[:, kept] if self.first_layer_bias else given.weight
+            of_first = self.entry.position_bias == "first_layer"
+            table[:, : len(kept)] = stored.weight[:, kept] if of_first else stored.weight
         attention.has_relative_attention_bias = True
         attention.relative_attention_bias = SimpleNamespace(weight=table)
         attention.relative_attention_max_distance = config.relative_attention_max_distance

@@ -23,24 +23,11 @@ from onnx.numpy_helper import from_array
 from compressor.export.cache_rows import gather_graph, write_small_graph
 from compressor.export.fp16 import LOGITS
 from compressor.export.graph_edit import CONTRIBUTED, read_nodes
-from compressor.export.shared_caches import can_share, fuse_self_attention, reader
+from compressor.export.shared_caches import can_share, fuse_self_attention, reader, replace_chain
+from compressor.runtime import device_buffers as buffers
 from compressor.runtime.decoder import BEST
-from compressor.runtime.device_buffers import (
-    ADDED,
-    COUNT,
-    FILLED,
-    HISTORY,
-    LENGTHEN,
-    NORMALIZER,
-    ROOM,
-    SLOTS,
-    SOURCE_LENGTHS,
-    TOP,
-    TOP_TOKENS,
-    TOP_VALUES,
-    after,
-    lengthened,
-)
+
+_FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 
 
 def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
@@ -48,7 +35,6 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
 
     Args:
         model: in float32, as `compressor.export.translator_graphs` writes it.
-        directory: of its external data, which is not read.
 
     Returns:
         None for a decoder without heads in its self-attention, with heads whose size is no multiple
@@ -59,26 +45,37 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
     made = ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    fuse_self_attention(made, FILLED, ROOM)
-    for value in [v.name for v in graph.input if v.name.startswith("cross_key.")]:
-        _fuse_cross_attention(graph, value.partition(".")[2])
+    fuse_self_attention(made, buffers.FILLED, buffers.ROOM)
+    for value in list(graph.input):
+        if value.name.startswith("cross_key."):
+            heads = value.type.tensor_type.shape.dim[1].dim_value
+            _fuse_cross_attention(graph, value.name.partition(".")[2], heads)
     _broadcast_biases(graph)
-    _add_to_logits(graph)
-    inputs: dict[str, tuple[int, list[str | int]]] = {
-        FILLED: (TensorProto.INT32, ["batch"]),
-        ROOM: (TensorProto.INT32, [1]),
-    }
-    inputs[ADDED] = (TensorProto.FLOAT, [_tokens(graph)])
+    # The search excludes tokens with an input that is the bias of the product for logits.
+    (product,) = (node for node in graph.node if LOGITS in node.output)
+    assert product.op_type == "Gemm"
+    bias = buffers.ADDED
+    if len(product.input) > 2:
+        bias = f"{LOGITS}.bias"
+        add = make_node("Add", [product.input[2], buffers.ADDED], [bias])
+        graph.node.insert(list(graph.node).index(product), add)
+    product.input[:] = [*product.input[:2], bias]
+    (logits,) = (v for v in graph.output if v.name == LOGITS)
+    tokens = int(logits.type.tensor_type.shape.dim[1].dim_value)
+    graph.input.extend([
+        make_tensor_value_info(buffers.FILLED, _INT32, ["batch"]),
+        make_tensor_value_info(buffers.ROOM, _INT32, [1]),
+        make_tensor_value_info(buffers.ADDED, _FLOAT, [tokens]),
+    ])  # fmt: skip
     if any(v.name == "attention_mask" for v in graph.input):
-        inputs[SOURCE_LENGTHS] = (TensorProto.INT32, ["batch"])
-    for name, (kind, shape) in inputs.items():
-        graph.input.append(make_tensor_value_info(name, kind, shape))
+        lengths = make_tensor_value_info(buffers.SOURCE_LENGTHS, _INT32, ["batch"])
+        graph.input.append(lengths)
     _advance(graph)
     _drop_unread(graph)
     return made
 
 
-def _fuse_cross_attention(graph: GraphProto, layer: str) -> None:
+def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
     """Replace Reshape, Transpose, MatMul, Add, Softmax, MatMul, Reshape by one node."""
     nodes, key, value = graph.node, f"cross_key.{layer}", f"cross_value.{layer}"
     makes = {name: node for node in nodes for name in node.output}
@@ -91,19 +88,16 @@ def _fuse_cross_attention(graph: GraphProto, layer: str) -> None:
     chain = [divide, transpose, scores, masked, softmax, mix, merge]
     kinds = "Reshape Transpose MatMul Add Softmax MatMul Reshape"
     assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
-    (heads,) = (v.type.tensor_type.shape.dim[1].dim_value for v in graph.input if v.name == key)
     fused = make_node(
         "MultiHeadAttention",
         # Query, key, value, bias (the projections have theirs), and the keys' lengths.
-        [divide.input[0], key, value, "", SOURCE_LENGTHS],
+        [divide.input[0], key, value, "", buffers.SOURCE_LENGTHS],
         [merge.output[0]],
         domain=CONTRIBUTED,
         num_heads=heads,
         scale=1.0,  # the query's weights are scaled already
     )
-    nodes.insert(list(nodes).index(merge), fused)
-    for node in chain:
-        nodes.remove(node)
+    replace_chain(graph, chain, fused)
 
 
 def _broadcast_biases(graph: GraphProto) -> None:
@@ -115,54 +109,36 @@ def _broadcast_biases(graph: GraphProto) -> None:
         add.input[:] = [node.input[0] if x == node.output[0] else x for x in add.input]
 
 
-def _tokens(graph: GraphProto) -> int:
-    (logits,) = (v for v in graph.output if v.name == LOGITS)
-    return int(logits.type.tensor_type.shape.dim[1].dim_value)
-
-
-def _add_to_logits(graph: GraphProto) -> None:
-    """Make an input, with which the search excludes tokens, the bias of the product for logits."""
-    (product,) = (node for node in graph.node if LOGITS in node.output)
-    assert product.op_type == "Gemm"
-    bias = ADDED
-    if len(product.input) > 2:
-        bias = f"{LOGITS}.bias"
-        add = make_node("Add", [product.input[2], ADDED], [bias])
-        graph.node.insert(list(graph.node).index(product), add)
-    product.input[:] = [*product.input[:2], bias]
-
-
 def _advance(graph: GraphProto) -> None:
     """Output the next step's state, and store the best token in a table of all steps.
 
     All values written depend on the best token, so they are written after the old state was read:
     inputs and outputs share buffers.
     """
-    constants = {"state.one": np.array(1), "state.first": np.array([0])}
-    axis = from_array(np.array([1]), "state.axis")
-    graph.initializer.extend([from_array(x, name) for name, x in constants.items()])
-    graph.initializer.append(axis)
-    filled, position, history = after(FILLED), after("position"), after(HISTORY)
+    for name, value in (("one", 1), ("first", [0]), ("axis", [1])):
+        graph.initializer.append(from_array(np.array(value), f"state.{name}"))
+    history, filled = buffers.HISTORY, buffers.FILLED
     graph.node.extend([
         # Ones [batch], which depend on the best token.
         make_node("Clip", [BEST, "state.one", "state.one"], ["state.ones"]),
         make_node("Gather", ["state.ones", "state.first"], ["state.step"], axis=0),
-        make_node("Add", ["position", "state.step"], [position]),
-        make_node("Cast", ["state.ones"], ["state.steps"], to=TensorProto.INT32),
-        make_node("Add", [FILLED, "state.steps"], [filled]),
-        make_node("Cast", [filled], ["state.columns"], to=TensorProto.INT64),
-        make_node("Unsqueeze", ["state.columns", axis.name], ["state.column"]),
-        make_node("Unsqueeze", [BEST, axis.name], ["state.token"]),
+        make_node("Add", ["position", "state.step"], [buffers.after("position")]),
+        make_node("Cast", ["state.ones"], ["state.steps"], to=_INT32),
+        make_node("Add", [filled, "state.steps"], [buffers.after(filled)]),
+        make_node("Cast", [buffers.after(filled)], ["state.columns"], to=_INT64),
+        make_node("Unsqueeze", ["state.columns", "state.axis"], ["state.column"]),
+        make_node("Unsqueeze", [BEST, "state.axis"], ["state.token"]),
         make_node(
-            "ScatterElements", [HISTORY, "state.column", "state.token"], [history], axis=1
+            "ScatterElements", [history, "state.column", "state.token"],
+            [buffers.after(history)], axis=1,
         ),
     ])  # fmt: skip
-    table = ["batch", HISTORY]
-    graph.input.append(make_tensor_value_info(HISTORY, TensorProto.INT64, table))
+    table = ["batch", history]
+    graph.input.append(make_tensor_value_info(history, _INT64, table))
     graph.output.extend([
-        make_tensor_value_info(position, TensorProto.INT64, [1]),
-        make_tensor_value_info(filled, TensorProto.INT32, ["batch"]),
-        make_tensor_value_info(history, TensorProto.INT64, table),
+        make_tensor_value_info(buffers.after("position"), _INT64, [1]),
+        make_tensor_value_info(buffers.after(filled), _INT32, ["batch"]),
+        make_tensor_value_info(buffers.after(history), _INT64, table),
     ])  # fmt: skip
 
 
@@ -172,8 +148,7 @@ def _drop_unread(graph: GraphProto) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     for values in (graph.initializer, graph.input):
-        unread = [value for value in values if value.name not in read]
-        for value in unread:
+        for value in [x for x in values if x.name not in read]:
             values.remove(value)
     del graph.value_info[:]  # some of these values no longer exist
 
@@ -184,46 +159,38 @@ def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
     `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`, and
     `TOP` computes the largest logits of each row and their normalizer.
 
-    Args:
-        step: its graph.
-        suffix: of the files' names.
-
     Returns:
         Role of each graph -> file name.
     """
-    model = onnx.load(step, load_external_data=False)
-    types = {
-        v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
-    }
+    graph = onnx.load(step, load_external_data=False).graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     past = {name: kind for name, kind in types.items() if name.startswith("past_")}
-    graphs = {
-        LENGTHEN: gather_graph(LENGTHEN, past, SLOTS, lengthened, axis=2),
-        TOP: _top(types[LOGITS]),
-    }
-    files = {role: f"{role}{suffix}" for role in graphs}
-    for role, graph in graphs.items():
-        write_small_graph(graph, step.with_name(files[role]))
+    lengthen = gather_graph(buffers.LENGTHEN, past, buffers.SLOTS, buffers.lengthened, axis=2)
+    files = {}
+    for role, made in ((buffers.LENGTHEN, lengthen), (buffers.TOP, _top(types[LOGITS]))):
+        files[role] = f"{role}{suffix}"
+        write_small_graph(made, step.with_name(files[role]))
     return files
 
 
 def _top(kind: int) -> GraphProto:
     """Logits [rows, tokens] -> the `count` largest of each row and their tokens [rows, count], and
     the logarithm of the sum of all exponentials [rows, 1]."""
-    whole = "whole"
+    values, tokens = buffers.TOP_VALUES, buffers.TOP_TOKENS
     return make_graph(
         [
-            make_node("Cast", [LOGITS], [whole], to=TensorProto.FLOAT),
-            make_node("TopK", [whole, COUNT], [TOP_VALUES, TOP_TOKENS], axis=-1),
-            make_node("ReduceLogSumExp", [whole], [NORMALIZER], axes=[-1], keepdims=1),
+            make_node("Cast", [LOGITS], ["whole"], to=_FLOAT),
+            make_node("TopK", ["whole", buffers.COUNT], [values, tokens], axis=-1),
+            make_node("ReduceLogSumExp", ["whole"], [buffers.NORMALIZER], axes=[-1], keepdims=1),
         ],
-        TOP,
+        buffers.TOP,
         [
             make_tensor_value_info(LOGITS, kind, [None, None]),
-            make_tensor_value_info(COUNT, TensorProto.INT64, [1]),
+            make_tensor_value_info(buffers.COUNT, _INT64, [1]),
         ],
         [
-            make_tensor_value_info(TOP_VALUES, TensorProto.FLOAT, [None, None]),
-            make_tensor_value_info(TOP_TOKENS, TensorProto.INT64, [None, None]),
-            make_tensor_value_info(NORMALIZER, TensorProto.FLOAT, [None, 1]),
+            make_tensor_value_info(values, _FLOAT, [None, None]),
+            make_tensor_value_info(tokens, _INT64, [None, None]),
+            make_tensor_value_info(buffers.NORMALIZER, _FLOAT, [None, 1]),
         ],
     )

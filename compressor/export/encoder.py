@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from compressor.export import graphs
-from compressor.export.activation_ranges import Array, Finder, Observed, observed
+from compressor.export.activation_ranges import Array, Observed, observed
 from compressor.export.attention import additive_mask, encoder_form, graph_attention
-from compressor.export.cuda_form import CudaForm
-from compressor.export.for_cuda import write_packed
+from compressor.export.for_cuda import CudaForm, write_packed
 from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.precisions import Compared
@@ -68,12 +67,7 @@ class EncoderGraphs(TaskGraphs):
     def write_graph(
         self, network: Network, directory: Path, graph: nn.Module, outputs: Sequence[str]
     ) -> None:
-        """Write one graph of a network's inputs.
-
-        Args:
-            graph: takes them in their order.
-            outputs: names of its outputs.
-        """
+        """Write a graph of a network's inputs, which `graph` takes in their order."""
         directory.mkdir(parents=True, exist_ok=True)
         names = list(network.checkpoint.entry.inputs)
         # The tracer treats sizes of 0 and 1 as fixed.
@@ -118,9 +112,9 @@ class EncoderGraphs(TaskGraphs):
         return self.task.read_logits(logits, attention_mask)
 
     def observe(
-        self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder
+        self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
-        with observed(directory / MODEL, finder) as model:
+        with observed(directory / MODEL) as model:
             for batch in batches:
                 model.run(batch)
         return [model]

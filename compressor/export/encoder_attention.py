@@ -7,8 +7,9 @@ differ in its last bit between PyTorch and onnxruntime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -20,20 +21,16 @@ from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Sublayer
 
 
-def base_of(model: nn.Module) -> Any:
-    """The encoder without its head."""
-    return model.get_submodule(architecture_of(model).base)
-
-
-def max_tokens_of(model: Any) -> int:
-    """The largest number of tokens of a text."""
-    tokens = architecture_of(model).most_positions(model.config)
+def _base_of(model: nn.Module) -> tuple[Any, int]:
+    """The encoder without its head, and the largest number of tokens of a text."""
+    entry = architecture_of(model)
+    tokens = entry.most_positions(model.config)
     assert tokens is not None  # every encoder has a limit
-    return tokens
+    return model.get_submodule(entry.base), tokens
 
 
 @contextmanager
-def replaced(owner: Any, **attributes: object) -> Iterator[None]:
+def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
     """Replace attributes of an object or a Python module within the context."""
     # Attributes that were not in its own namespace come from its class again.
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
@@ -46,36 +43,24 @@ def replaced(owner: Any, **attributes: object) -> Iterator[None]:
         vars(owner).update(before)
 
 
-class ByDistance:
-    """Rows of a table, for each distance of two tokens.
+def _at_distance(rows: Tensor, distances: Tensor) -> Tensor:
+    """Rows of a table for distances of two tokens, any shape.
 
     Args:
-        rows: from distances to rows of the table, both of any one shape.
-        tokens: the most of a text.
+        rows: for each distance from -most to most, [2 x most + 1].
     """
-
-    def __init__(self, rows: Callable[[Tensor], Tensor], tokens: int) -> None:
-        self.max_distance = tokens - 1
-        self.rows = rows(torch.arange(-self.max_distance, tokens)).long()  # [2 x tokens - 1]
-
-    def __call__(self, distances: Tensor) -> Tensor:
-        """Rows of the table for distances, any shape."""
-        return self.rows[distances.clamp(-self.max_distance, self.max_distance) + self.max_distance]
+    most = len(rows) // 2
+    return rows[distances.clamp(-most, most) + most]
 
 
-class MPNetBias:
-    """Replaces `MPNetEncoder.compute_position_bias`."""
+def _mpnet_bias(table: nn.Embedding, rows: Tensor, hidden_states: Tensor) -> Tensor:
+    """Replaces `MPNetEncoder.compute_position_bias`.
 
-    def __init__(self, encoder: Any, tokens: int) -> None:
-        self.table = encoder.relative_attention_bias
-        self.buckets = ByDistance(encoder.relative_position_bucket, tokens)
-
-    def __call__(self, hidden_states: Tensor) -> Tensor:
-        """[batch, tokens, width] -> [1, heads of the dense model, queries, keys]"""
-        positions = torch.arange(hidden_states.shape[1])
-        # [queries, keys, heads]
-        bias: Tensor = self.table(self.buckets(positions[None] - positions[:, None]))
-        return bias.permute(2, 0, 1)[None]
+    [batch, tokens, width] -> [1, heads of the dense model, queries, keys]
+    """
+    positions = torch.arange(hidden_states.shape[1])
+    bias: Tensor = table(_at_distance(rows, positions[None] - positions[:, None]))
+    return bias.permute(2, 0, 1)[None]
 
 
 class MPNetAttention(EncoderSelfAttention):
@@ -91,8 +76,11 @@ class MPNetAttention(EncoderSelfAttention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        encoder, tokens = base_of(model).encoder, max_tokens_of(model)
-        with replaced(encoder, compute_position_bias=MPNetBias(encoder, tokens)):
+        base, tokens = _base_of(model)
+        encoder = base.encoder
+        rows = encoder.relative_position_bucket(torch.arange(1 - tokens, tokens)).long()
+        bias = partial(_mpnet_bias, encoder.relative_attention_bias, rows)
+        with _replaced(encoder, compute_position_bias=bias):
             yield ()
 
     def forward(  # type: ignore[override]
@@ -116,28 +104,25 @@ def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> 
     return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
 
 
-class RotaryTable:
-    """Replaces the forward of `ModernBertRotaryEmbedding` by tables of all cosines and sines.
+def _rotation(
+    halves: Mapping[str, tuple[Tensor, ...]],
+    hidden_states: Tensor,
+    position_ids: Tensor,
+    layer_type: str,
+) -> tuple[Tensor, ...]:
+    """Replaces the forward of `ModernBertRotaryEmbedding` by a lookup in tables.
 
     In float16 the product of a position and a frequency would be off by a large part of a turn.
+
+    Args:
+        halves: type of layer -> its cosines and sines for half a head, [most tokens, head_dim / 2];
+            both halves of a rotated vector have the same angles.
+
+    Returns:
+        Cosines and sines, [1, tokens, head_dim] each.
     """
-
-    def __init__(self, rotary: Any, tokens: int) -> None:
-        positions = torch.arange(tokens)[None]
-        # Only type and device of the zeros are read. Cosines and sines, [1, tokens, head_dim] each.
-        tables = {kind: rotary(torch.zeros(1), positions, kind) for kind in rotary.layer_types}
-        # Both halves of a rotated vector have the same angles: [tokens, head_dim / 2]
-        self.halves = {
-            kind: tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in pair)
-            for kind, pair in tables.items()
-        }
-
-    def __call__(
-        self, hidden_states: Tensor, position_ids: Tensor, layer_type: str
-    ) -> tuple[Tensor, ...]:
-        """Cosines and sines, [1, tokens, head_dim] each."""
-        halves = (x[: hidden_states.shape[1]][None] for x in self.halves[layer_type])
-        return tuple(torch.cat((half, half), dim=-1) for half in halves)
+    rows = (x[: hidden_states.shape[1]][None] for x in halves[layer_type])
+    return tuple(torch.cat((half, half), dim=-1) for half in rows)
 
 
 class ModernBertAttention(EncoderSelfAttention):
@@ -158,16 +143,21 @@ class ModernBertAttention(EncoderSelfAttention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
+        base, tokens = _base_of(model)
+        rotary = base.rotary_emb
+        halves = {}
+        for kind in rotary.layer_types:
+            # Only type and device of the zeros are read. Both tables: [1, tokens, head_dim]
+            tables = rotary(torch.zeros(1), torch.arange(tokens)[None], kind)
+            halves[kind] = tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in tables)
+        # The model's forward looks the masks up in its module each time.
         modeling = import_module("transformers.models.modernbert.modeling_modernbert")
-        rotary, tokens = base_of(model).rotary_emb, max_tokens_of(model)
         masks = {
             "create_bidirectional_mask": _full_mask,
             "create_bidirectional_sliding_window_mask": _window_mask,
         }
-        table = RotaryTable(rotary, tokens)
-        # The model's forward looks the masks up in its module each time.
-        with replaced(modeling, **masks), replaced(rotary, forward=table):
-            yield [half for halves in table.halves.values() for half in halves]
+        with _replaced(modeling, **masks), _replaced(rotary, forward=partial(_rotation, halves)):
+            yield [half for pair in halves.values() for half in pair]
 
     def forward(  # type: ignore[override]
         self,
@@ -187,38 +177,21 @@ def _rotate_half(values: Tensor) -> Tensor:
     return torch.cat((-second, first), dim=-1)
 
 
-class DistanceRows:
-    """Replaces `DebertaV2Encoder.get_rel_pos`.
+def _distance_rows(
+    rows: Tensor, hidden_states: Tensor, query_states: None = None, relative_pos: None = None
+) -> Tensor:
+    """Replaces `DebertaV2Encoder.get_rel_pos`: [batch, tokens, width] -> [2, 2 x tokens].
 
     Rows of the table of positions, for distances of a query to a key from tokens - 1 down to
     -tokens, and from -(tokens - 1) up to tokens.
     """
-
-    def __init__(self, encoder: Any, tokens: int) -> None:
-        from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
-
-        size, most = encoder.position_buckets, encoder.max_relative_positions
-        span = size if size > 0 else most
-
-        def rows(distances: Tensor) -> Tensor:
-            buckets = distances
-            if size > 0 and most > 0:
-                buckets = make_log_bucket_position(distances, size, most)
-            return (buckets.long() + span).clamp(0, 2 * span - 1)
-
-        self.rows = ByDistance(rows, tokens)
-
-    def __call__(
-        self, hidden_states: Tensor, query_states: None = None, relative_pos: None = None
-    ) -> Tensor:
-        """[batch, tokens, width] -> [2, 2 x tokens]"""
-        tokens = hidden_states.shape[1]
-        # One more than the number of distances, for the reshape of `relative_shift`.
-        up = torch.arange(2 * tokens) - (tokens - 1)
-        return self.rows(torch.stack((-up, up)))
+    tokens = hidden_states.shape[1]
+    # One more than the number of distances, for the reshape of `_relative_shift`.
+    up = torch.arange(2 * tokens) - (tokens - 1)
+    return _at_distance(rows, torch.stack((-up, up)))
 
 
-def relative_shift(products: Tensor) -> Tensor:
+def _relative_shift(products: Tensor) -> Tensor:
     """Select from each query's products with all distances those with the distances of its keys.
 
     The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
@@ -255,31 +228,27 @@ class DebertaAttention(EncoderSelfAttention):
 
     additive = False
 
+    @torch.no_grad()
     def __init__(
         self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
     ) -> None:
         super().__init__(model, layer, kept, output)
-        encoder = base_of(model).encoder
         block: Any = model.get_submodule(layer.block)
         kinds = block.pos_att_type if block.relative_attention else ()
-        self.position_key = self.position_query = None
         if kinds:
-            with torch.no_grad():
-                table = encoder.get_rel_embedding()[: 2 * block.pos_ebd_size]
-            if "c2p" in kinds:
-                path = layer.inputs.get("position_key", layer.inputs["key"])
-                self.position_key = self._projected(model, path, table, 1.0)
-            if "p2c" in kinds:
-                path = layer.inputs.get("position_query", layer.inputs["query"])
-                # The model's own weights: only the stacked ones include the scale of queries.
-                self.position_query = self._projected(model, path, table, self.scale(model, layer))
+            table = _base_of(model)[0].encoder.get_rel_embedding()[: 2 * block.pos_ebd_size]
 
-    def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:
-        """Positions [positions, width] -> [positions, heads, head_dim]"""
-        with torch.no_grad():
-            projected: Tensor = model.get_submodule(path)(table) * scale
-        heads = projected.unflatten(-1, (self.heads, self.head_dim))
-        return nn.Parameter(heads.contiguous(), requires_grad=False)
+        def projected(role: str, scale: float) -> nn.Parameter:
+            """The projection of all positions, [positions, heads, head_dim]."""
+            # The model's own weights: only the stacked ones include the scale of queries.
+            path = layer.inputs.get(f"position_{role}", layer.inputs[role])
+            rows = model.get_submodule(path)(table) * scale  # [positions, width]
+            heads = rows.unflatten(-1, (self.heads, self.head_dim))
+            return nn.Parameter(heads.contiguous(), requires_grad=False)
+
+        self.position_key = projected("key", 1.0) if "c2p" in kinds else None
+        scale = self.scale(model, layer)
+        self.position_query = projected("query", scale) if "p2c" in kinds else None
 
     def scale(self, model: nn.Module, layer: Sublayer) -> float:
         config: Any = model.config
@@ -290,11 +259,20 @@ class DebertaAttention(EncoderSelfAttention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        encoder, tokens = base_of(model).encoder, max_tokens_of(model)
-        others: dict[str, Any] = {"get_attention_mask": additive_mask}
+        from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+        base, tokens = _base_of(model)
+        encoder = base.encoder
+        replacements: dict[str, Any] = {"get_attention_mask": additive_mask}
         if encoder.relative_attention:
-            others["get_rel_pos"] = DistanceRows(encoder, tokens)
-        with replaced(encoder, **others):
+            buckets, most = encoder.position_buckets, encoder.max_relative_positions
+            rows = torch.arange(1 - tokens, tokens)
+            if buckets > 0 and most > 0:
+                rows = make_log_bucket_position(rows, buckets, most)
+            span = buckets if buckets > 0 else most
+            rows = (rows.long() + span).clamp(0, 2 * span - 1)
+            replacements["get_rel_pos"] = partial(_distance_rows, rows)
+        with _replaced(encoder, **replacements):
             yield ()
 
     def forward(  # type: ignore[override]
@@ -309,9 +287,9 @@ class DebertaAttention(EncoderSelfAttention):
         query, key, value = self.split(hidden_states)
         scores = query @ key.transpose(-1, -2) + attention_mask  # [batch, heads, queries, keys]
         if self.position_key is not None and relative_pos is not None:
-            scores = scores + relative_shift(query @ _columns(self.position_key[relative_pos[0]]))
+            scores = scores + _relative_shift(query @ _columns(self.position_key[relative_pos[0]]))
         if self.position_query is not None and relative_pos is not None:
             # [batch, heads, keys, queries]
-            products = relative_shift(key @ _columns(self.position_query[relative_pos[1]]))
+            products = _relative_shift(key @ _columns(self.position_query[relative_pos[1]]))
             scores = scores + products.transpose(-1, -2)
         return self.merge(torch.softmax(scores, dim=-1) @ value), None

@@ -32,11 +32,7 @@ def split_engines(values: str | Sequence[str]) -> list[str]:
 
 
 def engines_to_export(values: str | Sequence[str]) -> list[str]:
-    """The engines to export for, onnxruntime first.
-
-    Raises:
-        UsageError: as `split_engines`, or onnxruntime is not among them.
-    """
+    """`split_engines`, with onnxruntime first, which must be among them."""
     names = split_engines(values)
     if ONNXRUNTIME not in names:
         text = ",".join(names)

@@ -7,14 +7,16 @@ themselves are compared on the device.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.packed import pack
@@ -32,6 +34,21 @@ if TYPE_CHECKING:
     from compressor.runtime import Runtime
 
 CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class CudaForm:
+    """The form of a graph for CUDA in float16.
+
+    Args:
+        rewrite: returns the form of a float32 graph, whose external data is in the directory, or
+            None without one; the graph does not change.
+        write_beside: writes additional graphs next to the written one, with a suffix of their
+            names; returns role -> file name.
+    """
+
+    rewrite: Callable[[ModelProto, Path], ModelProto | None]
+    write_beside: Callable[[Path, str], Mapping[str, str]] = lambda graph, suffix: {}
 
 
 def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
@@ -82,10 +99,7 @@ def link_float32(directory: Path, target: Path) -> Path:
 
 
 def form_check(expected: Sequence[Expected], directory: Path) -> Check:
-    """Compare the form for CUDA with PyTorch, in float32 on the CPU.
-
-    Args:
-        directory: an artifact whose float16 graphs are made for CUDA.
+    """Compare the form for CUDA of an artifact's graphs with PyTorch, in float32 on the CPU.
 
     Raises:
         VerificationError: an output differs.
@@ -101,11 +115,7 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
 def packed_check(
     expected: Sequence[Expected], runtime: Runtime[Any], tolerance: float
 ) -> list[Check]:
-    """Compare outputs for a batch that is large enough for the padding-free form.
-
-    Args:
-        runtime: on CUDA.
-        tolerance: of a logit, as a share of the largest.
+    """Compare outputs on CUDA for a batch that is large enough for the padding-free form.
 
     Returns:
         Empty without such a form, or if rows cannot be padded enough.
@@ -123,15 +133,14 @@ def packed_check(
     if actual.ndim == 3:  # logits of tokens: leave out those of padding
         rows = zip(actual, np.tile(real, (times, 1)), strict=True)
         actual = [logits[row] for logits, row in rows]
-    return [
-        Check(
-            name=f"{runtime.precision} without padding against PyTorch in float32",
-            largest_difference=relative_difference(actual, wanted * times),
-            tolerance=tolerance,
-            detail=f"logits of {len(actual)} rows in one batch, relative to the largest logit; "
-            f"{runtime.provider}",
-        )
-    ]
+    check = Check(
+        name=f"{runtime.precision} without padding against PyTorch in float32",
+        largest_difference=relative_difference(actual, wanted * times),
+        tolerance=tolerance,
+        detail=f"logits of {len(actual)} rows in one batch, relative to the largest logit; "
+        f"{runtime.provider}",
+    )
+    return [check]
 
 
 def _one_batch(

@@ -2,33 +2,37 @@
 
 Weights, activations and caches become float16; logits come out as float32. Kernels still add up
 long sums in float32: layer normalization by the standard's `stash_type`, softmax and matrix
-products in onnxruntime's CUDA kernels. T5's normalization is computed in float32. The mask's -1e4
-(`compressor.export.attention.MASKED`) is finite in float16 and far below any score.
+products in onnxruntime's CUDA kernels. The mask's -1e4 (`compressor.export.attention.MASKED`) is
+finite in float16 and far below any score.
+
+T5's normalization by the root mean square is computed in float32. It is several operators,
+`x * 1 / sqrt(mean(x ** 2) + epsilon)`: the square of 256 exceeds float16, and hidden states of T5
+are in the thousands.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import make_attribute, make_node
-from onnx.numpy_helper import from_array
+from onnx.numpy_helper import from_array, to_array
 
 from compressor.errors import InputError
-from compressor.export.fp16_normalization import find_norms, keep_float32
-from compressor.export.stored_arrays import stored_array
+from compressor.export.graph_edit import readers_of, stored_array
 from compressor.runtime.device_buffers import HISTORY
 
 LOGITS = "logits"
+_NORM = ("Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul")
 
 
 def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`).
 
     Args:
-        model: as `compressor.export.graphs` writes it.
-        directory: of its external data, if it has any.
+        directory: of the model's external data, if it has any.
 
     Raises:
         InputError: a weight is too large for float16.
@@ -37,15 +41,17 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     converted.CopyFrom(model)
     graph = converted.graph
     # Before weights are rounded, since these are computed in float32 with the original epsilon.
-    normalizations = find_norms(model.graph, directory)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    normalizations = find_norms(model.graph.node, constants, directory)
     for tensor in graph.initializer:
         _convert_tensor(tensor, directory)
-    _convert_nodes(graph)
+    for node in graph.node:
+        _convert_attributes(node)
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.value_info[:]  # of type float32; onnxruntime infers the new types
-    keep_float32(graph, normalizations)
+    _keep_float32(graph, normalizations)
     # A step that is replayed as a CUDA graph writes logits once, since they are seldom read.
     if HISTORY not in {value.name for value in graph.input}:
         _cast_logits(graph)
@@ -66,18 +72,16 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
     tensor.CopyFrom(from_array(values.astype(np.float16), tensor.name))
 
 
-def _convert_nodes(graph: GraphProto) -> None:
-    for node in graph.node:
-        if node.op_type == "ConstantOfShape" and not node.attribute:
-            # Its default value is a float32 zero.
-            zero = from_array(np.zeros(1, np.float16))
-            node.attribute.append(make_attribute("value", zero))
-        for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to":
-                if attribute.i == TensorProto.FLOAT:
-                    attribute.i = TensorProto.FLOAT16
-            elif attribute.HasField("t"):
-                _convert_tensor(attribute.t)
+def _convert_attributes(node: NodeProto) -> None:
+    if node.op_type == "ConstantOfShape" and not node.attribute:
+        # Its default value is a float32 zero.
+        node.attribute.append(make_attribute("value", from_array(np.zeros(1, np.float16))))
+    for attribute in node.attribute:
+        if node.op_type == "Cast" and attribute.name == "to":
+            if attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.FLOAT16
+        elif attribute.HasField("t"):
+            _convert_tensor(attribute.t)
 
 
 def _cast_logits(graph: GraphProto) -> None:
@@ -88,7 +92,59 @@ def _cast_logits(graph: GraphProto) -> None:
             half = f"{LOGITS}.half"
             # The nodes that select the best token read float16 logits.
             for node in graph.node:
-                renamed = [half if name == LOGITS else name for name in node.output]
-                node.output[:] = renamed
+                node.output[:] = [half if name == LOGITS else name for name in node.output]
                 node.input[:] = [half if name == LOGITS else name for name in node.input]
             graph.node.append(make_node("Cast", [half], [LOGITS], to=TensorProto.FLOAT))
+
+
+def find_norms(
+    nodes: Sequence[NodeProto], constants: Mapping[str, TensorProto], directory: Path
+) -> list[tuple[list[NodeProto], TensorProto]]:
+    """The normalizations of a float32 graph: their nodes from `Pow` to `Mul`, and epsilons.
+
+    Args:
+        constants: name -> initializer, whose external data is in the directory.
+    """
+    readers = readers_of(nodes)
+    norms = []
+    for first in nodes:
+        chain = [first]
+        for kind in _NORM[:-1]:
+            after = readers.get(chain[-1].output[0], []) if chain[-1].op_type == kind else []
+            if len(after) != 1:
+                break
+            chain += after
+        is_norm = len(chain) == len(_NORM) and chain[-1].op_type == _NORM[-1]
+        if is_norm and first.input[0] in chain[-1].input:
+            for epsilon in (constants[x] for x in chain[2].input if x in constants):
+                norms.append((chain, from_array(to_array(epsilon, str(directory)))))
+    return norms
+
+
+def _keep_float32(graph: GraphProto, norms: Sequence[tuple[list[NodeProto], TensorProto]]) -> None:
+    """Make a float16 graph compute the normalizations of its float32 graph in float32."""
+    before: dict[str, NodeProto] = {}  # value -> the cast to insert before the node that makes it
+    after: dict[str, NodeProto] = {}
+    nodes = {node.output[0]: node for node in graph.node if node.output}
+    for chain, epsilon in norms:
+        square, mean, add, _, _, product = (nodes[x.output[0]] for x in chain)
+        hidden, whole = square.input[0], product.output[0]
+        single = f"{square.output[0]}.single"
+        before[square.output[0]] = make_node("Cast", [hidden], [single], to=TensorProto.FLOAT)
+        # The exponent of `Pow` was converted to float16; a product needs none.
+        square.op_type = "Mul"
+        square.input[:] = [single, single]
+        epsilon.name = f"{add.output[0]}.epsilon"
+        graph.initializer.append(epsilon)
+        add.input[:] = [mean.output[0], epsilon.name]
+        product.input[:] = [single if x == hidden else x for x in product.input]
+        product.output[:] = [f"{whole}.single"]
+        cast = make_node("Cast", [f"{whole}.single"], [whole], to=TensorProto.FLOAT16)
+        after[f"{whole}.single"] = cast
+    # ONNX requires topological order.
+    ordered: list[NodeProto] = []
+    for node in graph.node:
+        name = node.output[0] if node.output else ""
+        ordered += [x for x in (before.get(name), node, after.get(name)) if x is not None]
+    del graph.node[:]
+    graph.node.extend(ordered)

@@ -6,7 +6,7 @@ scores, a mask, a softmax. onnxruntime's node uses the length of each row as mas
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from onnx import NodeProto
@@ -17,7 +17,6 @@ from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_t
 LENGTHS = "lengths"  # real tokens of each row, [batch] int32
 MASK = "attention_mask"
 _MASKING = ("Mul", "Sub", "Cast", "Unsqueeze")  # from the mask to the additive mask
-_BY_HEADS = [0, 2, 1, 3]
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,11 @@ class AttentionBlock:
     """An attention, between its two products.
 
     Args:
+        hidden, weight, bias: factors of its input product, and its bias or "".
         projected: queries, keys and values one after the other, [batch, tokens, 3 x width].
-        bias: of that product, if it has one; `weight` and `hidden` are its factors.
-        heads: number of heads.
-        mixed: its result, [batch, tokens, width].
-        last: the node that computes it.
+        last: the node that computes its result, [batch, tokens, width].
         added: other terms of the scores than the mask, with two to four dimensions.
-        rotated: tables of cosines and sines for rotating queries and keys.
+        rotated: tables of cosines and sines for rotating queries and keys; empty without rotation.
     """
 
     hidden: str
@@ -40,10 +37,9 @@ class AttentionBlock:
     projected: str
     heads: int
     width: int
-    mixed: str
     last: NodeProto
-    added: list[str] = field(default_factory=list)
-    rotated: tuple[str, str] | None = None
+    added: list[str]
+    rotated: list[str]
 
 
 def find_blocks(edit: GraphEdit) -> list[AttentionBlock] | None:
@@ -54,28 +50,22 @@ def find_blocks(edit: GraphEdit) -> list[AttentionBlock] | None:
     """
     blocks = []
     for softmax in [node for node in edit.nodes if node.op_type == "Softmax"]:
-        scores, added = _terms(edit, softmax.input[0])
+        products, added, terms = [], [], [softmax.input[0]]
+        while terms:
+            term = terms.pop()
+            node = edit.makes[term]
+            if node.op_type == "Add":
+                terms += node.input
+            elif node.op_type == "MatMul":
+                products.append(node)
+            else:
+                added.append(term)
+        if len(products) != 1:
+            _unknown(f"{len(products)} products are added to scores")
         if any(node.op_type == "MatMul" for value in added for node in edit.ancestors(value)):
             return None
-        blocks.append(_block(edit, softmax, scores, added))
+        blocks.append(_block(edit, softmax, products[0], added))
     return blocks
-
-
-def _terms(edit: GraphEdit, value: str) -> tuple[NodeProto, list[str]]:
-    """The product of queries and keys among the terms of a sum, and the other terms."""
-    products, others, waiting = [], [], [value]
-    while waiting:
-        term = waiting.pop()
-        node = edit.makes[term]
-        if node.op_type == "Add":
-            waiting += node.input
-        elif node.op_type == "MatMul":
-            products.append(node)
-        else:
-            others.append(term)
-    if len(products) != 1:
-        _unknown(f"{len(products)} products are added to scores")
-    return products[0], others
 
 
 def _block(
@@ -86,7 +76,7 @@ def _block(
         _unknown(f"{len(masks)} masks are added to scores")
     query, key = scores.input
     transposed = edit.maker(key, "Transpose")
-    rotated = None
+    rotated: list[str] = []
     if transposed is not None and attribute(transposed, "perm") == [0, 1, 3, 2]:  # rotated
         query, *rotated = _unrotated(edit, query)
         key, *_ = _unrotated(edit, transposed.input[0])
@@ -100,12 +90,19 @@ def _block(
     same = all(part[0] is split and part[1:] == (i, heads, width) for i, part in enumerate(parts))
     if last is None or not same:
         _unknown("queries, keys and values are not of one product")
-    hidden, weight, bias = _product(edit, split.input[0])
+    projected, bias = split.input[0], ""
+    product = edit.makes[projected]
+    if product.op_type == "Add":
+        (bias,) = (name for name in product.input if name in edit.constants)
+        (value,) = (name for name in product.input if name != bias)
+        product = edit.makes[value]
+    if product.op_type != "MatMul" or not is_tensor_of(edit.constants.get(product.input[1]), 2):
+        _unknown("queries, keys and values are not of a product with weights")
+    hidden, weight = product.input
+    others = [value for value in added if value not in masks]
     return AttentionBlock(
-        hidden, weight, bias, split.input[0], heads, heads * width, last.output[0], last,
-        [value for value in added if value not in masks],
-        (rotated[0], rotated[1]) if rotated else None,
-    )  # fmt: skip
+        hidden, weight, bias, projected, heads, heads * width, last, others, rotated
+    )
 
 
 def _is_mask(edit: GraphEdit, value: str) -> bool:
@@ -130,33 +127,18 @@ def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
     return split, list(split.output).index(reshape.input[0]), heads, width
 
 
-def _product(edit: GraphEdit, value: str) -> tuple[str, str, str]:
-    """Factors and bias (or "") of a linear layer."""
-    node = edit.makes[value]
-    bias = ""
-    if node.op_type == "Add":
-        (bias,) = (name for name in node.input if name in edit.constants)
-        (value,) = (name for name in node.input if name != bias)
-        node = edit.makes[value]
-    if node.op_type != "MatMul" or not is_tensor_of(edit.constants.get(node.input[1]), 2):
-        _unknown("queries, keys and values are not of a product with weights")
-    return node.input[0], node.input[1], bias
-
-
 def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
     """The value before rotation, and the tables of cosines and sines, of half a head's width."""
     added = edit.maker(value, "Add")
     if added is None:
         _unknown("keys are neither split nor rotated")
     straight, crossed = (edit.makes[name] for name in added.input)
-    base, cosines = straight.input
-    return base, _table(edit, cosines), _table(edit, crossed.input[1])
-
-
-def _table(edit: GraphEdit, value: str) -> str:
-    while value not in edit.constants:
-        value = edit.makes[value].input[0]
-    return value
+    tables = [straight.input[1], crossed.input[1]]
+    for number, table in enumerate(tables):
+        while table not in edit.constants:
+            table = edit.makes[table].input[0]
+        tables[number] = table
+    return straight.input[0], *tables
 
 
 def _unknown(why: str) -> NoReturn:
@@ -169,17 +151,18 @@ def _unknown(why: str) -> NoReturn:
 
 def replace_attention(edit: GraphEdit, block: AttentionBlock) -> None:
     """Replace a block by one node, with nodes for a rotation before it if needed."""
-    bias = _score_bias(edit, block)
+    bias = _score_bias(edit, block.added)
     more = {"domain": CONTRIBUTED, "num_heads": block.heads}
-    if block.rotated is None:
+    (mixed,) = block.last.output
+    if not block.rotated:
         sizes = [block.width] * 3
         inputs = [block.hidden, block.weight, block.bias, LENGTHS, "", bias]
         node = edit.node(
-            "Attention", inputs, [block.mixed], **more, qkv_hidden_sizes=sizes, scale=1.0
+            "Attention", inputs, [mixed], **more, qkv_hidden_sizes=sizes, scale=1.0
         )  # the query's weights are scaled already
         edit.replace([block.last], block.last, node)
         return
-    query, key, value = (f"{block.mixed}.{part}" for part in ("query", "key", "value"))
+    query, key, value = (f"{mixed}.{part}" for part in ("query", "key", "value"))
     first = edit.constant("first_position", [0])
     split = edit.node("Split", [block.projected], [query, key, value], axis=-1, num_outputs=3)
     rotations = [
@@ -187,18 +170,18 @@ def replace_attention(edit: GraphEdit, block: AttentionBlock) -> None:
         for x in (query, key)
     ]
     inputs = [f"{query}.rotated", f"{key}.rotated", value, "", LENGTHS, bias]
-    node = edit.node("MultiHeadAttention", inputs, [block.mixed], **more, scale=1.0)
+    node = edit.node("MultiHeadAttention", inputs, [mixed], **more, scale=1.0)
     edit.replace([block.last], block.last, split, *rotations, node)
 
 
-def _score_bias(edit: GraphEdit, block: AttentionBlock) -> str:
+def _score_bias(edit: GraphEdit, added: list[str]) -> str:
     """The bias of the scores, with four dimensions; "" for none."""
-    if not block.added:
+    if not added:
         return ""
-    if len(block.added) > 1:
-        _unknown(f"{len(block.added)} biases are added to scores")
-    (value,) = block.added
-    missing = 4 - edit.rank(value)
+    if len(added) > 1:
+        _unknown(f"{len(added)} biases are added to scores")
+    (value,) = added
+    missing = 4 - edit.ranks[value]
     if not missing:
         return value
     whole = f"{value}.of_heads"

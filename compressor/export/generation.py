@@ -12,11 +12,14 @@ from compressor.runtime.generation import Generation
 def generation_settings(model: nn.Module) -> dict[str, Any]:
     """The settings of the generation configuration that the runtime needs, with defaults."""
     settings: Any = model.generation_config
-    words = settings.bad_words_ids or []
     end = settings.eos_token_id
     ends = [] if end is None else [end] if isinstance(end, int) else list(end)
     # As in `generate`, the end token is never banned.
-    banned = {word[0] for word in words} - set(ends)
+    banned = {word[0] for word in settings.bad_words_ids or []} - set(ends)
+    # Numbers of tokens include the start token, as in `generate`.
+    min_length = settings.min_length or 0
+    if settings.min_new_tokens is not None:
+        min_length = int(settings.min_new_tokens) + 1
     max_length = settings.max_length
     if max_length is None and settings.max_new_tokens is None:
         max_length = 21  # generate's default: the start token and 20 more
@@ -25,7 +28,7 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "eos_token_id": ends,
         "max_length": max_length,
         "max_new_tokens": settings.max_new_tokens,
-        "min_length": _min_length(settings),
+        "min_length": min_length,
         "num_beams": settings.num_beams or 1,
         "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
         "early_stopping": settings.early_stopping or False,
@@ -35,13 +38,6 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }
-
-
-def _min_length(settings: Any) -> int:
-    """Least number of tokens including the start token, from both settings as in `generate`."""
-    if settings.min_new_tokens is not None:
-        return int(settings.min_new_tokens) + 1
-    return settings.min_length or 0
 
 
 def length_option(settings: Generation, tokens: int) -> dict[str, int]:

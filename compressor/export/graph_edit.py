@@ -9,36 +9,87 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
-from onnx.helper import get_attribute_value, make_node, make_opsetid
-from onnx.numpy_helper import from_array
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+from onnx.helper import get_attribute_value, make_node, make_opsetid, tensor_dtype_to_np_dtype
+from onnx.numpy_helper import from_array, to_array
 
-from compressor.export.stored_arrays import stored_array
+from compressor.storage.input_files import inner_path
 
 CONTRIBUTED = "com.microsoft"  # the domain of onnxruntime's own operators
 
 
+def stored_array(tensor: TensorProto, directory: Path) -> NDArray[Any]:
+    """The values of a weight, memory-mapped and read-only if stored in a file of `directory`.
+
+    Raises:
+        ValueError: the graph names a file outside of its directory.
+    """
+    if not uses_external_data(tensor) or 0 in tensor.dims:  # an empty weight cannot be mapped
+        return to_array(tensor, str(directory))
+    info = ExternalDataInfo(tensor)
+    return np.memmap(
+        directory / inner_path(info.location),
+        tensor_dtype_to_np_dtype(tensor.data_type),
+        mode="r",
+        offset=info.offset or 0,
+        shape=tuple(tensor.dims),
+    )
+
+
+def readers_of(nodes: Iterable[NodeProto]) -> dict[str, list[NodeProto]]:
+    """Value -> the nodes that read it."""
+    readers: dict[str, list[NodeProto]] = {}
+    for node in nodes:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    return readers
+
+
+def read_nodes(
+    nodes: Sequence[NodeProto], outputs: Iterable[str]
+) -> tuple[list[NodeProto], set[str]]:
+    """The nodes that outputs depend on, in their order, and the names of all values read."""
+    read = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if read.intersection(node.output):
+            kept.append(node)
+            read.update(node.input)
+    return kept[::-1], read
+
+
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    """The value of an attribute of a node."""
+    values = (get_attribute_value(item) for item in node.attribute if item.name == name)
+    return next(values, default)
+
+
+def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
+    return tensor is not None and len(tensor.dims) == dimensions
+
+
 class GraphEdit:
-    """A model whose graph is rewritten in place; `finish` writes the nodes back.
+    """A copy of a model whose graph is rewritten; `finish` writes the nodes back.
 
     Args:
         directory: of its external data, if it has any.
     """
 
     def __init__(self, model: ModelProto, directory: Path = Path()) -> None:
-        self.model, self.directory = model, directory
-        self.nodes = list(model.graph.node)
-        self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-        self._ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
-        self.outputs = [value.name for value in model.graph.output]
+        self.model, self.directory = ModelProto(), directory
+        self.model.CopyFrom(model)
+        graph = self.model.graph
+        self.nodes = list(graph.node)
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        values = (*graph.input, *graph.value_info, *graph.output)
+        # Number of dimensions of the values of the exported graph.
+        self.ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
+        self.outputs = [value.name for value in graph.output]
         self._index()
 
     def _index(self) -> None:
         self.makes = {name: node for node in self.nodes for name in node.output if name}
-        self._readers: dict[str, list[NodeProto]] = {}
-        for node in self.nodes:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
+        self._readers = readers_of(self.nodes)
 
     def maker(self, value: str, *kinds: str) -> NodeProto | None:
         """The node that computes a value, if it is of one of these kinds."""
@@ -58,10 +109,6 @@ class GraphEdit:
         """The values of an initializer; None for any other value."""
         tensor = self.constants.get(name)
         return None if tensor is None else stored_array(tensor, self.directory)
-
-    def rank(self, value: str) -> int:
-        """Number of dimensions of a value of the exported graph."""
-        return self._ranks[value]
 
     def constant(self, name: str, values: Sequence[int] | int) -> str:
         """The name of an int64 initializer, which is created if missing."""
@@ -125,26 +172,3 @@ class GraphEdit:
         if CONTRIBUTED not in domains and any(x.domain == CONTRIBUTED for x in self.nodes):
             self.model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
         return self.model
-
-
-def read_nodes(
-    nodes: Sequence[NodeProto], outputs: Iterable[str]
-) -> tuple[list[NodeProto], set[str]]:
-    """The nodes that outputs depend on, in their order, and the names of all values read."""
-    read = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if read.intersection(node.output):
-            kept.append(node)
-            read.update(node.input)
-    return kept[::-1], read
-
-
-def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute of a node."""
-    values = (get_attribute_value(item) for item in node.attribute if item.name == name)
-    return next(values, default)
-
-
-def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
-    return tensor is not None and len(tensor.dims) == dimensions

@@ -32,7 +32,7 @@ sums on every processor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,9 +43,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import make_node, make_opsetid
 from onnx.numpy_helper import from_array
 
-from compressor.export.activation_ranges import Range
-from compressor.export.graph_edit import CONTRIBUTED, attribute
-from compressor.export.stored_arrays import stored_array
+from compressor.export.graph_edit import CONTRIBUTED, attribute, readers_of, stored_array
+
+Range = tuple[float, float]  # smallest and largest
 
 LEVELS = 127  # -128 is left out, so that the range is symmetric
 TOKENS = "input_ids"  # the input that embedding tables are indexed with
@@ -100,7 +100,8 @@ def to_int8(
     """
     converted = ModelProto()
     converted.CopyFrom(model)
-    if _Quantizer(converted.graph, directory, ranges).run():
+    _Quantizer(converted.graph, directory, ranges).run()
+    if products(model):
         # ONNX wants a version for every domain that operators are from.
         converted.opset_import.append(make_opsetid(CONTRIBUTED, 1))
     return converted
@@ -108,9 +109,31 @@ def to_int8(
 
 def products(model: ModelProto) -> list[NodeProto]:
     """The products with weights that `to_int8` replaces."""
-    # It reads shapes, not weights, so it needs no directory.
-    quantizer = _Quantizer(model.graph, Path(), None)
-    return [node for node in model.graph.node if quantizer.is_product(node)]
+    weights = _matrices(model.graph)
+    return [node for node in model.graph.node if _is_product(node, weights)]
+
+
+def _matrices(graph: GraphProto) -> dict[str, TensorProto]:
+    return {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2}
+
+
+def _is_product(node: NodeProto, weights: Mapping[str, TensorProto]) -> bool:
+    """Whether a node multiplies with stored weights that are large enough."""
+    if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
+        return False
+    # The product of integers has no factors alpha and beta.
+    if node.op_type == "Gemm" and (
+        attribute(node, "alpha", 1.0) != 1.0
+        or attribute(node, "transA", 0)
+        or (len(node.input) > 2 and attribute(node, "beta", 1.0) != 1.0)
+    ):
+        return False
+    return _output_columns(node, weights) >= MIN_OUTPUTS
+
+
+def _output_columns(product: NodeProto, weights: Mapping[str, TensorProto]) -> int:
+    rows, columns = weights[product.input[1]].dims
+    return rows if attribute(product, "transB", 0) else columns
 
 
 @dataclass(frozen=True)
@@ -136,51 +159,42 @@ class _Quantizer:
     def __init__(
         self, graph: GraphProto, directory: Path, ranges: Mapping[str, Range] | None
     ) -> None:
-        self.graph = graph
-        self.ranges = ranges
-        self.weights = {i.name: i for i in graph.initializer if len(i.dims) == 2}
-        self.array: Callable[[str], NDArray[np.float32]] = lambda name: stored_array(
-            self.weights[name], directory
-        )
+        self.graph, self.directory, self.ranges = graph, directory, ranges
+        self.weights = _matrices(graph)
         self.vectors = {i.name: i.dims[0] for i in graph.initializer if len(i.dims) == 1}
         self.shared: set[str] = set()  # tables of embeddings that a product multiplies by too
         self.stored: set[str] = set()  # names of the constants that are in the graph already
         self.rounded: set[str] = set()  # activations whose integers are in the graph already
 
-    def run(self) -> bool:
-        """Rewrite the graph; returns whether it has a product."""
-        multiplications = [node for node in self.graph.node if self.is_product(node)]
+    def run(self) -> None:
+        graph = self.graph
+        multiplications = [node for node in graph.node if _is_product(node, self.weights)]
         transposed = {node.input[1] for node in multiplications if attribute(node, "transB", 0)}
-        looked_up = {node.input[0] for node in self.graph.node if self._is_lookup(node)}
+        looked_up = {node.input[0] for node in graph.node if self._is_lookup(node)}
         self.shared = transposed & looked_up
         biases = self._biases(multiplications)
         added = {add.output[0] for add in biases.values()}
         nodes: list[NodeProto] = []
-        for node in self.graph.node:
-            if self.is_product(node):
+        for node in graph.node:
+            if _is_product(node, self.weights):
                 nodes += self._product(node, biases.get(node.output[0]))
             elif self._is_lookup(node):
                 nodes += self._lookup(node)
             elif node.output[0] not in added:
                 nodes.append(node)
-        del self.graph.node[:]
-        self.graph.node.extend(nodes)
+        del graph.node[:]
+        graph.node.extend(nodes)
         used = {name for node in nodes for name in node.input}
-        weights = self.graph.initializer
         # From the end, since those behind a deleted one move up.
-        for index in reversed(range(len(weights))):
-            if weights[index].name not in used:
-                del weights[index]
+        for index in reversed(range(len(graph.initializer))):
+            if graph.initializer[index].name not in used:
+                del graph.initializer[index]
         # Some of these values no longer exist; onnxruntime infers the others by itself.
-        del self.graph.value_info[:]
-        return bool(multiplications)
+        del graph.value_info[:]
 
     def _biases(self, multiplications: Sequence[NodeProto]) -> dict[str, NodeProto]:
         """Value of a product -> the node that adds a bias to it."""
-        readers: dict[str, list[NodeProto]] = {value.name: [] for value in self.graph.output}
-        for node in self.graph.node:
-            for name in node.input:
-                readers.setdefault(name, []).append(node)
+        readers = readers_of(self.graph.node)
         outputs = {value.name for value in self.graph.output}
         biases = {}
         for node in multiplications:
@@ -189,26 +203,10 @@ class _Quantizer:
             # A Gemm may already have its bias, and outputs of the graph do not change.
             if len(node.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
                 continue
-            rows, columns = self.weights[node.input[1]].dims
-            size = rows if attribute(node, "transB", 0) else columns
-            (bias,) = {*read[0].input} - {value} or {""}  # none if it is added to itself
-            if self.vectors.get(bias) == size:
+            (bias,) = {*read[0].input} - {value}
+            if self.vectors.get(bias) == _output_columns(node, self.weights):
                 biases[value] = read[0]
         return biases
-
-    def is_product(self, node: NodeProto) -> bool:
-        """Whether a node multiplies with stored weights that are large enough."""
-        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in self.weights:
-            return False
-        # The product of integers has no factors alpha and beta.
-        if node.op_type == "Gemm" and (
-            attribute(node, "alpha", 1.0) != 1.0
-            or attribute(node, "transA", 0)
-            or (len(node.input) > 2 and attribute(node, "beta", 1.0) != 1.0)
-        ):
-            return False
-        rows, columns = self.weights[node.input[1]].dims
-        return (rows if attribute(node, "transB", 0) else columns) >= MIN_OUTPUTS
 
     def _is_lookup(self, node: NodeProto) -> bool:
         return (
@@ -219,10 +217,9 @@ class _Quantizer:
         )
 
     def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
-        """Add a weight's integers and scales to the graph, once.
+        """Add the integers and scales of a weight [rows, columns] to the graph, once.
 
         Args:
-            name: of a weight [rows, columns].
             transpose: one scale per row of the weight instead of one per column; the integers are
                 stored as [columns, rows].
             looked_up: with `transpose`, store the integers as [rows, columns].
@@ -233,18 +230,17 @@ class _Quantizer:
         layout = "rows" if looked_up else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
         if integers not in self.stored:
-            weight = self.array(name)
-            columns = weight.T if transpose else weight
+            weight = stored_array(self.weights[name], self.directory)
             # Rows that are only looked up need no limit for sums, and keep a finer scale.
             multiplied = not looked_up or name in self.shared
+            columns = weight.T if transpose else weight
             values, scale = quantize_columns(columns, multiplied=multiplied)
-            values = np.ascontiguousarray(values.T if looked_up else values)
-            self._constant(integers, values)
+            self._constant(integers, np.ascontiguousarray(values.T if looked_up else values))
             self._constant(scales, scale)
         return integers, scales
 
     def _constant(self, name: str, values: NDArray) -> str:
-        """Add constants to the graph, once; returns their name."""
+        """Add a constant to the graph, once; returns its name."""
         if name not in self.stored:
             self.graph.initializer.append(from_array(values, name))
             self.stored.add(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_tensor_value_info
 
 from compressor.export.fused_attention import LENGTHS
@@ -21,19 +21,15 @@ _TOKENWISE = (
     "MatMul", "Add", "Mul", "Gelu", "Relu", "Tanh", "Sigmoid", "BiasGelu", "FastGelu",
     "LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 )  # fmt: skip
+_INPUTS = {TOKENS: ["tokens"], OFFSETS: ["batch", "source"], STARTS: ["starts"]}
 
 
 def pack(fused: ModelProto) -> ModelProto | None:
-    """The packed form of a fused graph; None without a fast kernel.
+    """The packed form of a fused graph in any precision; None without a fast kernel.
 
     onnxruntime has no kernel for packed attention with rotary positions or a bias of scores.
-
-    Args:
-        fused: in any precision.
     """
-    model = ModelProto()
-    model.CopyFrom(fused)
-    edit = GraphEdit(model)
+    edit = GraphEdit(fused)
     attentions = [node for node in edit.nodes if node.op_type == "Attention"]
     rotated = any(node.op_type == "MultiHeadAttention" for node in edit.nodes)
     if not attentions or rotated or any(len(node.input) > 4 for node in attentions):
@@ -42,18 +38,13 @@ def pack(fused: ModelProto) -> ModelProto | None:
     if entry is None:
         return None
     _Packing(edit, entry).rewrite()
-    edit.finish()
+    model = edit.finish()
     read = {name for node in model.graph.node for name in node.input}
-    graph = model.graph
-    given = [value for value in graph.input if value.name in read]
-    del graph.input[:]
-    graph.input.extend([*given, *_inputs()])
+    inputs = [value for value in model.graph.input if value.name in read]
+    inputs += [make_tensor_value_info(n, TensorProto.INT32, x) for n, x in _INPUTS.items()]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
     return model
-
-
-def _inputs() -> list[ValueInfoProto]:
-    shapes = {TOKENS: ["tokens"], OFFSETS: ["batch", "source"], STARTS: ["starts"]}
-    return [make_tensor_value_info(n, TensorProto.INT32, shape) for n, shape in shapes.items()]
 
 
 def _entry(edit: GraphEdit, hidden: str) -> str | None:
@@ -87,18 +78,19 @@ class _Packing:
         self.restored = set[str]()
 
     def rewrite(self) -> None:
-        edit = self.edit
+        edit, entry = self.edit, self.entry
         for node in edit.nodes:
             if self._stays_packed(node):
+                for name in filter(None, node.output):
+                    self.packed[name] = f"{name}.packed"
                 self._pack(node)
             else:
                 self._restore(node.input)
                 self.nodes.append(node)
-            if self.entry in node.output:
-                flat = f"{self.entry}.flat"
-                self.nodes.append(edit.node("Flatten", [self.entry], [flat], axis=2))
-                rows = [self.packed[self.entry]]
-                self.nodes.append(edit.node("Gather", [flat, TOKENS], rows, axis=0))
+            if entry in node.output:
+                flat = f"{entry}.flat"
+                self.nodes.append(edit.node("Flatten", [entry], [flat], axis=2))
+                self.nodes.append(edit.node("Gather", [flat, TOKENS], [self.packed[entry]], axis=0))
         self._restore(edit.outputs)
         edit.nodes = self.nodes
 
@@ -114,29 +106,24 @@ class _Packing:
         return all(tensor is not None and len(tensor.dims) <= 1 for tensor in tensors)
 
     def _pack(self, node: NodeProto) -> None:
-        for name in filter(None, node.output):
-            self.packed[name] = f"{name}.packed"
-        if node.op_type == "Attention":
-            self._attention(node)
+        if node.op_type != "Attention":
+            copied = NodeProto()
+            copied.CopyFrom(node)
+            copied.input[:] = [self.packed.get(name, name) for name in node.input]
+            copied.output[:] = [self.packed.get(name, name) for name in node.output]
+            self.nodes.append(copied)
             return
-        copied = NodeProto()
-        copied.CopyFrom(node)
-        copied.input[:] = [self.packed.get(name, name) for name in node.input]
-        copied.output[:] = [self.packed.get(name, name) for name in node.output]
-        self.nodes.append(copied)
-
-    def _attention(self, node: NodeProto) -> None:
-        hidden, weight, bias, _ = node.input
-        assert node.input[3] == LENGTHS
+        hidden, weight, bias, lengths = node.input
+        assert lengths == LENGTHS
         made, edit = self.packed[node.output[0]], self.edit
         parts = [f"{made}.{part}" for part in ("query", "key", "value")]
-        given = {name: attribute(node, name) for name in ("num_heads", "scale")}
+        options = {name: attribute(node, name) for name in ("num_heads", "scale")}
         self.nodes += [
             edit.node("MatMul", [self.packed[hidden], weight], [f"{made}.projected"]),
             edit.node("Split", [f"{made}.projected"], parts, axis=-1, num_outputs=3),
             edit.node(
                 "PackedMultiHeadAttention", [*parts, bias, OFFSETS, STARTS], [made],
-                domain=CONTRIBUTED, **given,
+                domain=CONTRIBUTED, **options,
             ),
         ]  # fmt: skip
 
@@ -146,6 +133,5 @@ class _Packing:
             if name in self.packed and name != self.entry and name not in self.restored:
                 self.restored.add(name)
                 inputs = [self.packed[name], OFFSETS]
-                self.nodes.append(
-                    self.edit.node("RestorePadding", inputs, [name], domain=CONTRIBUTED)
-                )
+                restored = self.edit.node("RestorePadding", inputs, [name], domain=CONTRIBUTED)
+                self.nodes.append(restored)

@@ -30,7 +30,7 @@ def split_precisions(
         UsageError: an unknown name, one given twice, or `auto` beside others.
     """
     names = comma_separated(values)
-    given = ",".join(names)
+    text = ",".join(names)
     if not names:
         raise UsageError(
             f"--precision names none; use one of {', '.join(known)}", id="precision-missing"
@@ -38,28 +38,24 @@ def split_precisions(
     for name in names:
         if name not in known:
             raise UsageError(
-                f"--precision {given}: {name!r} is unknown; use one of {', '.join(known)}"
+                f"--precision {text}: {name!r} is unknown; use one of {', '.join(known)}"
                 + did_you_mean(name, known),
                 id="precision-unknown",
             )
     if len(set(names)) < len(names):
         raise UsageError(
-            f"--precision {given} names one twice; give each once", id="precision-given-twice"
+            f"--precision {text} names one twice; give each once", id="precision-given-twice"
         )
     if AUTO in names and len(names) > 1:
         raise UsageError(
-            f"--precision {given}: {AUTO} stands alone; leave out the others",
+            f"--precision {text}: {AUTO} stands alone; leave out the others",
             id="precision-auto-with-others",
         )
     return names
 
 
 def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
-    """The precisions to export, float32 first.
-
-    Args:
-        names: as `split_precisions` returns them.
-        device: `cpu` or `cuda`, where the run measures.
+    """The precisions to export for a device, float32 first.
 
     Raises:
         UsageError: float32 is not among them, or one that the device has no kernels for.
@@ -90,11 +86,7 @@ def precision_timed(names: Sequence[str], device: str) -> str:
 
 
 def named_precisions(values: Sequence[str] | None) -> list[str] | None:
-    """Names of precisions to run artifacts in; None if none are given.
-
-    Raises:
-        UsageError: an unknown name, one given twice, or `auto`, which is for exporting.
-    """
+    """Names of precisions to run artifacts in, without `auto`; None if none are named."""
     if not values:
         return None
     names = split_precisions(values, (*COMPUTED, AUTO))

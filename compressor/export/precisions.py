@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto
 from onnx.external_data_helper import load_external_data_for_model
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from compressor.errors import VerificationError
-from compressor.export.activation_ranges import Range, activation_ranges
-from compressor.export.cuda_form import CudaForm
-from compressor.export.for_cuda import CUDA, form_check, packed_check
+from compressor.export.activation_ranges import activation_ranges
+from compressor.export.for_cuda import CUDA, CudaForm, form_check, packed_check
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
-from compressor.export.half_range import LargestValue, range_check
-from compressor.export.int8 import products, to_int8
+from compressor.export.int8 import Range, to_int8
 from compressor.export.precision_names import BASE
 from compressor.export.shared_caches import share_caches
 from compressor.export.verify import Expected
@@ -41,6 +41,12 @@ TOLERANCES = {"fp16": 0.02, "int8": 0.15}
 OTHER_ANSWERS = 0.1
 RANDOM_TOKENS = 0.5
 _BY_ANSWERS = "answers against PyTorch's in float32"
+LARGEST_HALF = 65_504.0
+# Largest value as a share of float16's range: other inputs than those of a few batches give more.
+_MOST_OF_RANGE = 0.5
+# transformers masks with about -3e38 in float32, and exported graphs with -1e4, so values beyond
+# this are ignored.
+_MASK_VALUE = 1e30
 
 
 def add_precision(
@@ -59,8 +65,6 @@ def add_precision(
     Args:
         model: the float32 network that the artifact's graphs were exported from.
         batches: ragged batches of model inputs to compare on.
-        directory: an artifact with float32 graphs.
-        precision: `fp16` or `int8`.
         device: where the graphs run. CPUs mostly compute fp16 graphs in float32, which hides
             overflows, so the network's values are compared with float16's range too.
         examples: encoded rows for the ranges of int8 activations, and then the batches are of real
@@ -91,71 +95,190 @@ def write_precision(
     graphs = directory / GRAPH_DIRECTORY
     written = (target or directory) / GRAPH_DIRECTORY
     written.mkdir(exist_ok=True)
-    ranges: dict[str, dict[str, Range]] = {}
-    if precision == "int8" and examples:
-        ranges = activation_ranges(directory, examples, products)
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
-    files: dict[str, str] = {}
-    made_for = {x: y for x, y in (data.get("made_for") or {}).items() if x != precision}
+    ranges = activation_ranges(directory, examples) if precision == "int8" and examples else {}
     forms = TASKS[data["task"]].graphs.cuda_forms if (precision, device) == ("fp16", CUDA) else {}
+    made_for = {x: y for x, y in (data.pop("made_for", None) or {}).items() if x != precision}
+    files: dict[str, str] = {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
-        source, graph = graphs / file, written / files[role]
-        convert = to_fp16 if precision == "fp16" else partial(to_int8, ranges=ranges.get(file))
-        form = forms.get(role)
-        if _convert(source, graph, precision, convert, form):
+        graph, form = written / files[role], forms.get(role)
+        if _convert(graphs / file, graph, precision, ranges.get(file), form):
             assert form is not None
             made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
     data["precisions"][precision] = files
-    data.pop("made_for", None)
     write_json(written / GRAPHS_FILE, data | ({"made_for": made_for} if made_for else {}))
 
 
-@dataclass(frozen=True)
-class NetworkOutputs:
-    """Outputs of the float32 network, to compare a precision with.
+def _convert(
+    source: Path,
+    target: Path,
+    precision: str,
+    ranges: Mapping[str, Range] | None,
+    form: CudaForm | None,
+) -> bool:
+    """Write one graph; returns whether it has the form for CUDA."""
+    # Weights stay on disk until the conversion reads them, one at a time.
+    model = onnx.load(source, load_external_data=False)
+    fused = None if form is None else form.rewrite(model, source.parent)
+    model = fused or model
+    if precision == "fp16":
+        converted = to_fp16(model, source.parent)
+    else:
+        converted = to_int8(model, source.parent, ranges)
+    if _signature(converted) != _signature(model):
+        raise VerificationError(
+            f"the {precision} form of {source} has other inputs or outputs than the graph it was "
+            "made from; please report this with the checkpoint's name",
+            id="converted-graph-differs",
+        )
+    if precision in CPU_ONLY:
+        share_caches(converted)  # with an operator that other devices do not have in float32
+    load_external_data_for_model(converted, str(source.parent))  # weights that were not converted
+    onnx.save_model(
+        converted,
+        target,
+        save_as_external_data=True,
+        location=target.name + WEIGHTS_SUFFIX,
+        size_threshold=INLINE_BYTES,
+    )
+    # By its path: a large graph with its weights exceeds the size of a protobuf message.
+    onnx.checker.check_model(target)
+    is_fused = fused is not None
+    del model, converted, fused
+    trim_memory()
+    return is_fused
 
-    Args:
-        largest: the largest intermediate value, for precisions with a limited range.
+
+def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
+    """Names and sizes, head counts among them, of all inputs and outputs."""
+    return [
+        (value.name, [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim])
+        for value in (*model.graph.input, *model.graph.output)
+    ]
+
+
+class LargestValue(TorchDispatchMode):
+    """Inside this context, records the largest absolute value that a PyTorch operation returns.
+
+    Views of weights count too; masks do not.
     """
 
-    batches: Sequence[Expected]
-    largest: float | None
+    largest: float = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if "empty" not in func.__name__:  # its memory is not initialized
+            for value in tree_leaves(result):
+                if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                    sizes = value.detach().abs()
+                    largest = float(sizes.where(sizes < _MASK_VALUE, 0).max())
+                    self.largest = max(self.largest, largest)
+        return result
 
 
 def expect_answers(
     model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
-) -> NetworkOutputs:
-    """Second part of `add_precision`: run the model, which is not needed afterwards."""
+) -> tuple[Sequence[Expected], float | None]:
+    """Second part of `add_precision`: run the model, which is not needed afterwards.
+
+    Returns:
+        Its outputs; and its largest intermediate value for float16, which alone can overflow.
+    """
     graphs = TASKS[read_artifact(directory).task].graphs
-    # Only float16 can overflow.
     if precision != "fp16":
-        return NetworkOutputs(graphs.expect(model, directory, batches), None)
+        return graphs.expect(model, directory, batches), None
     with LargestValue() as largest:
         expected = graphs.expect(model, directory, batches)
-    return NetworkOutputs(expected, largest.largest)
+    return expected, largest.largest
 
 
 def compare_precision(
-    expected: NetworkOutputs, directory: Path, precision: str, device: str, real: bool
+    network_outputs: tuple[Sequence[Expected], float | None],
+    directory: Path,
+    precision: str,
+    device: str,
+    real: bool,
 ) -> list[Check]:
     """Third part of `add_precision`: compare the graphs' outputs with PyTorch's.
 
     Args:
+        network_outputs: of `expect_answers`.
         real: whether the batches are of real rows, so predictions can be compared.
     """
     trim_memory()
+    expected, largest = network_outputs
     task = TASKS[read_artifact(directory).task]
     runtime = task.open(directory, precision=precision, device=device)
-    compared = task.graphs.compare(expected.batches, runtime)
-    if expected.largest is not None:
-        checks = [compared.by_logits(TOLERANCES[precision]), range_check(expected.largest)]
-        if runtime.artifact.only_device(precision) is None:
-            return checks
-        checks += packed_check(expected.batches, runtime, TOLERANCES[precision])
-        return [*checks, form_check(expected.batches, directory)]
-    return [compared.by_answers() if real else compared.on_random_tokens()]
+    compared = task.graphs.compare(expected, runtime)
+    if largest is None:
+        return [compared.by_answers() if real else compared.on_random_tokens()]
+    checks = [compared.by_logits(TOLERANCES[precision]), range_check(largest)]
+    if runtime.artifact.only_device(precision) is not None:
+        checks += packed_check(expected, runtime, TOLERANCES[precision])
+        checks.append(form_check(expected, directory))
+    return checks
+
+
+def range_check(largest: float) -> Check:
+    """The check of the largest value, as a share of the largest float16 number."""
+    return Check(
+        name=HALF_RANGE,
+        largest_difference=largest / LARGEST_HALF,
+        tolerance=_MOST_OF_RANGE,
+        detail=f"the largest intermediate value is {largest:.3g}; the limit of float16 is "
+        f"{LARGEST_HALF:,.0f}, and other inputs may give twice as much",
+    )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Result of a comparison with PyTorch.
+
+    Args:
+        differences: largest difference of a logit in each batch, relative to the largest logit.
+        same: whether each prediction equals PyTorch's.
+        answers: name of the predictions, for texts.
+    """
+
+    precision: str
+    differences: Sequence[float]
+    same: Sequence[bool]
+    answers: str
+    provider: str
+
+    def by_logits(self, tolerance: float, note: str = "") -> Check:
+        """Check that all logits are near PyTorch's."""
+        return Check(
+            name=f"{self.precision} against PyTorch in float32",
+            largest_difference=float(np.max(self.differences)),  # NaN if any is
+            tolerance=tolerance,
+            detail=f"logits of {len(self.differences)} ragged batches, relative to the largest "
+            f"logit; {self._agreement()}; {self.provider}{note}",
+        )
+
+    def _agreement(self) -> str:
+        return f"{np.mean(self.same):.1%} of {len(self.same)} {self.answers} are PyTorch's"
+
+    def on_random_tokens(self) -> Check:
+        """`by_logits` with a large tolerance: predictions of random tokens are meaningless."""
+        note = "; on random tokens, so what it means for quality is not known"
+        return self.by_logits(RANDOM_TOKENS, note)
+
+    def by_answers(self) -> Check:
+        """Check that all logits are near PyTorch's, or else that few predictions differ."""
+        logits = self.by_logits(TOLERANCES[self.precision])
+        # NaN is not larger than the tolerance; `require_within` then raises for it.
+        if not logits.largest_difference > logits.tolerance:
+            return logits
+        return Check(
+            name=f"{self.precision} {_BY_ANSWERS}",
+            largest_difference=1 - float(np.mean(self.same)),
+            tolerance=OTHER_ANSWERS,
+            detail=f"answers to real rows: {self._agreement()}; logits differ by at most "
+            f"{logits.largest_difference:.2g} of the largest; {self.provider}",
+        )
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:
@@ -197,105 +320,3 @@ def set_default(directory: Path, precision: str, engines: Mapping[str, str] | No
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
     recorded = {"fastest_engines": dict(engines)} if engines else {}
     return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision} | recorded)
-
-
-def _convert(
-    source: Path,
-    target: Path,
-    precision: str,
-    convert: Callable[[ModelProto, Path], ModelProto],
-    form: CudaForm | None,
-) -> bool:
-    """Write one graph; returns whether it has the form for CUDA."""
-    # Weights stay on disk until the conversion reads them, one at a time.
-    model = onnx.load(source, load_external_data=False)
-    fused = None if form is None else form.rewrite(model, source.parent)
-    signature = _signature(fused or model)
-    converted = convert(fused or model, source.parent)
-    if _signature(converted) != signature:
-        raise VerificationError(
-            f"the {precision} form of {source} has other inputs or outputs than the graph it was "
-            "made from; please report this with the checkpoint's name",
-            id="converted-graph-differs",
-        )
-    if precision in CPU_ONLY:
-        share_caches(converted)  # with an operator that other devices do not have in float32
-    load_external_data_for_model(converted, str(source.parent))  # weights that were not converted
-    onnx.save_model(
-        converted,
-        target,
-        save_as_external_data=True,
-        location=target.name + WEIGHTS_SUFFIX,
-        size_threshold=INLINE_BYTES,
-    )
-    # By its path: a large graph with its weights exceeds the size of a protobuf message.
-    onnx.checker.check_model(target)
-    is_fused = fused is not None
-    del model, converted, fused
-    trim_memory()
-    return is_fused
-
-
-def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
-    """Names and sizes, head counts among them, of all inputs and outputs."""
-    return [
-        (value.name, [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim])
-        for value in (*model.graph.input, *model.graph.output)
-    ]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Result of a comparison with PyTorch.
-
-    Args:
-        differences: largest difference of a logit in each batch, relative to the largest logit.
-        same: whether each prediction equals PyTorch's.
-        answers: name of the predictions, for texts.
-        provider: that ran the graphs.
-    """
-
-    precision: str
-    differences: Sequence[float]
-    same: Sequence[bool]
-    answers: str
-    provider: str
-
-    @property
-    def largest(self) -> float:
-        return float(np.max(self.differences))  # NaN wins, unlike with Python's max
-
-    @property
-    def _agreement(self) -> str:
-        return f"{np.mean(self.same):.1%} of {len(self.same)} {self.answers} are PyTorch's"
-
-    def by_logits(self, tolerance: float) -> Check:
-        """Check that all logits are near PyTorch's."""
-        return Check(
-            name=f"{self.precision} against PyTorch in float32",
-            largest_difference=self.largest,
-            tolerance=tolerance,
-            detail=f"logits of {len(self.differences)} ragged batches, relative to the largest "
-            f"logit; {self._agreement}; {self.provider}",
-        )
-
-    def on_random_tokens(self) -> Check:
-        """`by_logits` with a large tolerance: predictions of random tokens are meaningless."""
-        check = self.by_logits(RANDOM_TOKENS)
-        detail = f"{check.detail}; on random tokens, so what it means for quality is not known"
-        return check.model_copy(update={"detail": detail})
-
-    def by_answers(self) -> Check:
-        """Check that all logits are near PyTorch's, or else that few predictions differ."""
-        logits = self.by_logits(TOLERANCES[self.precision])
-        # NaN is not larger than the tolerance; `require_within` then raises for it.
-        if not logits.largest_difference > logits.tolerance:
-            return logits
-        others = 1 - float(np.mean(self.same))
-        return Check(
-            name=f"{self.precision} {_BY_ANSWERS}",
-            largest_difference=others,
-            tolerance=OTHER_ANSWERS,
-            detail=f"answers to real rows: {self._agreement}; logits differ by at most "
-            f"{self.largest:.2g} of the largest; {self.provider}",
-        )

@@ -6,8 +6,10 @@ inputs and outputs are the same buffers, and reads as much of them as is filled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import make_node, make_opsetid
 from onnx.numpy_helper import from_array
 
@@ -29,7 +31,19 @@ def share_caches(model: ModelProto) -> None:
     if not can_share(model):
         return
     fuse_self_attention(model, _FILLED, _TOTAL)
-    _count_positions(model)
+    # The filled positions of each row [batch], and after the step [1]: onnxruntime's `seqlens_k` is
+    # the length after the step minus one, and `total_sequence_length`.
+    one = from_array(np.array([1], np.int32), "caches.one")
+    model.graph.initializer.append(one)
+    nodes = [
+        make_node("Cast", ["position"], ["caches.position"], to=TensorProto.INT32),
+        make_node("Add", ["caches.position", one.name], [_TOTAL]),
+        make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
+        make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
+    ]
+    # Inserted at the front, so in reverse order.
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
 
 
 def can_share(model: ModelProto) -> bool:
@@ -68,10 +82,7 @@ def fuse_self_attention(model: ModelProto, filled: str, total: str) -> None:
             kv_num_heads=heads,  # a group for each head: attention as usual
             scale=1.0,  # the query's weights are scaled already
         )
-        # ONNX requires topological order.
-        graph.node.insert(list(graph.node).index(chain[-1]), fused)
-        for node in chain:
-            graph.node.remove(node)
+        replace_chain(graph, chain, fused)
     # This name of the length signals to the runtime that the graph writes in place.
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_", "present_")):
@@ -81,55 +92,43 @@ def fuse_self_attention(model: ModelProto, filled: str, total: str) -> None:
         model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
 
 
+def replace_chain(graph: GraphProto, chain: Sequence[NodeProto], fused: NodeProto) -> None:
+    """Replace nodes by one, at the place of the last: ONNX requires topological order."""
+    graph.node.insert(list(graph.node).index(chain[-1]), fused)
+    for node in chain:
+        graph.node.remove(node)
+
+
 def _sizes(model: ModelProto) -> dict[str, list[int]]:
-    """The fixed sizes of every input; 0 where one is not."""
+    """The fixed sizes of every input, and 0 for others."""
     return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
 
 
 def _layers(model: ModelProto) -> list[str]:
     """Numbers of the layers with heads in their self-attention."""
-    made = [value.name for value in model.graph.output]
-    return [name.partition(".")[2] for name in made if name.startswith("present_key.")]
+    outputs = [value.name for value in model.graph.output]
+    return [name.partition(".")[2] for name in outputs if name.startswith("present_key.")]
 
 
-def _attention_nodes(nodes: list[NodeProto], layer: str) -> list[NodeProto]:
+def _attention_nodes(nodes: Sequence[NodeProto], layer: str) -> list[NodeProto]:
     """The nodes of one layer's self-attention between its two products, first to last."""
     makes = {name: node for node in nodes for name in node.output}
-    appended = [makes[f"present_{part}.{layer}"] for part in ("key", "value")]
-    split = makes[appended[0].input[1]]
+    keys, values = (makes[f"present_{part}.{layer}"] for part in ("key", "value"))
+    split = makes[keys.input[1]]
     divide = makes[split.input[0]]
-    keys, values = (node.output[0] for node in appended)
-    transpose = reader(nodes, keys)
+    transpose = reader(nodes, keys.output[0])
     scores = reader(nodes, transpose.output[0])
     softmax = reader(nodes, scores.output[0])
-    mix = reader(nodes, values)
+    mix = reader(nodes, values.output[0])
     merge = reader(nodes, mix.output[0])
-    chain = [divide, split, *appended, transpose, scores, softmax, mix, merge]
+    chain = [divide, split, keys, values, transpose, scores, softmax, mix, merge]
     kinds = "Reshape Split Concat Concat Transpose MatMul Softmax MatMul Reshape"
     assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
     assert mix.input[0] == softmax.output[0]
     return chain
 
 
-def reader(nodes: list[NodeProto], value: str) -> NodeProto:
+def reader(nodes: Sequence[NodeProto], value: str) -> NodeProto:
     """The only node that reads a value, in a graph that this package wrote."""
     (node,) = (node for node in nodes if value in node.input)
     return node
-
-
-def _count_positions(model: ModelProto) -> None:
-    """Compute the filled positions of the buffers: of each row [batch], and after the step [1].
-
-    onnxruntime's `seqlens_k` is the length after the step minus one, and `total_sequence_length`.
-    """
-    one = from_array(np.array([1], np.int32), "caches.one")
-    model.graph.initializer.append(one)
-    nodes = [
-        make_node("Cast", ["position"], ["caches.position"], to=TensorProto.INT32),
-        make_node("Add", ["caches.position", one.name], [_TOTAL]),
-        make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
-        make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
-    ]
-    # Inserted at the front, so in reverse order.
-    for node in reversed(nodes):
-        model.graph.node.insert(0, node)

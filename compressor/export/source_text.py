@@ -2,15 +2,24 @@
 
 Most of a small encoder's weights are rows of its embedding table, of which texts of one domain use
 a part. The other rows are removed from the table and the tokenizer, and the kept ones are
-renumbered. Texts whose tokens are all kept get the same tokens and the same output. Other texts are
-split into shorter tokens, down to single characters or bytes.
+renumbered. Texts whose tokens are all kept get the same tokens and the same output:
+
+- WordPiece takes the longest matching token, which is kept.
+- Unigram maximizes the sum of scores. The score of unknown characters depends on the lowest score,
+  whose token is kept.
+- BPE merges pairs in the order of its list. All parts of a kept token are kept, and all merges of
+  kept tokens; such a text uses no other merges.
+
+Other texts are split into shorter tokens, down to single characters or bytes.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +27,8 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, VerificationError
-from compressor.export.smaller_tokenizer import cut_file, require_kind, short_tokens
 from compressor.export.target_text import CHUNK
+from compressor.export.vocabulary import is_short
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
 from compressor.model.shared_copy import shared_copy
@@ -27,20 +36,25 @@ from compressor.model.tokenizer import remember_limits, save_tokenizer
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
+KINDS = ("WordPiece", "Unigram", "BPE")
+Pair = tuple[str, str]
+
 
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
-    """A checkpoint with only the tokens of a text; it shares all other weights.
-
-    Args:
-        checkpoint: of an encoder.
-        file: texts like those that the model will read.
+    """An encoder's checkpoint with only the tokens of a text; it shares all other weights.
 
     Raises:
         InputError: the file cannot be read, or the tokenizer cannot be reduced.
         VerificationError: the smaller tokenizer splits a line of the text into other tokens.
     """
     tokenizer = checkpoint.tokenizer
-    require_kind(tokenizer, checkpoint.name)
+    kind = _model(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__
+    if kind not in KINDS:
+        raise InputError(
+            f"--source-text needs a {', '.join(KINDS[:-1])} or {KINDS[-1]} tokenizer in a "
+            f"tokenizer.json, and that of {checkpoint.name} is a {kind}; leave it out",
+            id="tokenizer-cannot-be-cut",
+        )
     chunks = (_ids(tokenizer, texts) for texts in in_chunks(file.each(), CHUNK))
     seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
@@ -80,12 +94,26 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
 
 
 def _token_settings(config: Any) -> dict[str, Any]:
-    """The ids of single tokens in a configuration."""
-    return {
-        name: value
-        for name, value in vars(config).items()
-        if name.endswith("_token_id") and value is not None
-    }
+    """The ids of tokens in a configuration."""
+    settings = vars(config).items()
+    return {name: x for name, x in settings if name.endswith("_token_id") and x is not None}
+
+
+def _cut_model(model: Any, kept: list[int]) -> nn.Module:
+    """A copy with some rows of the embedding table, which shares all other weights."""
+    made = shared_copy(model)
+    old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}
+    table = nn.Embedding(
+        len(kept), old.embedding_dim, padding_idx=numbers.get(old.padding_idx), device="meta"
+    )
+    table.weight = nn.Parameter(old.weight.detach()[kept])
+    made.set_input_embeddings(table.train(old.training))
+    made.config.vocab_size = len(kept)
+    for name, value in _token_settings(made.config).items():
+        ids = [numbers[i] for i in value if i in numbers] if isinstance(value, list) else None
+        # None for a token that the tokenizer does not have: configurations have such defaults.
+        setattr(made.config, name, numbers.get(value) if ids is None else ids)
+    return made
 
 
 def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
@@ -118,18 +146,114 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     return smaller
 
 
-def _cut_model(model: Any, kept: list[int]) -> nn.Module:
-    """A copy with some rows of the embedding table, which shares all other weights."""
-    made = shared_copy(model)
-    old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}
-    table = nn.Embedding(
-        len(kept), old.embedding_dim, padding_idx=numbers.get(old.padding_idx), device="meta"
-    )
-    table.weight = nn.Parameter(old.weight.detach()[kept])
-    made.set_input_embeddings(table.train(old.training))
-    made.config.vocab_size = len(kept)
-    for name, value in _token_settings(made.config).items():
-        ids = [numbers[i] for i in value if i in numbers] if isinstance(value, list) else None
-        # None for a token that the tokenizer does not have: configurations have such defaults.
-        setattr(made.config, name, numbers.get(value) if ids is None else ids)
-    return made
+def cut_file(path: Path, kept: Sequence[int]) -> None:
+    """Keep some tokens of a `tokenizer.json`; their new ids are their positions in `kept`.
+
+    Args:
+        kept: ids, ascending; all added tokens are among them.
+    """
+    data = json.loads(path.read_text(encoding="utf-8"))
+    numbers = {old: new for new, old in enumerate(kept)}
+    model = data["model"]
+    left = {piece: numbers[i] for piece, i in _numbered(model).items() if i in numbers}
+    if model["type"] == "Unigram":
+        model["vocab"] = [entry for i, entry in enumerate(model["vocab"]) if i in numbers]
+        if model["unk_id"] is not None:
+            model["unk_id"] = numbers[model["unk_id"]]
+    else:
+        model["vocab"] = left
+    if model["type"] == "BPE":
+        # As pairs: in the older form, `a b`, a piece cannot contain a space.
+        model["merges"] = [
+            list(pair) for pair in _merges(model) if {*pair, _merged(pair, model)} <= left.keys()
+        ]
+    for token in data["added_tokens"]:
+        token["id"] = numbers[token["id"]]
+    if data["padding"] is not None:
+        data["padding"]["pad_id"] = numbers[data["padding"]["pad_id"]]
+    _renumber(data["post_processor"], numbers)
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+
+
+def _renumber(processor: dict[str, Any] | None, numbers: dict[int, int]) -> None:
+    """Renumber the tokens that a post-processor inserts, in place."""
+    if processor is None:
+        return
+    for inner in processor.get("processors", ()):
+        _renumber(inner, numbers)
+    if processor["type"] == "TemplateProcessing":
+        for token in processor["special_tokens"].values():
+            token["ids"] = [numbers[i] for i in token["ids"]]
+    elif processor["type"] in ("BertProcessing", "RobertaProcessing"):
+        for name in ("sep", "cls"):
+            token, i = processor[name]
+            processor[name] = [token, numbers[i]]
+
+
+def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
+    """Ids of single characters and bytes, and of tokens needed to build those of a text.
+
+    Args:
+        seen: ids of the text's tokens.
+    """
+    model = _model(tokenizer)
+    prefix = model.get("continuing_subword_prefix") or ""
+    vocabulary = _numbered(model)
+    kept = {i for piece, i in vocabulary.items() if is_short(piece.removeprefix(prefix))}
+    if model["type"] == "Unigram":
+        scores = [score for _, score in model["vocab"]]
+        # A Unigram model may have no unknown token: its id is then None.
+        return (kept | {scores.index(min(scores)), model["unk_id"]}) - {None}
+    kept |= {i for piece, i in vocabulary.items() if piece == model["unk_token"]}
+    if model["type"] == "BPE":
+        ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
+        names = {i: piece for piece, i in vocabulary.items()}
+        pieces = [names[i] for i in seen if i in names]
+        parts = {part for piece in pieces for part in _parts(piece, ranks, model)}
+        kept |= {vocabulary[part] for part in parts if part in vocabulary}
+    return kept
+
+
+def _model(tokenizer: Any) -> dict[str, Any]:
+    model: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    return model
+
+
+def _numbered(model: dict[str, Any]) -> dict[str, int]:
+    """Piece -> id."""
+    if model["type"] == "Unigram":
+        return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+    vocabulary: dict[str, int] = model["vocab"]
+    return vocabulary
+
+
+def _merges(model: dict[str, Any]) -> list[Pair]:
+    pairs = (x.split(" ") if isinstance(x, str) else x for x in model["merges"])
+    return [(first, second) for first, second in pairs]
+
+
+def _merged(pair: Pair, model: dict[str, Any]) -> str:
+    return pair[0] + pair[1].removeprefix(model["continuing_subword_prefix"] or "")
+
+
+def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str]:
+    """All tokens that a token is merged from, including itself."""
+    suffix, prefix = model["end_of_word_suffix"] or "", model["continuing_subword_prefix"] or ""
+    ends = bool(suffix) and piece.endswith(suffix)
+    continues = bool(prefix) and piece.startswith(prefix)
+    letters = [*piece.removeprefix(prefix).removesuffix(suffix)]
+    # Each letter is a symbol; letters that do not begin a word have the prefix.
+    first = 0 if continues else 1
+    symbols = [*letters[:first], *(prefix + letter for letter in letters[first:])]
+    if ends and symbols:
+        symbols[-1] += suffix
+    parts = {piece, *symbols}
+    while len(symbols) > 1:
+        pairs = [(ranks.get(pair, len(ranks)), i) for i, pair in enumerate(pairwise(symbols))]
+        # As in the tokenizer: the first merge of the list, at its leftmost position.
+        rank, i = min(pairs)
+        if rank == len(ranks):
+            break
+        symbols[i : i + 2] = [_merged((symbols[i], symbols[i + 1]), model)]
+        parts.add(symbols[i])
+    return parts

@@ -20,9 +20,6 @@ CHUNK = 2000  # texts per call of the tokenizer
 def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: None) -> int:
     """The number of texts that are not empty; a fast check of the whole file.
 
-    Args:
-        progress: called with the number of lines read, for long files.
-
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has no text.
     """
@@ -35,14 +32,10 @@ def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: 
 def tokens_of_text(
     file: TextFile, tokenizer: Any, progress: Callable[[int], None] = lambda texts: None
 ) -> set[int]:
-    """The distinct tokens of a text.
+    """Ids of the distinct tokens of a text, special tokens included.
 
     Args:
         tokenizer: the checkpoint's, with its languages set.
-        progress: called with the number of texts done.
-
-    Returns:
-        Their ids, special tokens included.
 
     Raises:
         InputError: the file cannot be read, or the tokenizer has no target language.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.export.attention import graph_attention
-from compressor.export.cuda_form import CudaForm
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -23,7 +22,8 @@ from compressor.tasks import Task
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compressor.export.activation_ranges import Array, Finder, Observed
+    from compressor.export.activation_ranges import Array, Observed
+    from compressor.export.for_cuda import CudaForm
     from compressor.export.precisions import Compared
     from compressor.export.verify import Expected
 
@@ -54,7 +54,7 @@ class TaskGraphs(ABC):
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
             copied from another model of the same checkpoint if these are equal.
         layouts: names of other supported layouts than this tool's own.
-        cuda_forms: role of a graph -> its form for CUDA in float16.
+        cuda_forms: role of a graph -> its form for CUDA.
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
@@ -77,18 +77,15 @@ class TaskGraphs(ABC):
     def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
         """Write graphs, and `graphs.json`, their description for the runtime.
 
+        Args:
+            skip: roles of graphs that the directory already has.
+
         Raises:
             InputError: the checkpoint has settings that the runtime does not support.
         """
         files = self.write(network, directory, skip)
         # Tracing leaves reference cycles that keep weights in memory.
         trim_memory()
-        write_json(directory / GRAPHS_FILE, self.description(network, directory, files))
-
-    def description(
-        self, network: Network, directory: Path, files: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """The contents of `graphs.json` for float32 graphs: role of each -> file name."""
         checkpoint = network.checkpoint
         data = {
             "schema": 1,
@@ -102,7 +99,7 @@ class TaskGraphs(ABC):
         }
         if checkpoint.tokenizer.truncation_side != "right":
             data["truncation_side"] = checkpoint.tokenizer.truncation_side
-        return data | self.describe(network, directory)
+        write_json(directory / GRAPHS_FILE, data | self.describe(network, directory))
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
         """All tensors that its float32 graphs can contain, transposed or not."""
@@ -117,22 +114,11 @@ class TaskGraphs(ABC):
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
-        """Write the model's graphs (float32) into `directory`.
-
-        Args:
-            skip: roles of graphs that the directory already has, and that are not written.
-
-        Returns:
-            Role of each graph -> file name.
-        """
+        """Write the float32 graphs; returns role of each graph -> file name."""
 
     @abstractmethod
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        """The task's own entries of `graphs.json`; may write more files to `directory`.
-
-        Raises:
-            InputError: the checkpoint has settings that the runtime does not support.
-        """
+        """The task's own entries of `graphs.json`; may write more files to `directory`."""
 
     @abstractmethod
     def expect(
@@ -161,24 +147,19 @@ class TaskGraphs(ABC):
     def check(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs], **options: Any
     ) -> list[Check]:
-        """`expect` and `verify` for an artifact's float32 graphs.
-
-        Args:
-            options: for opening it.
-        """
+        """`expect` and `verify` for an artifact's float32 graphs, opened with these options."""
         expected = self.expect(model, directory, batches)
         trim_memory()
         return self.verify(expected, self.task.open(directory, precision=BASE, **options))
 
     @abstractmethod
     def observe(
-        self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder
+        self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
-        """Run the float32 graphs in `directory` on batches, and record the ranges of values.
+        """Run the float32 graphs in `directory`, and record the ranges of products' first inputs.
 
         Args:
             artifact: its description.
-            finder: finds the nodes whose first inputs are recorded.
         """
 
     @abstractmethod
@@ -196,22 +177,13 @@ class TaskGraphs(ABC):
         """`verify` for graphs in that layout."""
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        """Write the files that an engine reads instead of an artifact's graphs, without checks.
-
-        Returns:
-            False if it reads the graphs, so nothing was written.
-        """
+        """Write what an engine reads instead of an artifact's graphs; False if it reads these."""
         return False
 
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
     ) -> list[Check]:
-        """Write the files that an engine needs besides the float32 graphs, and check it.
-
-        Args:
-            directory: the artifact.
-            engine: one that runs the task, other than onnxruntime.
-            batches: ragged batches to compare on.
+        """Write what an engine other than onnxruntime needs besides the graphs, and check it.
 
         Raises:
             VerificationError: an output differs from PyTorch's.

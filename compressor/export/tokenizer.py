@@ -47,17 +47,9 @@ SPACE = "▁"
 NEVER = -1e6
 # The rules of transformers' `clean_up_tokenization`, in its order.
 CLEAN_UP = (
-    (" .", "."),
-    (" ?", "?"),
-    (" !", "!"),
-    (" ,", ","),
-    (" ' ", "'"),
-    (" n't", "n't"),
-    (" 'm", "'m"),
-    (" 's", "'s"),
-    (" 've", "'ve"),
-    (" 're", "'re"),
-)
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"),
+    (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
 
 
 def write_tokenizer(
@@ -108,19 +100,6 @@ def _from_fast(tokenizer: Any) -> Tokenizer:
     if tokenizer.clean_up_tokenization_spaces and not keeps_spaces:
         copy.decoder = _cleaning([copy.decoder] if copy.decoder else [])
     return copy
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The content of `source.spm`: the pieces with their scores, and the normalization rules."""
-
-    scores: dict[str, float]
-    rules: bytes  # a `precompiled_charsmap`, see compressor.runtime.sentencepiece_normalizer
-
-    @property
-    def characters(self) -> set[str]:
-        """Characters that occur in a piece; SentencePiece does not know any other."""
-        return set().union(*self.scores)
 
 
 def _from_marian(tokenizer: Any) -> Tokenizer:
@@ -175,15 +154,12 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
     built = Tokenizer(models.BPE(ids, merges, unk_token=tokenizer.unk_token, fuse_unk=True))
     rules = model.normalizer_spec.precompiled_charsmap
-    steps: list[Any] = [normalizers.Replace(NO_TOKEN, "")]
-    steps += [normalizers.Precompiled(rules)] if rules else []
-    # SentencePiece makes one space of several, strips the ends, and begins a text with a space.
-    steps += [
-        normalizers.Replace(Regex(" {2,}"), " "),
-        normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),
+    built.normalizer = normalizers.Sequence([
+        normalizers.Replace(NO_TOKEN, ""),
+        *([normalizers.Precompiled(rules)] if rules else []),
+        *_spaces(),
         normalizers.Prepend(" "),
-    ]
-    built.normalizer = normalizers.Sequence(steps)
+    ])  # fmt: skip
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
     # Added first, so that the library gives them the next free ids, as M2M100 does.
@@ -239,22 +215,35 @@ def _read_model(path: Path) -> Any:
     return model
 
 
+@dataclass(frozen=True)
+class _Source:
+    """The content of `source.spm`: the pieces with their scores, and the normalization rules."""
+
+    scores: dict[str, float]
+    rules: bytes  # a `precompiled_charsmap`, see compressor.runtime.sentencepiece_normalizer
+
+    @property
+    def characters(self) -> set[str]:
+        """Characters that occur in a piece; SentencePiece does not know any other."""
+        return set().union(*self.scores)
+
+
 def _read_source(path: Path) -> _Source:
     model = _read_model(path)
-    trainer, rules, piece_type = model.trainer_spec, model.normalizer_spec, model.SentencePiece
+    trainer, kinds = model.trainer_spec, model.SentencePiece
     if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
         raise InputError(
             f"{path} is not a unigram model without byte fallback, the only kind of "
             "SentencePiece model that can be exported",
             id="sentencepiece-not-unigram",
         )
-    scores = {p.piece: p.score for p in model.pieces if p.type == piece_type.NORMAL}
+    scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
     highest = max(scores.values())
     for piece in model.pieces:
-        if piece.type == piece_type.USER_DEFINED:
+        if piece.type == kinds.USER_DEFINED:
             # SentencePiece's own bonus for these, unigram_model.cc (EncodeOptimized).
             scores[piece.piece] = len(piece.piece.encode()) * highest - 0.1
-    return _Source(scores, rules.precompiled_charsmap)
+    return _Source(scores, model.normalizer_spec.precompiled_charsmap)
 
 
 def _vocabulary(
@@ -262,11 +251,7 @@ def _vocabulary(
 ) -> list[tuple[str, float]]:
     """(piece, score) in the order of ids, then the pieces of the source without an id.
 
-    Args:
-        added: tokens that are matched in the raw text, which are written without `MARK`.
-
-    Raises:
-        InputError: the ids are not 0, 1, 2, …
+    Added tokens are matched in the raw text, so they are written without `MARK`.
     """
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
@@ -303,17 +288,14 @@ def _spell(code: str) -> str:
 def _normalizer(
     ids: Mapping[str, int], codes: Iterable[str], added: Iterable[str], source: _Source
 ) -> Any:
-    def replace(pattern: str, content: str) -> Any:
-        return normalizers.Replace(Regex(pattern), content)
-
     steps: list[Any] = [
         normalizers.Replace(MARK, UNKNOWN_CHARACTER),
         normalizers.Replace(NO_TOKEN, ""),
     ]
     # `>>de<<` is one token, only at the start of a text, with or without a following space.
     for code in codes:
-        steps.append(replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
-    steps.append(replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
+        steps.append(_replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
+    steps.append(_replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
     if source.rules:
         steps.append(normalizers.Precompiled(source.rules))
     characters = source.characters
@@ -321,29 +303,28 @@ def _normalizer(
         # A token that results from normalization is not one: replace its unknown characters.
         if not characters.isdisjoint(token) and not characters.issuperset(token):
             known = "".join(c if c in characters else UNKNOWN_CHARACTER for c in token)
-            steps.append(replace(_escape(token), known))
-    # SentencePiece strips the space *marker* at the end, also one from the text itself.
-    steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
-    runs = _unknown_runs(ids, source)
-    if runs:
-        steps.append(replace(runs, UNKNOWN_CHARACTER))
+            steps.append(_replace(_escape(token), known))
+    steps += _spaces()
+    # If an entry has only unknown characters, the library must not join runs of other such ones.
+    entries = [piece for piece in ids if characters.isdisjoint(piece)]
+    if entries:
+        unknown = "[^" + "".join(map(_escape, sorted(characters | {" ", SPACE, MARK}))) + "]"
+        whole = "|".join(_escape(piece) for piece in sorted(entries) if len(piece) > 1)
+        no_entry = f"(?!(?:{whole})(?!{unknown}))" if whole else ""
+        runs = f"(?<!{unknown}){no_entry}{unknown}{{2,}}"
+        steps.append(_replace(runs, UNKNOWN_CHARACTER))
     steps += [normalizers.Prepend(" "), normalizers.Replace(f" {MARK}", MARK)]
     return normalizers.Sequence(steps)
 
 
-def _unknown_runs(ids: Mapping[str, int], source: _Source) -> str | None:
-    """A pattern for runs of unknown characters that are not an entry; None if not needed.
+def _replace(pattern: str, content: str) -> Any:
+    return normalizers.Replace(Regex(pattern), content)
 
-    It is not needed if no entry has only unknown characters: then the library joins such runs.
-    """
-    characters = source.characters
-    entries = [piece for piece in ids if characters.isdisjoint(piece)]
-    if not entries:
-        return None
-    unknown = "[^" + "".join(map(_escape, sorted(characters | {" ", SPACE, MARK}))) + "]"
-    whole = "|".join(_escape(piece) for piece in sorted(entries) if len(piece) > 1)
-    no_entry = f"(?!(?:{whole})(?!{unknown}))" if whole else ""
-    return f"(?<!{unknown}){no_entry}{unknown}{{2,}}"
+
+def _spaces() -> list[Any]:
+    """One space in place of several; none at the ends, where SentencePiece also strips its marker
+    of spaces, even one of the text itself."""
+    return [_replace(" {2,}", " "), _replace(rf"\A +|[ {SPACE}]+\z", "")]
 
 
 def _escape(text: str) -> str:

@@ -60,6 +60,10 @@ _TEXTS = (
 # (texts, second texts, largest number of tokens of a row) -> rows; rows of tokens -> texts
 Encode = Callable[[list[str], list[str] | None, int | None], list[Encoded]]
 Decode = Callable[[list[list[int]]], list[str]]
+_ADVICE = (
+    "please report this with the checkpoint's name, and use `compress export --layout optimum`, "
+    "which keeps the checkpoint's own tokenizer"
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class TokenizerProbe:
             forms.append((some, True, None))
         # Last, since the runtime's tokenizer truncates from then on.
         forms += [(some, paired, _CUT) for _, paired, _ in tuple(forms)]
-        ids: list[list[int]] = []
+        rows: list[list[int]] = []
         for chosen, paired, most in forms:
             texts = [self.texts[i] for i in chosen]
             pairs = [self.pairs[i] for i in chosen] if paired and self.pairs else None
@@ -162,20 +166,36 @@ class TokenizerProbe:
             pairs = pairs and [pairs[i] for i in readable]
             for text, want, got in zip(texts, wanted, encode(texts, pairs, most), strict=True):
                 self._require_row(text, want, got, where)
-            ids = ids or [list(row) for row in wanted]
-        if self.writes:
-            self._require_texts([*ids, *_rows_of_vocabulary(tokenizer)], decode, where)
-
-    def _require_texts(self, rows: list[list[int]], decode: Decode, where: str) -> None:
-        texts = _decode(self.tokenizer, rows)
-        for row, want, got in zip(rows, texts, decode(rows), strict=True):
-            if want != got:
+            rows = rows or [list(row) for row in wanted]
+        if not self.writes:
+            return
+        rows += _rows_of_vocabulary(tokenizer)
+        for row, wanted_text, text in zip(
+            rows, _decode(tokenizer, rows), decode(rows), strict=True
+        ):
+            if wanted_text != text:
                 raise VerificationError(
                     f"{where} decodes the tokens {row[:8]}{' …' if row[8:] else ''} to "
-                    f"{_shown(got)}, and {type(self.tokenizer).__name__} to {_shown(want)}; "
+                    f"{_shown(text)}, and {type(tokenizer).__name__} to {_shown(wanted_text)}; "
                     f"{_ADVICE}",
                     id="tokenizer-decodes-differently",
                 )
+
+    def _require_row(self, text: str, want: Encoded, got: Encoded, where: str) -> None:
+        if list(want) != list(got):
+            rows = zip([*got, None], [*want, None], strict=False)
+            index, pair = next((i, x) for i, x in enumerate(rows) if x[0] != x[1])
+            first, second = (_shown(self._name(x)) for x in pair)
+            how = f"has {first} as token {index} where that has {second}"
+        elif self.types and want.type_ids != got.type_ids:
+            how = f"gives other token types, {got.type_ids[-1]} at the end"
+        else:
+            return
+        raise VerificationError(
+            f"{where} does not encode {_shown(text)} as {type(self.tokenizer).__name__}: it {how}; "
+            f"{_ADVICE}",
+            id="tokenizer-encodes-differently",
+        )
 
     def _name(self, token: int | None) -> str:
         if token is None:
@@ -183,29 +203,6 @@ class TokenizerProbe:
         # With two vocabularies, transformers names only the tokens of targets.
         two_sides = getattr(self.tokenizer, "separate_vocabs", False)
         return str(token if two_sides else self.tokenizer.convert_ids_to_tokens(token))
-
-    def _require_row(self, text: str, want: Encoded, got: Encoded, where: str) -> None:
-        types = self.types and want.type_ids != got.type_ids
-        if list(want) == list(got) and not types:
-            return
-        if types and list(want) == list(got):
-            how = f"gives other token types, {got.type_ids[-1]} at the end"
-        else:
-            rows = zip([*got, None], [*want, None], strict=False)
-            index, (first, second) = next((i, x) for i, x in enumerate(rows) if x[0] != x[1])
-            names = [_shown(self._name(x)) for x in (first, second)]
-            how = f"has {names[0]} as token {index} where that has {names[1]}"
-        raise VerificationError(
-            f"{where} does not encode {_shown(text)} as {type(self.tokenizer).__name__}: it {how}; "
-            f"{_ADVICE}",
-            id="tokenizer-encodes-differently",
-        )
-
-
-_ADVICE = (
-    "please report this with the checkpoint's name, and use `compress export --layout optimum`, "
-    "which keeps the checkpoint's own tokenizer"
-)
 
 
 def difficult_texts(tokenizer: Any) -> list[str]:
@@ -218,20 +215,17 @@ def difficult_texts(tokenizer: Any) -> list[str]:
     added = [str(x) for _, x in sorted(tokenizer.added_tokens_decoder.items())]
     texts = [*_TEXTS, *map(" ".join, in_chunks(words, 8))]
     for token, a, b in zip(_some(added, MOST_ADDED), cycle(words), cycle(words[1:] or words)):
+        # In full-width characters, which many tokenizers normalize.
+        wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
         texts += [
             f"{a} {token} {b}",
             f"{a}{token}{b} {token}{b} {a}{token}",
             f"  {token}  {token}{token}\t{token}\n{token}.{b}",
-            f"{token}{b} {token.upper()} {token.lower()} {token[:-1]} {_full_width(token)}",
+            f"{token}{b} {token.upper()} {token.lower()} {token[:-1]} {wide}",
         ]
     for some in in_chunks(added, 64):
         texts += [f" {words[0]} ".join(some), "".join(some)]
     return texts
-
-
-def _full_width(text: str) -> str:
-    """In full-width characters, which many tokenizers normalize."""
-    return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
 
 
 def _some(items: Sequence[Item], most: int) -> list[Item]:

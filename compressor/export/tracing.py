@@ -3,10 +3,11 @@
 `torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
 twice more: to decompose operators that it has no ONNX function for, and to convert operands of
 different types. With dynamic shapes this takes more than half of the CPU time of writing graphs.
-Our graphs hardly need the first:
-what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
-dropped here. For the second, the types are known from the trace. Each export also makes tables of
-all operators, which takes about half a second; here a process makes them once.
+Our graphs hardly need the first: what ONNX lacks are conversions of types and assertions about
+shapes, which are rewritten and dropped here; and only programs that are not decomposed have the
+operators of `TRANSLATIONS`, which the forms for CUDA rely on. For the second, the types are known
+from the trace. Each export also makes tables of all operators, which takes about half a second;
+here a process makes them once.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _replaced(
 
 
 def _internals() -> list[tuple[Any, ...]]:
-    """What else is replaced in the exporter, as arguments of `_replaced`."""
+    """Further replacements in the exporter, as arguments of `_replaced`."""
     try:
         from torch._export import utils
         from torch.onnx._internal.exporter import _schemas
@@ -111,7 +112,7 @@ def _made_once(owner: Any, name: str) -> Any:
 
 
 def _convert_operands(self: Any, node: Node) -> Any:
-    """What `run_node` does there, without computing once more what the trace has computed."""
+    """`run_node` of the exporter, without computing again the results of the trace."""
     from torch.onnx._internal.fx.passes import type_promotion
 
     with self._set_current_node(node):

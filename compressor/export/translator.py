@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import ctranslate2, optimum_translator, vocabulary
-from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
+from compressor.export import ctranslate2, optimum, vocabulary
+from compressor.export.activation_ranges import Array, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
-from compressor.export.cuda_form import CudaForm
 from compressor.export.device_step import keep_state, write_helpers
+from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
 from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
@@ -94,13 +94,11 @@ class TranslatorGraphs(TaskGraphs):
             if "encoder" not in skip:
                 export_encoder(encoder, directory / files["encoder"])
             if "decoder" not in skip:
-                export_decoder(model, layers, mask, network.tokens, directory / files["decoder"])
+                export_decoder(network, directory / files["decoder"])
         # The exporter would keep its stacked weights, which are copies, in memory.
         release(encoder.cross)
-        cross, past = (
-            cache_names(name, [x.index for x in with_heads(layers, mask, kind)])
-            for name, kind in (("cross", "cross"), ("past", "decoder_self"))
-        )
+        cross = cache_names("cross", with_heads(network, "cross"))
+        past = cache_names("past", with_heads(network, "decoder_self"))
         return files | export_cache_rows(cross, past, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
@@ -114,16 +112,13 @@ class TranslatorGraphs(TaskGraphs):
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        model, tokens = network.model, network.tokens
+        model, tokens, layers = network.model, network.tokens, network.checkpoint.layers
         counts = network.mask.counts()
-        decoder_self, cross = (
-            [x for x in network.checkpoint.layers if x.kind == kind]
-            for kind in ("decoder_self", "cross")
-        )
         data: dict[str, Any] = {
-            "decoder_self_heads": [counts[x.name] for x in decoder_self],
-            "cross_heads": [counts[x.name] for x in cross],
-            "head_dim": cross[0].unit_width,  # equal in all attentions
+            "decoder_self_heads": [counts[x.name] for x in layers if x.kind == "decoder_self"],
+            "cross_heads": [counts[x.name] for x in layers if x.kind == "cross"],
+            # Equal in all attentions.
+            "head_dim": next(x.unit_width for x in layers if x.kind == "cross"),
             "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
@@ -133,12 +128,27 @@ class TranslatorGraphs(TaskGraphs):
         data["generation"] = generation_settings(model) | {"positions": positions}
         return data | languages.description(network.checkpoint.tokenizer, network.checkpoint.entry)
 
+    @torch.no_grad()
     def expect(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Expected]:
+        """PyTorch's greedy outputs, and its logits [rows, steps, scored tokens] along them."""
         artifact = cast("TranslationArtifact", read_artifact(directory))
         ids = open_output_tokens(directory, artifact).ids
-        return [_greedy(model, artifact.generation, ids, batch) for batch in batches]
+        settings = artifact.generation
+        expected = []
+        for batch in batches:
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
+            with restricted(model, ids.tolist()):
+                tokens = generate(model, inputs, num_beams=1, **longest)
+            forced = {**inputs, "decoder_input_ids": tokens[:, :-1]}
+            # Row by row, since logits of all tokens take as much memory as a small model.
+            rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(tokens)))
+            logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]  # [steps, ids] each
+            arrays = {name: value.numpy() for name, value in inputs.items()}
+            expected.append(Expected(arrays, Spooled(np.stack(logits)), tokens.numpy()))
+        return expected
 
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         """Compare greedy outputs token for token, and logits along PyTorch's outputs.
@@ -149,8 +159,8 @@ class TranslatorGraphs(TaskGraphs):
         """
         differences: list[float] = []
         tokens, sentences, ties = 0, 0, 0
-        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
-            differences.append(_difference(answers, wanted, actual, runtime))
+        for arrays, answers, wanted, _, difference in _along_greedy(expected, runtime):
+            differences.append(difference)
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)
             steps = _most_steps(runtime.artifact.generation, arrays["input_ids"])
             produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
@@ -172,8 +182,8 @@ class TranslatorGraphs(TaskGraphs):
         """Compare logits and most probable tokens along PyTorch's greedy outputs."""
         differences: list[float] = []
         same: list[bool] = []
-        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
-            differences.append(_difference(answers, wanted, actual, runtime))
+        for arrays, answers, wanted, actual, difference in _along_greedy(expected, runtime):
+            differences.append(difference)
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
             if runtime.feeds_back:
@@ -185,32 +195,27 @@ class TranslatorGraphs(TaskGraphs):
         directory: Path,
         artifact: TranslationArtifact,
         batches: Sequence[Mapping[str, Array]],
-        finder: Finder,
     ) -> list[Observed]:
         files = artifact.precisions[BASE]
-        tokens = open_output_tokens(directory.parent, artifact)
-        settings = tokens.settings(artifact.generation)
+        settings = open_output_tokens(directory.parent, artifact).settings(artifact.generation)
+        start, ends = settings.decoder_start_token_id, settings.eos_token_id
         with (
-            observed(directory / files["encoder"], finder) as encoder,
-            observed(directory / files["decoder"], finder) as decoder,
+            observed(directory / files["encoder"]) as encoder,
+            observed(directory / files["decoder"]) as decoder,
         ):
             for batch in batches:
                 steps = min(settings.limit, _OBSERVED + 2 * batch["input_ids"].shape[1])
                 source = {**encoder.run(batch), "attention_mask": batch["attention_mask"]}
-                start = settings.decoder_start_token_id
-                decode(decoder, source, start, settings.eos_token_id, steps)
+                decode(decoder, source, start, ends, steps)
         return [encoder, decoder]
 
     def write_optimum(self, network: Network, directory: Path) -> None:
-        checkpoint, mask = network.checkpoint, network.mask
-        optimum_translator.require_caches(mask, checkpoint.name)
-        directory.mkdir(parents=True, exist_ok=True)
-        optimum_translator.export_translator(network.model, checkpoint.layers, mask, directory)
+        optimum.export_translator(network, directory)
 
     def verify_optimum(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
-        return optimum_translator.verify_translator(model, directory, batches)
+        return optimum.verify_translator(model, directory, batches)
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         if self.task.engine(engine).reads_graphs:
@@ -245,63 +250,31 @@ class TranslatorGraphs(TaskGraphs):
         return checks
 
 
-@torch.no_grad()
-def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -> Expected:
-    """PyTorch's greedy outputs for a batch, and its logits along them.
-
-    Args:
-        ids: of the tokens that the decoder scores.
-
-    Returns:
-        With logits [rows, steps, tokens that the decoder scores].
-    """
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
-    with restricted(model, ids.tolist()):
-        tokens = generate(model, inputs, num_beams=1, **longest)
-    given = {**inputs, "decoder_input_ids": tokens[:, :-1]}
-    # Row by row, since logits of all tokens take as much memory as a small model.
-    rows = ({n: value[row : row + 1] for n, value in given.items()} for row in range(len(tokens)))
-    logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]  # [steps, ids] each
-    arrays = {name: value.numpy() for name, value in inputs.items()}
-    return Expected(arrays, Spooled(np.stack(logits)), tokens.numpy())
-
-
 def _most_steps(settings: Generation, sources: Any) -> int:
-    """Largest number of tokens to compare.
-
-    Args:
-        sources: [rows, tokens].
-    """
+    """Largest number of tokens to compare, for sources [rows, tokens]."""
     # A checkpoint's limit may exceed the decoder's positions.
     return min(settings.limit, _COMPARED + 2 * sources.shape[1])
 
 
 def _along_greedy(
     expected: Sequence[Expected], runtime: Translator
-) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array]]:
+) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
     """Both runtimes' logits along PyTorch's greedy outputs for each batch.
 
     Yields:
         The sources; PyTorch's tokens, [rows, steps + 1], including the start token; its logits and
-        the runtime's, [rows, steps, tokens that the runtime scores].
-    """
-    for batch in expected:
-        assert batch.tokens is not None
-        actual = runtime.teacher_forced(batch.inputs, batch.tokens[:, :-1])
-        yield batch.inputs, batch.tokens, batch.logits.read(), actual
-
-
-def _difference(answers: Array, wanted: Array, actual: Array, runtime: Translator) -> float:
-    """Relative difference of both runtimes' logits along a batch's outputs.
-
-    Only up to the first padding: a model with random weights may generate tokens after it, for
-    which M2M100 in PyTorch counts positions differently with and without a cache.
+        the runtime's, [rows, steps, tokens that the runtime scores]; their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
-    steps = _reads_tokens(answers[:, :-1], ends).sum(axis=1)
-    parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
-    return relative_difference(*parts)
+    for batch in expected:
+        assert batch.tokens is not None
+        inputs = batch.tokens[:, :-1]
+        wanted, actual = batch.logits.read(), runtime.teacher_forced(batch.inputs, inputs)
+        # Up to the first padding: a model with random weights may generate tokens after it, for
+        # which M2M100 in PyTorch counts positions differently with and without a cache.
+        steps = _reads_tokens(inputs, ends).sum(axis=1)
+        parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
+        yield batch.inputs, batch.tokens, wanted, actual, relative_difference(*parts)
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:

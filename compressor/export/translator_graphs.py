@@ -4,7 +4,7 @@ decoder layers, and a one-step decoder with a key/value cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from compressor.export import graphs
 from compressor.export.attention import CrossKeysValues, StepState, additive_mask, by_layer
 from compressor.export.graphs import BATCH, PAST, SOURCE
+from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
 from compressor.model.sublayers import Mask, Sublayer
 
@@ -31,20 +32,18 @@ class TranslatorEncoder(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """One decoding step: logits of the next token, the best one, and the grown cache."""
+    """One decoding step: logits of the next token, the best one, and the grown cache.
+
+    Args:
+        cross, decoder_self: indices of the layers with heads in their attention.
+    """
 
     def __init__(
-        self,
-        model: nn.Module,
-        output: OutputLayer,
-        cross: Sequence[int],
-        decoder_self: Sequence[int],
+        self, model: nn.Module, output: OutputLayer, cross: list[int], decoder_self: list[int]
     ) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
-        self.output = output
-        # Indices of the layers with heads in their cross- and in their self-attention.
-        self.cross, self.decoder_self = list(cross), list(decoder_self)
+        self.output, self.cross, self.decoder_self = output, cross, decoder_self
 
     def forward(
         self,
@@ -70,27 +69,21 @@ class DecoderStep(nn.Module):
 def export_encoder(
     graph: TranslatorEncoder, path: Path, hidden: str = "encoder_hidden_state"
 ) -> None:
-    """Write the encoder, which also computes the keys and values of the cross-attention.
-
-    Args:
-        hidden: name of the output with its hidden states.
-    """
+    """Write the encoder, whose output `hidden` has its hidden states."""
     names = ["input_ids", "attention_mask"]
     # The tracer treats sizes of 0 and 1 as fixed.
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-    outputs = [hidden, *cache_names("cross", [x.index for x in graph.cross.used])]
+    outputs = [hidden, *cache_names("cross", graph.cross.used)]
     graphs.export_graph(graph, example, names, outputs, shapes, path)
 
 
-def export_decoder(
-    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, tokens: list[int] | None, path: Path
-) -> None:
-    """Write one decoding step, which scores `tokens` (None: all)."""
-    used = {kind: with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
-    cross, decoder_self = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
-    memory, memory_dims = example_caches(used["cross"], mask, 5, SOURCE)
-    past, past_dims = example_caches(used["decoder_self"], mask, 3, PAST)
+def export_decoder(network: Network, path: Path) -> None:
+    """Write one decoding step."""
+    mask = network.mask
+    cross, decoder_self = (with_heads(network, kind) for kind in ("cross", "decoder_self"))
+    memory, memory_dims = example_caches(cross, mask, 5, SOURCE)
+    past, past_dims = example_caches(decoder_self, mask, 3, PAST)
     # Without cross-attention nothing reads it, so it is not an input of the graph.
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     # The position is the length of the past above.
@@ -105,9 +98,10 @@ def export_decoder(
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
     names += cache_names("cross", cross) + cache_names("past", decoder_self)
     outputs = ["logits", "best", *cache_names("present", decoder_self)]
-    output = OutputLayer(model, tokens)
-    with embedding_only(model, output, tokens):
-        graph = DecoderStep(model, output, cross, decoder_self)
+    output = OutputLayer(network.model, network.tokens)
+    with embedding_only(network.model, output, network.tokens):
+        indices = ([x.index for x in layers] for layers in (cross, decoder_self))
+        graph = DecoderStep(network.model, output, *indices)
         graphs.export_graph(graph, example, names, outputs, shapes, path)
 
 
@@ -127,11 +121,11 @@ def example_caches(
     return tensors, [{0: BATCH, 2: dim} for _ in tensors]
 
 
-def with_heads(layers: Sequence[Sublayer], mask: Mask, kind: str) -> list[Sublayer]:
+def with_heads(network: Network, kind: str) -> list[Sublayer]:
     """The attentions of a kind that have heads left."""
-    return [x for x in layers if x.kind == kind and mask.kept(x.name)]
+    return [x for x in network.checkpoint.layers if x.kind == kind and network.mask.kept(x.name)]
 
 
-def cache_names(prefix: str, indices: Sequence[int]) -> list[str]:
-    """Names of the keys and values of these layers, as inputs and outputs of graphs."""
-    return [f"{prefix}_{part}.{i}" for i in indices for part in ("key", "value")]
+def cache_names(prefix: str, sublayers: Iterable[Sublayer]) -> list[str]:
+    """Names of the keys and values of attentions, as inputs and outputs of graphs."""
+    return [f"{prefix}_{part}.{x.index}" for x in sublayers for part in ("key", "value")]

@@ -19,16 +19,16 @@ EXPORT_TOLERANCE = 1e-4
 
 
 class Spooled:
-    """An array in a temporary file."""
+    """An array in a temporary file, which is deleted with this object."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self._shape, self._dtype = array.shape, array.dtype
-        self._file = TemporaryFile()  # noqa: SIM115 - deleted with this object
-        self._file.write(np.ascontiguousarray(array).data)
+        self._file = TemporaryFile()  # noqa: SIM115
+        np.save(self._file, array)
 
     def read(self) -> NDArray[Any]:
         self._file.seek(0)
-        return np.frombuffer(self._file.read(), self._dtype).reshape(self._shape)
+        array: NDArray[Any] = np.load(self._file)
+        return array
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
 
     Args:
         logits: [steps, vocabulary] of PyTorch along `want`, an array or a tensor.
-        engine: name of the engine.
     """
     step = next(
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
@@ -76,8 +75,6 @@ def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: i
 
     Args:
         runtime: of an encoder-decoder that `feeds_back` its tokens on the device.
-        inputs: of a batch.
-        length: number of tokens to generate.
     """
     steps = min(length, runtime.artifact.generation.limit)
     if runtime.generate(inputs, forced_length=steps) != runtime.stepwise(inputs, steps):
@@ -94,10 +91,8 @@ def translation_check(
     """The check that all outputs equal PyTorch's, except for ties that `require_tie` accepts.
 
     Args:
-        tokens, rows: numbers of those compared.
-        ties: number of rows that differ after a tie.
-        note: more text.
-        engine: name of the engine.
+        tokens, rows, ties: numbers of those compared, and of rows that differ after a tie.
+        note: more text for the detail.
     """
     detail = f"{tokens} greedy tokens of {rows} rows{note}"
     if ties:
@@ -122,13 +117,10 @@ def relative_difference(actual: Any, expected: Any) -> float:
 def logit_check(differences: Sequence[float], provider: str = "") -> Check:
     """The check of the logits, from the relative difference of each batch.
 
-    Args:
-        provider: that computed them, for the detail.
-
     Raises:
         VerificationError: one exceeds `EXPORT_TOLERANCE`.
     """
-    worst = float(np.max(differences))  # NaN if any is, unlike Python's max
+    worst = float(np.max(differences))  # NaN if any is
     # Written so that NaN raises, too.
     if not worst <= EXPORT_TOLERANCE:
         raise VerificationError(

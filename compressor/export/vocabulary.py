@@ -56,7 +56,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     # With all tokens, no file of ids and no lookup in the search are needed.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
-    more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `_block_width` can divide
+    more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `best_tokens` can divide
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
 
 
@@ -64,10 +64,16 @@ def _source_only(tokenizer: Any) -> set[str]:
     """Pieces that target texts never contain, from the tokenizer's two models."""
     if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
         return set()
-    source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
+    source, target = map(_pieces, tokenizer.spm_files)
     known = set().union(*target)  # the characters of target pieces
     never = source - target - _special(tokenizer)
     return {piece for piece in never if not known.isdisjoint(piece)}
+
+
+def _pieces(path: str) -> set[str]:
+    model = read_sentencepiece(Path(path))
+    kind = model.SentencePiece
+    return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
 
 
 def _special(tokenizer: Any) -> set[str]:
@@ -78,35 +84,23 @@ def _special(tokenizer: Any) -> set[str]:
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
     """Special tokens, and those that the search inserts."""
     settings = generation_settings(checkpoint.model)
-    names = ("decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id")
-    inserted: set[Any] = set()
-    for value in map(settings.get, names):
-        inserted |= set(value) if isinstance(value, list) else {value}
-    special = checkpoint.tokenizer.convert_tokens_to_ids(list(_special(checkpoint.tokenizer)))
-    return (inserted | set(special)) - {None}
+    ids = {*checkpoint.tokenizer.convert_tokens_to_ids(list(_special(checkpoint.tokenizer)))}
+    for name in (
+        "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id",
+    ):  # fmt: skip
+        value = settings[name]
+        ids |= set(value) if isinstance(value, list) else {value}
+    return ids - {None}
 
 
 def is_short(piece: str) -> bool:
     """Whether a piece is one character or byte, with or without a mark of a word's start or end."""
-    return (
-        len(piece.strip("\u2581\u0120").removesuffix("</w>")) <= 1
-        or _BYTE.fullmatch(piece) is not None
-    )
-
-
-def _pieces(path: Path) -> set[str]:
-    model = read_sentencepiece(path)
-    kind = model.SentencePiece
-    return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
+    letters = piece.strip("\u2581\u0120").removesuffix("</w>")
+    return len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
 
 
 class OutputLayer(nn.Module):
-    """A translator's output layer, for some of the tokens.
-
-    Args:
-        model: a translator.
-        tokens: ids of the tokens; None: all.
-    """
+    """A translator's output layer, for the tokens with these ids; None: all."""
 
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
@@ -135,23 +129,15 @@ def best_tokens(logits: Tensor) -> Tensor:
     is, and is about three times as fast.
     """
     tokens = logits.shape[-1]
-    width = _block_width(tokens)
-    if width is None:
+    # The largest divisor up to the square root: the slow ArgMax then reads few values, both over
+    # the blocks and in the best one.
+    width = next(width for width in range(math.isqrt(tokens), 0, -1) if tokens % width == 0)
+    if width < MIN_BLOCK_WIDTH:
         return logits.argmax(-1)
     blocks = logits.unflatten(-1, (tokens // width, width))  # [rows, blocks, width]
     block = blocks.amax(-1).argmax(-1)  # [rows]
     best_block = blocks.gather(1, block[:, None, None].expand(-1, 1, width))  # [rows, 1, width]
     return block * width + best_block[:, 0].argmax(-1)
-
-
-def _block_width(tokens: int) -> int | None:
-    """The largest divisor up to the square root of `tokens`; None below `MIN_BLOCK_WIDTH`.
-
-    The slow ArgMax then reads few values, both over the blocks and in the best one.
-    """
-    root = math.isqrt(tokens)
-    width = next(width for width in range(root, 0, -1) if tokens % width == 0)
-    return width if width >= MIN_BLOCK_WIDTH else None
 
 
 class _ScaledEmbedding(nn.Embedding):

@@ -197,7 +197,7 @@ def test_a_translation_may_take_the_other_of_two_tokens_with_nearly_one_logit(tm
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
-    """Graphs that were not found to be right are not there to be deployed, or in the way."""
+    """Graphs that failed their check are neither deployed nor in the way of the next export."""
     out = tmp_path / "out"
     if not is_new:
         out.mkdir()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,8 @@ import pytest
 import torch
 import transformers
 
-from compressor.errors import InputError, UsageError, VerificationError
-from compressor.export import optimum, optimum_translator
+from compressor.errors import InputError, VerificationError
+from compressor.export import optimum
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.surgery import prune
 from compressor.pipeline.run import export_checkpoint
@@ -37,12 +37,6 @@ from tests.helpers.tiny import ragged_batch
 pytestmark = pytest.mark.slow
 
 
-@dataclass(frozen=True)
-class Exported:
-    checkpoint: Checkpoint
-    directory: Path
-
-
 def export_pruned(name: str, root: Path) -> None:
     pruned = save_pruned(name, root)
     asked = request(ExportRequest, model=str(pruned), layout="optimum")
@@ -51,14 +45,13 @@ def export_pruned(name: str, root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(once) -> Callable[[str], Exported]:
+def exported(once) -> Callable[[str], tuple[Checkpoint, Path]]:
     """Exports take seconds a graph, so all tests share them."""
 
     @functools.cache
-    def shared(name: str) -> Exported:
+    def shared(name: str) -> tuple[Checkpoint, Path]:
         root = once(f"optimum-{name}", functools.partial(export_pruned, name))
-        checkpoint = open_checkpoint(str(root / "pruned"))
-        return Exported(checkpoint, root / "out")
+        return open_checkpoint(str(root / "pruned")), root / "out"
 
     return shared
 
@@ -111,14 +104,14 @@ def assert_close(actual: np.ndarray, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("rows", [5, 1])
 def test_greedy_search_over_caches_is_generates(exported, rows: int):
-    it = exported("marian")
-    model = it.checkpoint.model
+    checkpoint, directory = exported("marian")
+    model = checkpoint.model
     batch = ragged_batch(model, rows=rows, seed=rows)
     source = {key: batch[key] for key in ("input_ids", "attention_mask")}
     with torch.no_grad():
         expected = model.generate(**source, num_beams=1, do_sample=False)
         logits = model(**source, decoder_input_ids=expected[:, :-1]).logits
-    loader = Loader(it.directory)
+    loader = Loader(directory)
     encoded, past, steps = loader.encode(*arrays(batch)), None, []
     tokens = expected[:, :1].numpy()
     for position in range(expected.shape[1] - 1):
@@ -136,17 +129,17 @@ def test_greedy_search_over_caches_is_generates(exported, rows: int):
 
 def test_several_tokens_at_once_do_not_see_the_ones_behind_them(exported):
     """4 tokens through the first graph, then 2 through the other; PyTorch takes all 6."""
-    it = exported("marian")
-    batch = ragged_batch(it.checkpoint.model, rows=3, seed=4)
+    checkpoint, directory = exported("marian")
+    batch = ragged_batch(checkpoint.model, rows=3, seed=4)
     with torch.no_grad():
-        expected = it.checkpoint.model(**batch).logits
-    loader = Loader(it.directory)
+        expected = checkpoint.model(**batch).logits
+    loader = Loader(directory)
     encoded, tokens = loader.encode(*arrays(batch)), batch["decoder_input_ids"].numpy()
     before, past = loader.decode(encoded, tokens[:, :4], None)
     after, past = loader.decode(encoded, tokens[:, 4:], past)
     assert_close(np.concatenate([before, after], axis=1), expected)
     heads = [[cache.shape[1] for cache in layer] for layer in past]
-    counts = it.checkpoint.mask.counts()
+    counts = checkpoint.mask.counts()
     pairs = [(counts[f"decoder_self.{i}"], counts[f"cross.{i}"]) for i in range(3)]
     assert heads == [[own] * 2 + [cross] * 2 for own, cross in pairs]
     assert heads[2] == [1, 1, 4, 4]
@@ -154,7 +147,7 @@ def test_several_tokens_at_once_do_not_see_the_ones_behind_them(exported):
 
 def test_names_and_files_are_optimums(exported):
     """Written out from optimum-onnx 0.1: `constants.py`, and what its exporter names inputs."""
-    directory = exported("marian").directory
+    _, directory = exported("marian")
     graphs = {path.name: session(path) for path in directory.glob("*.onnx")}
     inputs = {name: [i.name for i in s.get_inputs()] for name, s in graphs.items()}
     outputs = {name: [o.name for o in s.get_outputs()] for name, s in graphs.items()}
@@ -182,29 +175,29 @@ def test_names_and_files_are_optimums(exported):
 
 
 def test_a_classifier_is_one_graph_at_the_root(exported):
-    it = exported("bert")
-    graph = session(it.directory / "model.onnx")
+    checkpoint, directory = exported("bert")
+    graph = session(directory / "model.onnx")
     names = ["input_ids", "attention_mask", "token_type_ids"]
     assert [i.name for i in graph.get_inputs()] == names
     for rows in (5, 1):
-        batch = ragged_batch(it.checkpoint.model, rows=rows)
+        batch = ragged_batch(checkpoint.model, rows=rows)
         feeds = {key: value.numpy() for key, value in batch.items()}
         types = torch.arange(batch["input_ids"].numel()).view_as(batch["input_ids"]) % 2
         batch["token_type_ids"], feeds["token_type_ids"] = types, types.numpy()
         with torch.no_grad():
-            expected = it.checkpoint.model(**batch).logits
+            expected = checkpoint.model(**batch).logits
         assert_close(graph.run(["logits"], feeds)[0], expected)
 
 
 def test_graphs_of_another_model_are_caught(exported):
     """The pruned model's own graphs must fail beside a model with other heads."""
-    it = exported("marian")
-    mask = it.checkpoint.mask
-    dense = open_checkpoint(str(it.directory.parent / "dense"))
+    checkpoint, directory = exported("marian")
+    mask = checkpoint.mask
+    dense = open_checkpoint(str(directory.parent / "dense"))
     batches = [ragged_batch(dense.model, rows=3)]
-    optimum_translator.verify_translator(it.checkpoint.model, it.directory, batches)
+    optimum.verify_translator(checkpoint.model, directory, batches)
     with raises(VerificationError, "onnx-translation-differs"):
-        optimum_translator.verify_translator(dense.model, it.directory, batches)
+        optimum.verify_translator(dense.model, directory, batches)
     assert mask.count() < mask.total()
 
 
@@ -219,19 +212,12 @@ def test_a_decoder_layer_without_caches_is_refused(kind: str, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("precision", ["fp32,int8", "auto"])
-def test_other_precisions_are_refused(precision: str, tmp_path):
-    wanted = request(ExportRequest, model=str(tmp_path), precision=[precision], layout="optimum")
-    with raises(UsageError, "options-exclude-each-other"):
-        export_checkpoint(wanted, tmp_path / "out")
-
-
 def test_tokenizers_bear_the_names_that_transformers_4_knows(exported, tmp_path):
-    directory = exported("bert").directory
+    checkpoint, directory = exported("bert")
     config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     ids = transformers.AutoTokenizer.from_pretrained(directory)("w5 w7")["input_ids"]
-    assert ids == exported("bert").checkpoint.tokenizer("w5 w7")["input_ids"]
+    assert ids == checkpoint.tokenizer("w5 w7")["input_ids"]
     path = tmp_path / "tokenizer_config.json"
     path.write_text('{"tokenizer_class": "MBartTokenizer", "extra_special_tokens": ["de_DE"]}')
     optimum.use_earlier_names(path)

@@ -17,15 +17,23 @@ from compressor.errors import VerificationError
 from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
 from compressor.export.activation_ranges import activation_ranges
-from compressor.export.half_range import LargestValue, range_check
-from compressor.export.int8 import products
-from compressor.export.precisions import add_precision, require_within, set_default
+from compressor.export.precision_names import precisions_to_export, split_precisions
+from compressor.export.precisions import (
+    LargestValue,
+    add_precision,
+    range_check,
+    require_within,
+    set_default,
+)
+from compressor.pipeline.run import export_checkpoint
+from compressor.request.recipe import ExportRequest
 from compressor.results import HALF_RANGE
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.recipes import request
 from tests.helpers.runtime_artifacts import Exported, export, largest, new_directory, write_hashes
 from tests.helpers.tiny import STRUCTURES, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 
@@ -57,12 +65,12 @@ def exported(name: str) -> Exported:
 
 def examples(made: Exported) -> list[Example]:
     """Encoded rows of several lengths, among them all that `inputs` makes."""
-    found = []
+    rows = []
     for seed in range(8):
         batch = ragged_batch(made.model, rows=5, seed=seed)
         for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-            found.append(Example(len(found), tuple(ids[mask.bool()].tolist()), (0,)))
-    return found
+            rows.append(Example(len(rows), tuple(ids[mask.bool()].tolist()), (0,)))
+    return rows
 
 
 def inputs(made: Exported, rows: int, seed: int) -> dict[str, torch.Tensor]:
@@ -80,7 +88,8 @@ def graphs(made: Exported, precision: str) -> dict[str, onnx.ModelProto]:
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_answers_stay_near_pytorchs(name: str, precision: str):
+def test_outputs_stay_near_pytorchs(name: str, precision: str):
+    """In graphs with the heads of the float32 ones, and weights of the precision."""
     made = exported(name)
     batch = inputs(made, rows=5, seed=1)
     with torch.no_grad():
@@ -91,34 +100,26 @@ def test_answers_stay_near_pytorchs(name: str, precision: str):
         actual = translator.teacher_forced(arrays, arrays["decoder_input_ids"])
         assert all(translator.generate(arrays, num_beams=2))
     else:
-        classifier = Classifier(made.directory, precision=precision, threads=1)
-        actual = classifier.run(arrays)
+        actual = Classifier(made.directory, precision=precision, threads=1).run(arrays)
     assert largest(actual - expected) < TOLERANCE[precision] * largest(expected)
 
-
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_graphs_have_the_right_heads_and_element_types(name: str, precision: str):
-    made = exported(name)
     plain = graphs(made, "fp32")
     for role, model in graphs(made, precision).items():
-        heads = [
-            [value.type.tensor_type.shape.dim[1].dim_value for value in found.graph.input
-             if value.name.startswith(("past_", "cross_"))]
-            for found in (model, plain[role])
-        ]  # fmt: skip
-        assert heads[0] == heads[1]
-        sizes = {i.name: (list(i.dims), i.data_type) for i in model.graph.initializer}
+        heads, plain_heads = (
+            [v.type.tensor_type.shape.dim[1].dim_value for v in x.graph.input
+             if v.name.startswith(("past_", "cross_"))]
+            for x in (model, plain[role])
+        )  # fmt: skip
+        assert heads == plain_heads
+        stored = {i.name: (i.dims, i.data_type) for i in model.graph.initializer}
         if precision == "fp16":
-            assert all(kind != TensorProto.FLOAT for _, kind in sizes.values())
-        else:
-            # Left in float32: positions, token types, biases, and the labels' few columns.
-            wide = [
-                (key, dims)
-                for key, (dims, kind) in sizes.items()
-                if kind in FLOATS and len(dims) == 2 and min(dims) >= 16 and "position" not in key
-            ]
-            assert not wide
+            assert all(kind != TensorProto.FLOAT for _, kind in stored.values())
+            continue
+        # Left in float32: positions, token types, biases, and the labels' few columns.
+        assert not [
+            key for key, (dims, kind) in stored.items()
+            if kind in FLOATS and len(dims) == 2 and min(dims) >= 16 and "position" not in key
+        ]  # fmt: skip
     assert graph_bytes(made.directory, precision) < graph_bytes(made.directory)
 
 
@@ -187,9 +188,9 @@ def test_ranges_are_those_of_the_models_own_activations():
             ids = torch.tensor([row.source])
             made.model(ids, torch.ones_like(ids), torch.zeros_like(ids))
     handle.remove()
-    (found,) = activation_ranges(made.directory, rows, products).values()
+    (actual,) = activation_ranges(made.directory, rows).values()
     expected = min(seen["x"]), max(seen["x"])
-    assert any(value == pytest.approx(expected, rel=1e-5) for value in found.values())
+    assert any(value == pytest.approx(expected, rel=1e-5) for value in actual.values())
 
 
 def test_checks_beyond_their_tolerance_are_refused(monkeypatch, tmp_path):
@@ -241,3 +242,36 @@ def test_the_default_is_what_the_runtime_opens(tmp_path):
 def copy_of(made: Exported, directory: Path) -> Exported:
     shutil.copytree(made.directory, directory / "copy")
     return Exported(directory / "copy", made.model, made.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("names", "device", "expected"),
+    [
+        ("fp32", "cpu", ("fp32",)),
+        (["int8,fp32"], "cpu", ("fp32", "int8")),
+        (["fp32", "fp16", "int8"], "cpu", ("fp32", "fp16", "int8")),
+        ("auto", "cpu", ("fp32", "int8")),
+        ("auto", "cuda", ("fp32", "fp16")),
+    ],
+)
+def test_names_to_precisions(names, device, expected):
+    assert precisions_to_export(split_precisions(names), device) == expected
+
+
+def operators(output: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(output / "onnx" / "model.int8.onnx").graph.node}
+
+
+def test_activations_are_rounded_in_the_range_of_the_rows(tmp_path):
+    model = toy.classifier(tmp_path / "dense")
+    rows = toy.labels_file(tmp_path / "rows.tsv")
+    options = {"model": str(model), "precision": ["fp32", "int8"]}
+    asked = request(ExportRequest, **options, calibration=str(rows))
+    check = export_checkpoint(asked, tmp_path / "ranged")[-1]
+    assert check.largest_difference <= check.tolerance
+    assert "random tokens" not in check.detail
+    assert "ReduceMax" not in operators(tmp_path / "ranged")
+    assert not list((tmp_path / "ranged").rglob("*observed*"))
+    check = export_checkpoint(request(ExportRequest, **options), tmp_path / "without")[-1]
+    assert "random tokens, so what it means for quality is not known" in check.detail
+    assert "ReduceMax" in operators(tmp_path / "without")

@@ -56,18 +56,18 @@ def opened(tmp_path_factory) -> tuple[Path, Path]:
 def test_optimum_answers_as_pytorch(name: str, opened):
     roots, results = opened
     model = open_checkpoint(str(roots / name / "pruned")).model
-    found = np.load(results / f"{name}.npz")
+    answers = np.load(results / f"{name}.npz")
     batch = ragged_batch(model, rows=4)
     batch.pop("decoder_input_ids", None)
-    assert found["tokens"].tolist() == word_tokenizer()("w3 w9 w40")["input_ids"]
+    assert answers["tokens"].tolist() == word_tokenizer()("w3 w9 w40")["input_ids"]
     with torch.no_grad():
         if architecture(name).decoder is None:
             logits = model(**batch).logits.numpy()
-            np.testing.assert_allclose(found["logits"], logits, atol=1e-4 * np.abs(logits).max())
+            np.testing.assert_allclose(answers["logits"], logits, atol=1e-4 * np.abs(logits).max())
             return
         for beams in (1, 4):
             rows = model.generate(**batch, num_beams=beams, do_sample=False, max_new_tokens=12)
-            assert found[f"beams {beams}"].tolist() == rows.tolist()
+            assert answers[f"beams {beams}"].tolist() == rows.tolist()
             assert rows.shape[1] > 3  # or nothing would be compared
 
 
@@ -87,6 +87,6 @@ def test_sentence_transformers_opens_it_as_its_onnx_backend(tmp_path):
     assert done.returncode == 0, done.stderr
     checkpoint = open_checkpoint(str(tmp_path / "model"))
     with torch.no_grad():
-        for text, found in zip(["w3 w4 w5", "w7"], json.loads(done.stdout), strict=True):
+        for text, actual in zip(["w3 w4 w5", "w7"], json.loads(done.stdout), strict=True):
             batch = checkpoint.tokenizer(text, return_tensors="pt")
-            np.testing.assert_allclose(found, checkpoint.model(**batch).logits[0], atol=1e-5)
+            np.testing.assert_allclose(actual, checkpoint.model(**batch).logits[0], atol=1e-5)
