@@ -20,8 +20,7 @@ from compressor.training.job import PATIENCE, TrainingJob, rate_option
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import GateLayout
+    from compressor.learned_masks.base import GateLayout, Gates
 
 
 class LearnedMask(UnitMethod):

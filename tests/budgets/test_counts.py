@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compressor.budgets.counts import Counts
+from compressor.budgets.counts import Counts, step_targets
 from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.speedup import Speedup
 from compressor.budgets.units import (
@@ -15,7 +15,6 @@ from compressor.budgets.units import (
     parse_floors,
     parse_multiples,
     select,
-    step_targets,
 )
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores

@@ -183,12 +183,7 @@ class Machine:
 
 def try_to_reach(wanted: float, machine: Machine, floor: str = "0"):
     found, limits = scores(), replace(LIMITS, floors=parse_floors(floor, FULL))
-    return reach(
-        wanted,
-        lambda aim: choose(found, limits, COSTS, aim),
-        fewest(found, limits, COSTS),
-        machine.measure,
-    )
+    return reach(wanted, found, limits, COSTS, machine.measure)
 
 
 def test_a_choice_that_is_fast_enough_is_taken_at_once():

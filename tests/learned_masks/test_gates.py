@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.learned_masks import hard_concrete_distribution
-from compressor.learned_masks.base import distance_from_hard
-from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
-from compressor.learned_masks.lagrangian import SQUARE, Lagrangian
-from compressor.learned_masks.layout import GateLayout
-from compressor.learned_masks.relaxation import UnitGroup
+from compressor.learned_masks.base import GateLayout, UnitGroup, distance_from_hard
+from compressor.learned_masks.hard_concrete_gates import (
+    SQUARE,
+    HardConcreteGates,
+    Lagrangian,
+    sample,
+)
 from compressor.learned_masks.subset_gates import SubsetGates
 from compressor.model.architectures import find_sublayers
 from tests.helpers.tiny import tiny_model
@@ -59,7 +60,7 @@ def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
     gates = HardConcreteGates(GateLayout(layers, None, {"encoder_self": 0}), penalty=0.1)
     with torch.no_grad():
         gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
-    drawn = hard_concrete_distribution.sample(torch.full((4000,), -0.6), torch.rand(4000))
+    drawn = sample(torch.full((4000,), -0.6), torch.rand(4000))
     assert (drawn == 0).sum() > 2 * (drawn == 1).sum()
     assert [gates.mask().kept(layer.name) for layer in layers] == [[1, 3]] * 3
 

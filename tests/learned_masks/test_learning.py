@@ -11,8 +11,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from compressor.errors import UsageError
-from compressor.learned_masks import hard_concrete_distribution
-from compressor.learned_masks.problem import trained_parameters
+from compressor.learned_masks.hard_concrete_gates import open_probability
+from compressor.learned_masks.learning import trained_parameters
 from compressor.learned_masks.subset import Subset
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
@@ -48,7 +48,7 @@ def test_the_lagrangian_brings_heads_and_neurons_to_their_counts():
     learned = learned_by("hard-concrete", job, epochs=25, patience=99)
     for units, wanted, slack in (("heads", 7, 0.5), ("neurons", 64, 0.02 * 144)):
         values = [v for n, row in learned.scores.values.items() if belongs(n, units) for v in row]
-        expected = hard_concrete_distribution.open_probability(torch.tensor(values)).sum()
+        expected = open_probability(torch.tensor(values)).sum()
         assert expected.item() == pytest.approx(wanted, abs=slack)
         assert learned.mask.count(units) == wanted
     assert {learned.mask.counts()[f"encoder_ffn.{i}"] % 8 for i in range(3)} == {0}

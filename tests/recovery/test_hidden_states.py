@@ -12,7 +12,7 @@ from torch import nn
 from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.hidden_states import find_blocks, record_outputs, states_of
+from compressor.recovery.teacher import find_blocks, record_outputs, states_of
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import STACKS, TRANSLATORS, nothing_left_mask

@@ -11,8 +11,7 @@ import torch
 from compressor.model.sublayers import Sublayer
 from compressor.recovery import RecoveryJob
 from compressor.recovery import teacher as teacher_module
-from compressor.recovery.hidden_states import find_blocks, record_outputs, states_of
-from compressor.recovery.teacher import Teacher
+from compressor.recovery.teacher import Teacher, find_blocks, record_outputs, states_of
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
 from tests.helpers.texts import classified, some_lines, write
