@@ -30,10 +30,7 @@ class GateLayout:
 
     Args:
         layers: the sublayers of the mask.
-        keep: units to keep per pool (`heads`, `neurons` or a kind of sublayer); None: no target
-            count, and all heads are one pool.
-        floors: least number of units in each sublayer of a kind.
-        multiples: the number of kept units in each sublayer is a multiple of these.
+        keep, floors, multiples: as of `LearningJob`; without `keep` all heads are one pool.
 
     Attributes:
         gated: the sublayers whose units have gates: those that belong to a pool.

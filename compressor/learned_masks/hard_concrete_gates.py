@@ -139,7 +139,6 @@ class HardConcreteGates(Gates):
     Args:
         penalty: Voita et al.'s lambda, in units of the loss (nats) per open head. None: the
             layout's counts are the targets.
-        gate_learning_rate: None is `LEARNING_RATE`.
     """
 
     def __init__(

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 class LearnedMask(UnitMethod):
     """Trains a gate for every unit; open gates become the mask.
 
-    `train_weights` are trained together with the gates: none; those of the encoder alone (all of a
-    classifier's but its classification head); or all.
-
     Args:
         most_units: largest number of gates; None for any number.
     """

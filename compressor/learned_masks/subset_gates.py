@@ -103,7 +103,6 @@ class SubsetGates(Gates):
 
     Args:
         estimator: relaxed gates (`gumbel`), or hard ones with the gradient of relaxed ones.
-        gate_learning_rate: None is `LEARNING_RATE`.
     """
 
     def __init__(

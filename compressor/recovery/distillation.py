@@ -157,8 +157,7 @@ class Distillation(Problem):
     Args:
         student: in evaluation mode; its weights change.
         held: batches of this rank to validate on, and to compute variances of hidden states.
-        hidden: weight of the difference in hidden states.
-        precision: of products in training.
+        hidden, precision: as of `distill`.
     """
 
     def __init__(
