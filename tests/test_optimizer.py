@@ -1,17 +1,20 @@
-"""Embedding tables in training: rows whose tokens a step had, beside PyTorch's own optimizers."""
+"""Embedding tables and matrices in training, beside PyTorch's own optimizers and NumPy."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from compressor.training import optimizer
+from compressor.training import optimizer as optimizer_module
 from compressor.training.optimizer import (
-    RowAdamW,
+    MuonAdamW,
     clip_gradients,
     embedding_tables,
+    layer_matrices,
+    orthogonalize,
     sparse_gradients,
 )
 
@@ -34,8 +37,10 @@ def train(make, *, sparse: bool, decay: float = 0.0) -> Tensor:
     return table.detach()
 
 
-def by_rows(table: nn.Parameter, decay: float) -> RowAdamW:
-    return RowAdamW([{"params": [table]}], [table], lr=0.1, eps=EPS, weight_decay=decay, fused=True)
+def by_rows(table: nn.Parameter, decay: float) -> MuonAdamW:
+    return MuonAdamW(
+        [{"params": [table]}], [table], lr=0.1, eps=EPS, weight_decay=decay, fused=True
+    )
 
 
 @pytest.mark.parametrize("sparse", [True, False])
@@ -47,7 +52,7 @@ def test_rows_change_as_in_sparse_adam(sparse: bool):
 
 def test_on_a_gpu_all_rows_are_computed_and_the_same_ones_change(monkeypatch):
     expected = train(by_rows, sparse=True, decay=0.5)
-    monkeypatch.setattr(optimizer, "_counts_rows", lambda table: False)
+    monkeypatch.setattr(optimizer_module, "_counts_rows", lambda table: False)
     table = nn.Embedding(ROWS, WIDTH)
     with sparse_gradients([table]):
         assert not table.sparse
@@ -88,3 +93,101 @@ def test_a_table_that_is_an_output_projection_too_is_none():
         table(torch.tensor([2])).sum().backward()
     assert table.weight.grad.is_sparse
     assert not table.sparse
+
+
+SHAPES = [(6, 16), (16, 6), (6, 16), (8, 8)]  # wide, tall, a second wide one, square
+RATE, DECAY = 0.02, 0.1
+
+
+def matrices(seed: int = 0) -> list[nn.Parameter]:
+    torch.manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+
+
+def changed(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [parameter.detach() for parameter in parameters]
+
+
+def steps(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], count: int) -> None:
+    """Towards targets that other random numbers give."""
+    targets = [parameter + 1 for parameter in matrices(1)]
+    for _ in range(count):
+        optimizer.zero_grad()
+        for parameter, target in zip(parameters, targets, strict=False):
+            (parameter - target).pow(2).sum().backward()
+        optimizer.step()
+
+
+def singular(values: np.ndarray) -> np.ndarray:
+    """What the iteration makes of singular values, by hand."""
+    for _ in range(3):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return values
+
+
+def test_singular_vectors_stay_and_singular_values_come_near_one():
+    rng = np.random.default_rng(0)
+    for scale, shape in ((1e-3, (10, 40)), (1.0, (40, 10)), (1e3, (10, 10))):
+        matrix = scale * rng.normal(size=shape)
+        own = orthogonalize(torch.from_numpy(matrix)).numpy()
+        left, values, right = np.linalg.svd(matrix, full_matrices=False)
+        wanted = singular(values / np.sqrt(np.square(values).sum()))
+        np.testing.assert_allclose(own, left * wanted @ right, atol=1e-3)
+        assert wanted[values > 0.02 * np.sqrt(np.square(values).sum())].min() > 0.65
+        assert wanted.max() < 1.25
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_matrices_are_trained_as_by_torch(count: int, monkeypatch):
+    """Which orthogonalizes in bfloat16 on any processor."""
+    monkeypatch.setattr(optimizer_module, "has_bf16", lambda device: True)
+    own, other = matrices(), matrices()
+    groups = [{"params": own, "lr": RATE, "muon": "bf16"}]
+    steps(MuonAdamW(groups, weight_decay=DECAY), own, count)
+    theirs = torch.optim.Muon(other, RATE, DECAY, ns_steps=3, adjust_lr_fn="match_rms_adamw")
+    steps(theirs, other, count)
+    for found, expected, before in zip(*map(changed, (own, other, matrices())), strict=True):
+        assert float((found - expected).norm()) < 0.05 * float((expected - before).norm())
+
+
+def test_matrices_of_equal_shape_are_changed_together_as_one_by_one(monkeypatch):
+    """As on a GPU: two wide ones and a tall one in a stack, the square one alone."""
+    own, other, stacks = matrices(), matrices(), []
+
+    def orthogonalized(x: Tensor) -> Tensor:
+        stacks.append(tuple(x.shape))
+        return orthogonalize(x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizer_module, "_stacks_pay", lambda matrix: True)
+        patch.setattr(optimizer_module, "orthogonalize", orthogonalized)
+        steps(MuonAdamW([{"params": own, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), own, 2)
+    steps(MuonAdamW([{"params": other, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), other, 2)
+    assert stacks == 2 * [(3, 6, 16), (8, 8)]
+    for found, expected in zip(changed(own), changed(other), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_other_groups_are_trained_by_adamw():
+    own, other = matrices(), matrices()
+    groups = [{"params": own[1:]}, {"params": own[:1], "muon": "fp32"}]
+    steps(MuonAdamW(groups, lr=RATE), own, 3)
+    steps(torch.optim.AdamW(other, lr=RATE), other, 3)
+    for found, expected in list(zip(own, other, strict=True))[1:]:
+        torch.testing.assert_close(found, expected)
+    assert not torch.isclose(own[0], other[0]).all()
+
+
+def test_products_of_the_layers_are_chosen_each_once():
+    layer = nn.ModuleDict({"up": nn.Linear(4, 8), "norm": nn.LayerNorm(8)})
+    layer["down"] = nn.Linear(4, 8)
+    layer["down"].weight = layer["up"].weight
+    layer["bias"] = nn.Embedding(32, 2)  # T5's, by distance
+    layer["none"] = nn.Linear(0, 4, bias=False)
+    model = nn.ModuleDict({"words": nn.Embedding(9, 4), "layer": layer, "head": nn.Linear(4, 9)})
+
+    def same(found: list[Tensor], *expected: Tensor) -> bool:
+        return [id(x) for x in found] == [id(x) for x in expected]
+
+    assert same(layer_matrices(model, ["layer"]), layer["up"].weight)
+    assert layer_matrices(model, []) == []

@@ -120,25 +120,31 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("stop_at", [3, 5, 12])
-def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch, stop_at: int):
-    """Saved after every step; stopped within the first epoch, at its end, and later."""
-    monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
-    schedule = Schedule(4, batch_size=8, patience=9)
-    whole = Regression()
-    expected = train(whole, DATA, schedule, seed=3)
+def stop_at(step: int):
+    """A training's progress, which interrupts it."""
 
     def interrupt(done: int, total: int) -> None:
-        if done == stop_at:
+        if done == step:
             raise Stop
 
-    state = tmp_path / "state.safetensors"
+    return interrupt
+
+
+@pytest.mark.parametrize(("limit", "step"), [(None, 3), (None, 5), (None, 12), (7, 5), (7, 6)])
+def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch, limit, step):
+    """Saved after every step; stopped within the first epoch, at its end, and later."""
+    monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
+    schedule = Schedule(4, batch_size=8, patience=9, steps=limit)
+    whole, state = Regression(), tmp_path / "state.safetensors"
+    expected = train(whole, DATA, schedule, seed=3)
+    assert expected.steps == (limit or 20)
     with pytest.raises(Stop):
-        train(Regression(), DATA, schedule, seed=3, state=state, progress=interrupt)
+        train(Regression(), DATA, schedule, seed=3, state=state, progress=stop_at(step))
     rest = Regression()
-    found = train(rest, DATA, schedule, seed=3, state=state)
+    result = train(rest, DATA, schedule, seed=3, state=state)
+    for name in ("steps", "best", "best_epoch", "waited"):
+        assert getattr(result, name) == getattr(expected, name)
     assert torch.equal(rest.weight, whole.weight)
-    assert (found.steps, found.best, found.best_epoch) == (20, expected.best, expected.best_epoch)
     # Finished: going on again does nothing, and gives the same weights.
     again = Regression()
     train(again, DATA, schedule, seed=3, state=state)
@@ -146,12 +152,9 @@ def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatc
     assert not again.seen
 
 
-@pytest.mark.parametrize("stop_at", [None, 5, 6])
-def test_a_limit_of_steps_ends_it_within_an_epoch(tmp_path: Path, monkeypatch, stop_at):
-    """Seven steps of four epochs of five; the last two are validated, too, after a stop as well."""
-    monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
-    schedule, state = Schedule(4, batch_size=8, patience=9, steps=7), tmp_path / "state.safetensors"
-    whole, lines = Regression(), []
+def test_a_limit_of_steps_ends_it_within_an_epoch():
+    """Seven steps of four epochs of five; the last two are validated, too."""
+    schedule, whole, lines = Schedule(4, batch_size=8, patience=9, steps=7), Regression(), []
     expected = train(whole, DATA, schedule, report=lines.append)
     assert expected.steps == 7
     assert [(e["epoch"], e["validation"] is None) for e in expected.history] == [
@@ -159,19 +162,6 @@ def test_a_limit_of_steps_ends_it_within_an_epoch(tmp_path: Path, monkeypatch, s
     ]  # fmt: skip
     assert lines[1].startswith("  epoch 2 of 2: ")
     assert whole.progress == pytest.approx([i / 7 for i in range(7)])
-
-    def interrupt(done: int, total: int) -> None:
-        assert total == 7
-        if done == stop_at:
-            raise Stop
-
-    if stop_at is not None:
-        with pytest.raises(Stop):
-            train(Regression(), DATA, schedule, state=state, progress=interrupt)
-    rest = Regression()
-    found = train(rest, DATA, schedule, state=state)
-    assert torch.equal(rest.weight, whole.weight)
-    assert (found.steps, found.best, found.best_epoch) == (7, expected.best, expected.best_epoch)
 
 
 def test_the_rate_rises_then_falls(monkeypatch):
@@ -200,31 +190,28 @@ def test_the_rate_rises_then_falls(monkeypatch):
     assert second[5:] == pytest.approx([0.4] * 15)
 
 
-def cut(state: Path) -> None:
-    state.write_bytes(state.read_bytes()[:-20])
+def damage_state(state: Path, how: str) -> None:
+    if how == "cut off":
+        state.write_bytes(state.read_bytes()[:-20])
+    elif how == "of another version":
+        metadata = {"trained": '{"steps": 5, "best_score": 1.0, "history": []}'}
+        save_file(load_file(state), state, metadata)
+    else:
+
+        class Other(Regression):
+            def tensors(self):
+                return {"other": self.weight}
+
+        state.unlink()
+        train(Other(), DATA, Schedule(1), state=state)
 
 
-def other_version(state: Path) -> None:
-    save_file(
-        load_file(state), state, {"trained": '{"steps": 5, "best_score": 1.0, "history": []}'}
-    )
-
-
-def other_training(state: Path) -> None:
-    class Other(Regression):
-        def tensors(self):
-            return {"other": self.weight}
-
-    state.unlink()
-    train(Other(), DATA, Schedule(1), state=state)
-
-
-@pytest.mark.parametrize("damage", [cut, other_version, other_training])
-def test_an_unusable_state_is_made_again_with_a_message(tmp_path: Path, damage):
+@pytest.mark.parametrize("damage", ["cut off", "of another version", "of another training"])
+def test_an_unusable_state_is_made_again_with_a_message(tmp_path: Path, damage: str):
     schedule, state, lines = Schedule(2, batch_size=8), tmp_path / "state.safetensors", []
     whole = Regression()
     expected = train(whole, DATA, schedule, state=state)
-    damage(state)
+    damage_state(state, damage)
     again = Regression()
     found = train(again, DATA, schedule, state=state, report=lines.append)
     assert str(state) in lines[0]
@@ -272,7 +259,13 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     seconds = iter(range(10_000))
     monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
     problem, shown, rates = Regression(noise=0), [], []
-    monkeypatch.setattr(loop.torch.optim.AdamW, "step", watched(loop.torch.optim.AdamW.step, rates))
+    step = torch.optim.AdamW.step
+
+    def noting(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noting)
     schedule = Schedule(60, batch_size=8, warmup=0.1, patience=60, seconds=50)
     trained = train(problem, DATA, schedule, progress=lambda *step: shown.append(step))
     assert 50 <= trained.seconds <= 53
@@ -281,13 +274,3 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     assert rates.index(max(rates)) < 10
     assert rates[-1] < 0.1 * max(rates)
     assert sorted(rates[10:], reverse=True) == rates[10:]
-
-
-def watched(step, rates):
-    """The optimizer's step, which notes the learning rate."""
-
-    def noting(self, *args, **kwargs):
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    return noting

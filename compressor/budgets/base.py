@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, Self
 
 from compressor.budgets.path import PathCut, UnitCosts
@@ -37,7 +37,7 @@ class Choice:
     """The units to keep, and what led to them.
 
     Args:
-        text: how they were found, in words, where scores alone do not tell.
+        text: how they were chosen, in words, where scores alone do not say.
         search: what was measured on the way, for budgets that are measured.
         weights: SHA-256 of the weights that belong to the mask; empty for the dense model's.
     """
@@ -97,7 +97,7 @@ class Trials(Protocol):
         """What units cost in multiply-adds."""
 
     def message(self, text: str) -> None:
-        """Tell the user what was found."""
+        """Show the user a line."""
 
     def scores(self) -> Scores:
         """Scores of all units of the dense model that may go."""
@@ -113,17 +113,13 @@ class Trials(Protocol):
         """
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        """Time one choice against the dense model; `number` tells tries apart, from 1."""
+        """Time one choice against the dense model; `number` counts the tries, from 1."""
 
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         """The layer of a stack whose skipping changes predictions least, beside those dropped."""
 
     def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
-        """Drop layers, choose units of the others, and measure what that costs after a repair.
-
-        Args:
-            choose: by scores and timings of the model without these layers.
-        """
+        """Drop layers, choose units of the others, and measure what that costs after a repair."""
 
     def require_sight(self, asked: str, drop: float) -> None:
         """Check that a drop beyond this one would be seen, on the searched and the held-out rows.
@@ -142,7 +138,7 @@ class Trials(Protocol):
         """The rows to search on, how many others are held out, and the metric that counts."""
 
     def warn_if_unproven(self, search: QualitySearch) -> None:
-        """Tell the user where the rows were too few to prove what was asked for."""
+        """Warn the user where the rows were too few to prove what was asked for."""
 
     def judge(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
         """Build a smaller model and compare its answers to the searched rows with the dense one's.
@@ -153,7 +149,7 @@ class Trials(Protocol):
         """
 
     def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
-        """The same, on the held-out rows, of a model that `judge` found within the limit."""
+        """The same on the held-out rows, of a model that was within the limit for `judge`."""
 
 
 class Budget(Options):
@@ -201,19 +197,6 @@ class Budget(Options):
         return 1
 
     @property
-    def keeps_heads_even(self) -> bool:
-        """Whether the attentions of a stack keep equally many heads."""
-        return False
-
-    def layers_to_drop(self, full: Mask) -> dict[str, int]:
-        """Stack -> how many of its layers go before units are chosen.
-
-        Raises:
-            UsageError: more than the model can lose.
-        """
-        return {}
-
-    @property
     def slug(self) -> str:
         """Name of the artifact's directory when a run has several budgets."""
         return self.text.replace(" ", "-").replace("=", "-").replace(",", "-").replace("%", "pct")
@@ -234,12 +217,11 @@ class Budget(Options):
         """What may go of a model with these units.
 
         Raises:
-            UsageError: floors, multiples or layers that are not numbers, or of what is not there.
+            UsageError: floors, multiples or layers are no numbers, or the model has no such units.
         """
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
-        units, layers = self.units(full), self.layers_to_drop(full)
-        return Limits(full, units, floors, multiples, layers, even=self.keeps_heads_even)
+        return Limits(full, self.units(full), floors, multiples)
 
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors make the budget impossible."""
@@ -248,11 +230,7 @@ class Budget(Options):
         """Raise `UsageError` if the model is too large with all removed that may be."""
 
     def action(self, method: str) -> str:
-        """What choosing its units means, for messages.
-
-        Args:
-            method: that learns the mask; empty where units are scored.
-        """
+        """What choosing its units means, for messages; `method` learns the mask, if not empty."""
         if method:
             return f"learning with {method} which units to keep ({self.text})"
         return f"choosing units: {self.text}"
@@ -295,12 +273,13 @@ class CompetingUnits(Budget):
     # Whole sublayers may go, which saves their fixed cost as well.
     default_floor: ClassVar[str] = "0"
 
-    @property
-    def keeps_heads_even(self) -> bool:
-        return self.even_heads
-
     def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        """Stack -> how many of its layers go before units are chosen."""
         return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)
+
+    def limits(self, full: Mask) -> Limits:
+        limits = super().limits(full)
+        return replace(limits, to_drop=self.layers_to_drop(full), even=self.even_heads)
 
     def units(self, full: Mask) -> frozenset[Units]:
         return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})

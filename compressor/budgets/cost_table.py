@@ -88,31 +88,28 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
     """
     from scipy.optimize import isotonic_regression
 
-    counts = sorted(timings, reverse=True)
+    measured = {count: _speedup(timings[count]) for count in sorted(timings, reverse=True)}
     # The model takes 1 / speedup of the dense time; the rest was saved by all sublayers together.
-    shares = [(1 - 1 / _speedup(timings[count])) / layers for count in counts]
+    shares = [(1 - 1 / speedup) / layers for speedup, _ in measured.values()]
     rising = isotonic_regression(shares).x
     return [
         LayerCost(
             kind=kind,
             units=count,
             layers=layers,
-            speedup=_speedup(timings[count]),
-            speedup_interval=_interval(timings[count]),
+            speedup=speedup,
+            speedup_interval=interval,
             saved_share=max(0.0, float(share)),
         )
-        for count, share in zip(counts, rising, strict=True)
+        for (count, (speedup, interval)), share in zip(measured.items(), rising, strict=True)
     ]
 
 
-def _speedup(timing: Timing) -> float:
+def _speedup(timing: Timing) -> tuple[float, tuple[float, float]]:
+    """The speed-up over dense, and its interval."""
     assert timing.speedup is not None
-    return timing.speedup
-
-
-def _interval(timing: Timing) -> tuple[float, float]:
     assert timing.speedup_interval is not None
-    return timing.speedup_interval
+    return timing.speedup, timing.speedup_interval
 
 
 def savings(table: CostTable, full: Mask) -> dict[str, Array]:
@@ -182,7 +179,7 @@ def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> 
 
 
 def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
-    """Every sublayer down to its floor: the fastest that there is."""
+    """Every sublayer down to its floor: the fastest choice."""
     groups = chain.from_iterable(_items(scores, limits))
     mask = limits.start.without(unit for group in groups for unit in group.units)
     return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
@@ -203,8 +200,8 @@ def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
 def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> list[int] | None:
     """Multiple-choice knapsack: one option per item, enough gain in all, the least summed loss.
 
-    Gains are rounded down to multiples of `wanted / _STEPS`, so what is found is always enough;
-    its loss is the least among all choices that stay enough after that rounding.
+    Gains are rounded down to multiples of `wanted / _STEPS`, so the result is always enough; its
+    loss is the least among all choices that stay enough after that rounding.
 
     Args:
         losses, gains: per item, one number per option; gains are not negative.
@@ -215,7 +212,7 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
         to gain is not enough.
     """
     step = wanted / _STEPS
-    places = np.arange(_STEPS + 1)
+    steps = np.arange(_STEPS + 1)
     # least[j]: least loss with which the items seen so far gain at least j steps.
     least = np.full(_STEPS + 1, np.inf)
     least[0] = 0.0
@@ -225,12 +222,12 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
         sums = np.stack(
             [
                 # With this option, the items before have to gain the rest.
-                lost + least[np.maximum(0, places - won)]
+                lost + least[np.maximum(0, steps - won)]
                 for lost, won in zip(loss, units, strict=True)
             ]
         )  # [options, steps + 1]
         best = sums.argmin(axis=0)  # [steps + 1]
-        least = sums[best, places]
+        least = sums[best, steps]
         taken.append((best, units))
     if not np.isfinite(least[_STEPS]):
         # Rounding gains down may have hidden that the most there is to gain is just enough.
@@ -248,31 +245,31 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
 
 def reach(
     wanted: float,
-    choose: Callable[[float], PredictedChoice | None],
-    fewest: PredictedChoice,
+    scores: Scores,
+    limits: Limits,
+    table: CostTable,
     measure: Callable[[Mask, int], Timing],
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
     Args:
         wanted: speed-up over dense.
-        choose: the cheapest choice that the cost table expects to reach a speed-up.
-        fewest: the fastest choice, tried where the table expects none to be enough.
         measure: times a choice against dense; it also gets the number of the try, from 1.
 
     Returns:
         The first choice that reached `wanted`, else the fastest measured; and all tries.
 
     Raises:
-        UsageError: even `fewest` was measured to be slower.
+        UsageError: even the fewest units were measured to be slower.
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []
+    smallest = fewest(scores, limits, table)
     aim = wanted
     for number in range(1, RETRIES + 2):
-        choice = choose(aim) or fewest
-        timing = measure(choice.mask, number)
-        speedup = _speedup(timing)
+        # The smallest is tried where the table expects no choice to be fast enough.
+        choice = choose(scores, limits, table, aim) or smallest
+        speedup, interval = _speedup(measure(choice.mask, number))
         masks.append(choice.mask)
         tries.append(
             SpeedTry(
@@ -280,25 +277,22 @@ def reach(
                 predicted=choice.predicted,
                 kept=str(choice.mask),
                 speedup=speedup,
-                speedup_interval=_interval(timing),
+                speedup_interval=interval,
                 met=speedup >= wanted,
             )
         )
         if speedup >= wanted:
             return choice.mask, tries
         # By counts alone: which units stay does not matter for the time.
-        if choice.mask.counts() == fewest.mask.counts():
-            raise UsageError(_unreachable(wanted, tries, fewest.mask), id=UNREACHABLE)
+        if choice.mask.counts() == smallest.mask.counts():
+            lower = ", or lower --floor (0 lets a sublayer lose all)"
+            raise UsageError(
+                f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
+                f"{max(one.speedup for one in tries):.3f}, with {smallest.mask} kept as the floors "
+                f"demand; ask for less{lower if smallest.mask.count() else ''}",
+                id=UNREACHABLE,
+            )
         # What was predicted is what this choice was good for, and may be more than was asked.
         aim = choice.predicted * wanted / speedup
-    fastest = max(range(len(tries)), key=lambda place: tries[place].speedup)
+    fastest = max(range(len(tries)), key=lambda number: tries[number].speedup)
     return masks[fastest], tries
-
-
-def _unreachable(wanted: float, tries: Sequence[SpeedTry], mask: Mask) -> str:
-    most = max(one.speedup for one in tries)
-    return (
-        f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
-        f"{most:.3f}, with {mask} kept as the floors demand; ask for less"
-        + (", or lower --floor (0 lets a sublayer lose all)" if mask.count() else "")
-    )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Self
 
 from compressor.budgets.base import Budget, Choice, Limits, Trials
-from compressor.budgets.units import check_possible, parse_amount, select, step_targets
+from compressor.budgets.units import check_possible, parse_amount, select
 from compressor.model.sublayers import Mask, Scores, Units, units_of
 from compressor.options.bounds import MOST_STEPS, Amounts
 from compressor.options.declare import option
@@ -47,14 +47,14 @@ class Counts(Budget):
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return self.amounts(full), None
 
-    def cut(self, limits: Limits, target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
-        """What is left of a mask when `target` units are kept per pool."""
-        return select(scores, mask, target, limits.floors, limits.multiples)
-
     def choose(self, trials: Trials) -> Choice:
         limits = trials.limits
+
+        def cut_to(target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
+            return select(scores, mask, target, limits.floors, limits.multiples)
+
         targets = step_targets(limits.full, self.amounts(limits.full), self.scorings)
-        return trials.cut_in_steps([partial(self.cut, limits, target) for target in targets])
+        return trials.cut_in_steps([partial(cut_to, target) for target in targets])
 
 
 class SteppedCounts(Counts):
@@ -67,3 +67,21 @@ class SteppedCounts(Counts):
     @property
     def scorings(self) -> int:
         return self.steps
+
+
+def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
+
+    Steps without effect are left out; there is at least one.
+    """
+    targets = []
+    left = {pool: full.total(pool) for pool in keep}
+    for step in range(1, steps + 1):
+        wanted = {
+            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
+            for pool, kept in keep.items()
+        }
+        if wanted != left:
+            targets.append(wanted)
+        left = wanted
+    return targets or [left]

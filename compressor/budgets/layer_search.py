@@ -7,11 +7,12 @@ leaves less divergence from the dense model it is kept, and the next one is trie
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from compressor.budgets.base import Choice, Trials, Tried
+from compressor.budgets.base import Choice, Trials
 from compressor.errors import UsageError
 from compressor.results import LayersTry, SpeedSearch
 
@@ -32,32 +33,43 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
     errors: list[UsageError] = []
 
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
-        layers = [*dropped, trials.layer_to_drop(stack, dropped)] if stack else []
+        layers = [*dropped, trials.layer_to_drop(stack, dropped)] if stack else [*dropped]
         try:
             result = trials.try_layers(layers, choose)
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
-            # It may be reached without one more layer.
-            errors.append(error)
+            errors.append(error)  # the speed may be reached without one more layer
             choices.append(None)
             return LayersTry(layers=layers)
-        choices.append(result.choice)
-        tried = _layers_try(layers, result)
-        trials.message(_message(tried))
-        return tried
+        choice = result.choice
+        choices.append(choice)
+        assert isinstance(choice.search, SpeedSearch)
+        # The one that `reach` returned: it met the speed, or was the fastest.
+        delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
+        divergence = result.divergence if delivered.met else None
+        without = f"without {' and '.join(layers)}" if layers else "with all layers"
+        trials.message(
+            f"  {without}: divergence {divergence:.4f} at {delivered.speedup:.3g} times the speed"
+            if divergence is not None
+            else f"  {without}: {delivered.speedup:.3g} times as fast, less than wanted"
+        )
+        return LayersTry(
+            layers=layers,
+            kept=str(choice.mask),
+            speedup=delivered.speedup,
+            divergence=divergence,
+        )
 
     stacks = Counter(layer.partition(".")[0] for layer in trials.limits.full.layers())
     tries = climb(stacks, attempt)
     # `min` takes the first of equals: no later try keeps more layers.
-    best = min(range(len(tries)), key=lambda place: _rank(tries[place]))
-    choice = choices[best]
+    best = min(range(len(tries)), key=lambda number: _rank(tries[number]))
+    choice, layers = choices[best], tries[best].layers
     if choice is None:
         raise errors[-1]
     assert isinstance(choice.search, SpeedSearch)
-    dropped = (
-        f"{' and '.join(tries[best].layers)} dropped" if tries[best].layers else "no layer dropped"
-    )
+    dropped = f"{' and '.join(layers)} dropped" if layers else "no layer dropped"
     return replace(
         choice,
         text=f"{choice.text}; {dropped}, the best of {len(tries)} numbers of layers",
@@ -99,24 +111,4 @@ def _rank(result: LayersTry) -> tuple[float, float]:
     """Least first: the divergence, then how fast what misses the speed is."""
     if result.divergence is not None:
         return result.divergence, 0.0
-    return float("inf"), -(result.speedup or 0.0)
-
-
-def _layers_try(layers: Sequence[str], result: Tried) -> LayersTry:
-    search = result.choice.search
-    assert isinstance(search, SpeedSearch)
-    # The one that `reach` returned: it met the speed, or was the fastest.
-    delivered = max(search.tries, key=lambda x: (x.met, x.speedup))
-    return LayersTry(
-        layers=list(layers),
-        kept=str(result.choice.mask),
-        speedup=delivered.speedup,
-        divergence=result.divergence if delivered.met else None,
-    )
-
-
-def _message(tried: LayersTry) -> str:
-    without = f"without {' and '.join(tried.layers)}" if tried.layers else "with all layers"
-    if tried.divergence is None:
-        return f"  {without}: {tried.speedup:.3g} times as fast, less than wanted"
-    return f"  {without}: divergence {tried.divergence:.4f} at {tried.speedup:.3g} times the speed"
+    return math.inf, -(result.speedup or 0.0)

@@ -43,26 +43,20 @@ class Macs(CompetingUnits):
         return self.steps
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
-        if limits.to_drop:
-            return  # how much is left depends on which layers these are
-        self._smallest(limits, costs).position_at(self.macs[0])
+        if not limits.to_drop:  # else how much is left depends on which layers these are
+            _longest_path(limits, costs).position_at(self.macs[0])
 
     def least_share(self, limits: Limits, costs: UnitCosts) -> float:
         """The smallest share of the multiply-adds that can be asked for."""
-        return self._smallest(limits, costs).shares[-1]
-
-    def _smallest(self, limits: Limits, costs: UnitCosts) -> RemovalPath:
-        # Any scores will do: they order the path, and do not change where it ends.
-        equal = {
-            name: (0.0,) * len(flags)
-            for name, flags in limits.full.keep.items()
-            if units_of(name) in limits.units
-        }
-        return self._path(Scores(equal, "none", "", {}), limits.full, limits, costs)
+        return _longest_path(limits, costs).shares[-1]
 
     def choose(self, trials: Trials) -> Choice:
+        limits = trials.limits
+
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
-            path = self._path(scores, mask, trials.limits, trials.costs)
+            path = removal_path(
+                scores, mask, limits.floors, trials.costs, limits.multiples, limits.even
+            )
             return path.mask(path.position_at(share))
 
         removed, steps = 1 - self.macs[0], self.steps
@@ -70,6 +64,13 @@ class Macs(CompetingUnits):
             [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
         )
 
-    @staticmethod
-    def _path(scores: Scores, mask: Mask, limits: Limits, costs: UnitCosts) -> RemovalPath:
-        return removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
+
+def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:
+    """From all units to the fewest; scores order a path, and do not change where it ends."""
+    values = {
+        name: (0.0,) * len(flags)
+        for name, flags in limits.full.keep.items()
+        if units_of(name) in limits.units
+    }
+    scores = Scores(values, "none", "", {})
+    return removal_path(scores, limits.full, limits.floors, costs, limits.multiples, limits.even)

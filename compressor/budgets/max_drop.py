@@ -18,12 +18,12 @@ all looks together let a model that loses more than the limit pass in at most 5 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from compressor.budgets.base import Choice, SearchedUnits, Trials
-from compressor.budgets.path import PathCut, RemovalPath, removal_path
+from compressor.budgets.path import RemovalPath, removal_path
 from compressor.errors import UsageError
 from compressor.options.declare import option
 from compressor.results import ROUNDING, QualityProbe, QualitySearch
@@ -31,8 +31,6 @@ from compressor.results import ROUNDING, QualityProbe, QualitySearch
 ERROR = 0.05  # one-sided, of all looks at the held-out rows together
 
 Proof = Literal["bound", "measured"]  # what a smaller model must show
-Probe = Callable[[int], QualityProbe]
-Look = Callable[[int, int], QualityProbe]
 
 
 def error_of_look(number: int) -> float:
@@ -50,7 +48,7 @@ def within(probe: QualityProbe, drop: float) -> bool:
 
 def proven(probe: QualityProbe, drop: float) -> bool:
     """Whether the bound shows that the drop is at most `drop`; false for NaN."""
-    return probe.bound is not None and -probe.bound <= drop + ROUNDING
+    return -probe.bound <= drop + ROUNDING
 
 
 def accepted(probe: QualityProbe, drop: float, proof: Proof) -> bool:
@@ -61,8 +59,8 @@ def accepted(probe: QualityProbe, drop: float, proof: Proof) -> bool:
 def search(last: int, accepts: Callable[[int], bool]) -> int:
     """Bisect for the largest cut that is accepted.
 
-    The largest of all is tried first. Where acceptance does not fall along the path, what is found
-    is still accepted, and the next larger cut was tried and is not.
+    The largest of all is tried first. Where acceptance does not fall along the path, the result is
+    still accepted, and the next larger cut was tried and is not.
 
     Args:
         last: position of the largest cut; position 0 is the dense model, accepted untried.
@@ -98,12 +96,17 @@ class Found:
 
 
 def find(
-    last: int, drop: float, proof: Proof, probe: Probe, look: Look, provable: bool = True
+    last: int,
+    drop: float,
+    proof: Proof,
+    probe: Callable[[int], QualityProbe],
+    look: Callable[[int, int], QualityProbe],
+    provable: bool = True,
 ) -> Found:
     """Search for the largest cut within a limit, and confirm it on the held-out rows.
 
-    Where none can be proven, the largest cut is found that was within the limit as measured: on
-    the rows of the search, and of those looked at on the held-out rows as well.
+    Where none can be proven, the result is the largest cut that was within the limit as measured:
+    on the rows of the search, and of those looked at on the held-out rows as well.
 
     Args:
         last: position of the largest cut on the path.
@@ -132,22 +135,15 @@ def find(
         looks[position] = look(position, len(looks) + 1)
         if accepted(looks[position], drop, proof):
             break
-        position = _next_smaller(position, probes, accepts)
+        # The next smaller cut that the search accepted; beyond those, half the cut until one is.
+        known = [other for other in probes if other < position and accepts(other)]
+        position = max(known, default=position // 2)
+        while position and not accepts(position):
+            position //= 2
     if position == 0:
         position = max((p for p, seen in looks.items() if within(seen, drop)), default=0)
     is_proven = position > 0 and proven(looks[position], drop)
     return Found(position, is_proven, list(probes.values()), list(looks.values()))
-
-
-def _next_smaller(position: int, tried: Iterable[int], accepts: Callable[[int], bool]) -> int:
-    """The next smaller cut that the search accepted; beyond those, half the cut until one is."""
-    known = [other for other in tried if other < position and accepts(other)]
-    if known:
-        return max(known)
-    position //= 2
-    while position and not accepts(position):
-        position //= 2
-    return position
 
 
 class MaxDrop(SearchedUnits):
@@ -192,14 +188,20 @@ class MaxDrop(SearchedUnits):
             f"  searching on {rows.rows:,} of the {rows.rows + held_out:,} test rows; the other "
             f"{held_out:,} are held out for the final figures"
         )
-        result = find(
-            len(path) - 1,
-            self.max_drop,
-            self.drop_proof,
-            lambda position: self._probe(trials, path.cut(position)),
-            lambda position, number: self._look(trials, path.cut(position), number),
-            self._is_provable(trials, rows.rows, metric),
-        )
+
+        def probe(position: int) -> QualityProbe:
+            cut = path.cut(position)
+            # As strict as the first look, which the chosen cut has to pass on the held-out rows.
+            judged = trials.judge(cut, self.max_drop, error_of_look(1))
+            return self._with_verdict(trials, judged, f"  {cut.mask}")
+
+        def look(position: int, number: int) -> QualityProbe:
+            cut = path.cut(position)
+            judged = trials.judge_held_out(cut, self.max_drop, error_of_look(number))
+            return self._with_verdict(trials, judged, f"  on the held-out rows: {cut.mask}")
+
+        provable = self._is_provable(trials, rows.rows, metric)
+        result = find(len(path) - 1, self.max_drop, self.drop_proof, probe, look, provable)
         if result.position == 0:
             raise self._unreachable(result, path, metric)
         search = QualitySearch(
@@ -219,9 +221,8 @@ class MaxDrop(SearchedUnits):
         return Choice(path.mask(result.position), scores, text, search)
 
     def _is_provable(self, trials: Trials, rows: int, metric: str) -> bool:
-        # Nothing has to be proven then, so few rows are no reason for a message.
         if self.drop_proof == "measured":
-            return True
+            return True  # nothing has to be proven, so few rows are no reason for a message
         least = trials.least_provable_drop(error_of_look(1))
         if least <= self.max_drop + ROUNDING:
             return True
@@ -231,16 +232,7 @@ class MaxDrop(SearchedUnits):
         )
         return False
 
-    def _probe(self, trials: Trials, cut: PathCut) -> QualityProbe:
-        # As strict as the first look, which the chosen cut has to pass on the held-out rows.
-        probe = trials.judge(cut, self.max_drop, error_of_look(1))
-        return self._judged(trials, probe, f"  {cut.mask}")
-
-    def _look(self, trials: Trials, cut: PathCut, number: int) -> QualityProbe:
-        probe = trials.judge_held_out(cut, self.max_drop, error_of_look(number))
-        return self._judged(trials, probe, f"  on the held-out rows: {cut.mask}")
-
-    def _judged(self, trials: Trials, probe: QualityProbe, what: str) -> QualityProbe:
+    def _with_verdict(self, trials: Trials, probe: QualityProbe, what: str) -> QualityProbe:
         """The probe with its verdict, which is also shown to the user."""
         is_accepted = accepted(probe, self.max_drop, self.drop_proof)
         refused = "not proven" if within(probe, self.max_drop) else "refused"
@@ -254,7 +246,6 @@ class MaxDrop(SearchedUnits):
         """No cut is within the limit: which one lost least, and how to go on."""
         where = "the held-out rows" if result.looks else "the rows of the search"
         best = max(result.looks or result.probes, key=lambda probe: probe.comparison.difference)
-        assert best.position is not None
         return UsageError(
             f"--max-drop {self.max_drop:.15g}: no smaller model loses as little; of those tried, "
             f"the one with {path.mask(best.position)} loses least, "

@@ -11,7 +11,7 @@ Nothing is measured, so the same scores and rows give the same mask on every mac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -58,11 +58,7 @@ class UnitCosts:
 
 
 class PathCut(NamedTuple):
-    """A mask of a path; position 0 is the dense model's.
-
-    Args:
-        macs: share of the dense model's multiply-adds.
-    """
+    """A mask of a path, the dense model's at position 0, and its share of the multiply-adds."""
 
     position: int
     mask: Mask
@@ -71,13 +67,7 @@ class PathCut(NamedTuple):
 
 @dataclass(frozen=True)
 class RemovalPath:
-    """Masks that lie within one another, from the one to start with to the smallest.
-
-    Args:
-        start: what the path starts with.
-        groups: what goes, in this order.
-        costs: of units.
-    """
+    """Masks that lie within one another, from `start` to the smallest; `groups` go in order."""
 
     start: Mask
     groups: tuple[Group, ...]
@@ -136,21 +126,14 @@ def removal_path(
         scores: errors, comparable between sublayers.
         even: see `removal_groups`.
     """
+    ranked = []
+    for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):
+        # Both per unit: a group's score is the mean of its units. Where attentions that lose heads
+        # together had different numbers of them, a later group may be cheaper than one that goes
+        # before it; it counts as much as that one.
+        errors = accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)
+        for number, (error, group) in enumerate(zip(errors, groups, strict=True)):
+            ranked.append((error, position, number, group))
     # Equal errors go by position, so that ties fall alike everywhere; a sublayer's own groups stay
     # in their order.
-    ascending = sorted(
-        (error, position, number, group)
-        for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even))
-        for number, (error, group) in enumerate(zip(_errors(groups, costs), groups, strict=True))
-    )
-    return RemovalPath(mask, tuple(group for *_, group in ascending), costs)
-
-
-def _errors(groups: Sequence[Group], costs: UnitCosts) -> Iterator[float]:
-    """Error per multiply-add of groups that go one after the other.
-
-    Where attentions that lose heads together had different numbers of them, a later group may be
-    cheaper than one that goes before it; it counts as much as that one.
-    """
-    # Both per unit: a group's score is the mean of its units.
-    return accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)
+    return RemovalPath(mask, tuple(group for *_, group in sorted(ranked)), costs)

@@ -26,11 +26,10 @@ class Penalty(Budget):
         return f"penalty {self.penalty:g}"
 
     def units(self, full: Mask) -> frozenset[Units]:
-        # The penalty is per open head, as in Voita et al. 2019 (docs/gates.md).
-        return frozenset({"heads"})
+        return frozenset({"heads"})  # per open head, as in Voita et al. 2019 (docs/gates.md)
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return None, self.penalty
 
     def choose(self, trials: Trials) -> Choice:
-        raise AssertionError("gates decide, which `to_learn` tells the penalty")
+        raise AssertionError("gates choose, by the penalty of `to_learn`")

@@ -47,20 +47,21 @@ class Speedup(SearchedUnits):
 
     def choose(self, trials: Trials) -> Choice:
         # Once for all numbers of layers: savings are shares of the whole dense model's time.
-        table = self.measure_costs(trials)
+        table = self._measure_costs(trials)
         if self.drop_layers == SEARCH:
             return search_layers(trials, lambda without: self._choose(without, table))
         return self._choose(trials, table)
 
     def _choose(self, trials: Trials, table: CostTable) -> Choice:
         """Units of the layers that `trials` starts with."""
-        from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
+        from compressor.budgets.cost_table import reach  # imports NumPy
 
-        limits, scores = trials.limits, trials.scores()
+        scores = trials.scores()
         mask, tries = reach(
             self.speedup,
-            lambda aim: choose(scores, limits, table, aim),
-            fewest(scores, limits, table),
+            scores,
+            trials.limits,
+            table,
             lambda mask, number: trials.time_mask(mask, number, self.at_batch),
         )
         if not tries[-1].met:  # the last one, since `reach` ends with the first that does
@@ -73,7 +74,7 @@ class Speedup(SearchedUnits):
         search = SpeedSearch(wanted=self.speedup, costs=table, tries=tries)
         return Choice(mask, scores, text, search)
 
-    def measure_costs(self, trials: Trials) -> CostTable:
+    def _measure_costs(self, trials: Trials) -> CostTable:
         """The cost table, from models with all sublayers of a kind at some numbers of units."""
         from compressor.budgets.cost_table import counts_to_measure, layer_costs
 
@@ -81,14 +82,13 @@ class Speedup(SearchedUnits):
         rows: list[LayerCost] = []
         seconds: list[float] = []
         lengths = ""
-        for kinds in kinds_to_measure(limits):
+        for kinds in _kinds_to_measure(limits):
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
             # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
             counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
-            # The floor keeps all units, so there is nothing to save.
             if not counts:
-                continue
+                continue  # the floor keeps all units, so there is nothing to save
             measured = trials.time_units(kinds, counts, self.at_batch)
             timings = {row.variant: row for row in measured.rows}
             by_count = {count: timings[f"{'+'.join(kinds)}={count}"] for count in counts}
@@ -100,7 +100,7 @@ class Speedup(SearchedUnits):
         return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)
 
 
-def kinds_to_measure(limits: Limits) -> list[list[str]]:
+def _kinds_to_measure(limits: Limits) -> list[list[str]]:
     """Kinds of sublayers that are timed at some number of units, each with those that keep as many.
 
     An engine that pads attentions to the largest of a stack shows nothing while one kind keeps all.

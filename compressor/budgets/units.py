@@ -30,8 +30,7 @@ NEURONS: Units = "neurons"
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
 # Heads, neurons -> a number: each sublayer keeps a multiple of it, or all that it has.
 Multiples = Mapping[str, int]
-# A multiple of 32 neurons suits vector units.
-MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
+MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}  # 32 neurons suit vector units
 
 
 def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict[str, int]:
@@ -52,6 +51,30 @@ def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict
                 id="budget-invalid",
             )
     return keep
+
+
+def _count(amount: str, total: int, pool: str, where: str) -> int:
+    """A count, or a fraction of `total` rounded to the nearest unit (0.5 rounds up)."""
+    unit = UNITS_OF.get(pool, pool)
+    try:
+        if amount.isdecimal():
+            count = int(amount)
+        else:
+            number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
+            if not 0 <= number <= 1:  # or NaN
+                raise ValueError
+            count = int(number * total + 0.5)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of {unit} (36)",
+            id="budget-invalid",
+        ) from error
+    if count > total:
+        raise UsageError(
+            f"{where}: there are only {total:,} {unit}; ask for at most that",
+            id="budget-too-large",
+        )
+    return count
 
 
 def parse_multiples(text: str, full: Mask) -> dict[str, int]:
@@ -78,8 +101,8 @@ def parse_floors(text: str, full: Mask) -> dict[str, int]:
     for pool, amount in _parts(text, full, "--floor").items():
         if not amount.isdecimal():
             raise UsageError(
-                f"--floor {text}: {amount!r} is not a number of {_unit_name(pool)}; write --floor "
-                "1, or --floor cross=2",
+                f"--floor {text}: {amount!r} is not a number of {UNITS_OF.get(pool, pool)}; write "
+                "--floor 1, or --floor cross=2",
                 id="floor-invalid",
             )
         floors.update({k: int(amount) for k in floors if pool in (k, UNITS_OF[k])})
@@ -118,13 +141,11 @@ def parse_layers(text: str, full: Mask) -> dict[str, int]:
     return numbers
 
 
-def _unit_name(pool: str) -> str:
-    return UNITS_OF.get(pool, pool)
-
-
 def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
+    """Pool -> amount; a text without a pool is of heads."""
     if "=" not in text:
         return {HEADS: text.strip()}
+    pools = [HEADS, NEURONS, *full.kinds()]
     parts: dict[str, str] = {}
     for part in text.split(","):
         pool, equals, amount = (piece.strip() for piece in part.partition("="))
@@ -134,7 +155,6 @@ def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
                 f"{option} heads=0.7,neurons=0.5 or {option} encoder_self=0.3,cross=0.8",
                 id="budget-invalid",
             )
-        pools = [HEADS, NEURONS, *full.kinds()]
         if pool not in pools:
             known = "the model has no" if pool in KINDS else "there is no"
             raise UsageError(
@@ -146,40 +166,6 @@ def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
     return parts
 
 
-def _count(amount: str, total: int, pool: str, where: str) -> int:
-    """A count, or a fraction of `total` rounded to the nearest unit (0.5 rounds up)."""
-    try:
-        if amount.isdecimal():
-            count = int(amount)
-        else:
-            number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
-            # Written so that NaN is refused, too.
-            if not 0 <= number <= 1:
-                raise ValueError
-            count = int(number * total + 0.5)
-    except ValueError as error:
-        raise UsageError(
-            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of "
-            f"{_unit_name(pool)} (36)",
-            id="budget-invalid",
-        ) from error
-    if count > total:
-        raise UsageError(
-            f"{where}: there are only {total:,} {_unit_name(pool)}; ask for at most that",
-            id="budget-too-large",
-        )
-    return count
-
-
-def fewest_units(full: Mask, floors: Floors, pool: str) -> int:
-    """How many units of a pool the floors demand."""
-    return sum(
-        min(len(flags), floors[kind_of(name)])
-        for name, flags in full.keep.items()
-        if belongs(name, pool)
-    )
-
-
 def check_possible(text: str, keep: Mapping[str, int], floors: Floors, full: Mask) -> None:
     """Raise `UsageError` if the floors make a count of units impossible; says how many are needed.
 
@@ -188,14 +174,13 @@ def check_possible(text: str, keep: Mapping[str, int], floors: Floors, full: Mas
         keep: units to keep per pool.
     """
     for pool, wanted in keep.items():
-        needed = fewest_units(full, floors, pool)
+        sizes = {name: len(x) for name, x in full.keep.items() if belongs(name, pool)}
+        needed = sum(min(units, floors[kind_of(name)]) for name, units in sizes.items())
         if wanted < needed:
-            names = [name for name in full.keep if belongs(name, pool)]
-            of = "" if pool in (HEADS, NEURONS) else f" of {pool}"
+            unit = pool if pool in (HEADS, NEURONS) else f"{UNITS_OF[pool]} of {pool}"
             raise UsageError(
-                f"{text} leaves {wanted:,} {_unit_name(pool)}{of}, but the floors of its "
-                f"{len(names)} sublayers need {needed:,}; keep more, or lower --floor (0 lets a "
-                "sublayer lose all)",
+                f"{text} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} sublayers "
+                f"need {needed:,}; keep more, or lower --floor (0 lets a sublayer lose all)",
                 id="floors-too-high",
             )
 
@@ -289,24 +274,6 @@ def select(
         excess[pool] -= len(group.units)
         removed += group.units
     return mask.without(removed)
-
-
-def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
-    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
-
-    Steps without effect are left out; there is at least one.
-    """
-    targets = []
-    left = {pool: full.total(pool) for pool in keep}
-    for step in range(1, steps + 1):
-        wanted = {
-            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
-            for pool, kept in keep.items()
-        }
-        if wanted != left:
-            targets.append(wanted)
-        left = wanted
-    return targets or [left]
 
 
 def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:

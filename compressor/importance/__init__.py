@@ -44,7 +44,6 @@ class UnitMethod(Options):
     needs_rows: ClassVar[bool] = True
     needs_answers: ClassVar[bool] = False
     takes_penalty: ClassVar[bool] = False
-
     name: ClassVar[str] = ""
 
     @property
@@ -70,12 +69,7 @@ class UnitMethod(Options):
             )
 
     def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
-        """Raise `UsageError` if the model has too many units for the method.
-
-        Args:
-            keep: units to keep per pool.
-            full: the model's mask with all units.
-        """
+        """Raise `UsageError` if the pools of `keep` have too many units for the method."""
 
 
 class ScoringMethod(UnitMethod):
@@ -92,11 +86,7 @@ class ScoringMethod(UnitMethod):
         """Score the units of all sublayers; the model is in evaluation mode."""
 
     def normalization(self, mixed: bool) -> Normalize:
-        """What the scores of a sublayer are divided by.
-
-        Args:
-            mixed: whether heads and neurons are scored together.
-        """
+        """What the scores of a sublayer are divided by; `mixed`: heads and neurons together."""
         return "none"
 
     def check_units(self, units: Set[Units]) -> None:
@@ -152,9 +142,7 @@ class ScoringJob:
     Args:
         layers: the sublayers whose units are scored.
         mask: units already removed are gated to zero and score zero.
-        batches: calibration batches of `task` (see `compressor.tasks`); each rank
-            (`compressor.parallel`) has the batches of its own rows.
-        tokenizer: the checkpoint's, to encode and decode text.
+        batches: calibration batches of `task`; each rank has those of its own rows.
         metric: the task's main metric of outputs for all rows, in the order of the rows: its value
             (0-100) and its signature. None without labels.
         require_sight: raises `InputError` where the metric could show no loss; takes the option
@@ -201,14 +189,17 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
     began = time.perf_counter()
     with evaluating(scoring.model):
         raw = method.score(scoring)
-    for name, scores in raw.values.items():
-        if not all(math.isfinite(value) for value in scores):
+    values = {}
+    for layer in scoring.layers:
+        scores = raw.values[layer.name]
+        if not all(map(math.isfinite, scores)):
             raise InputError(
-                f"{method.name} scores of layer {name} are not finite; check the checkpoint and "
-                "the calibration rows with `compress evaluate`",
+                f"{method.name} scores of layer {layer.name} are not finite; check the checkpoint "
+                "and the calibration rows with `compress evaluate`",
                 id="scores-not-finite",
             )
-    values = {x.name: _normalized(raw.values[x.name], normalize) for x in scoring.layers}
+        norm = sum(score * score for score in scores) ** 0.5 if normalize == "layer" else 1.0
+        values[layer.name] = tuple(float(x) / norm if norm > 0 else float(x) for x in scores)
     return Scores(
         values=values,
         method=method.name,
@@ -219,8 +210,3 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
             "backward_passes": raw.backward_passes,
         },
     )
-
-
-def _normalized(scores: Sequence[float], how: Normalize) -> tuple[float, ...]:
-    norm = sum(score * score for score in scores) ** 0.5 if how == "layer" else 1.0
-    return tuple(float(score) / norm if norm > 0 else float(score) for score in scores)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from compressor import parallel
 from compressor.errors import UsageError
 from compressor.importance import RawScores, ScoringJob, ScoringMethod
 from compressor.options.declare import option
@@ -25,8 +26,8 @@ class Ablation(ScoringMethod):
     """Measured loss, or metric, without the unit; slow, exact."""
 
     needs_answers: ClassVar[bool] = True
-
     name: ClassVar[str] = "ablation"
+
     ablate: Literal["loss", "metric"] = option(
         "loss", help="ablation: measure the loss or the metric (BLEU or accuracy)."
     )
@@ -57,7 +58,6 @@ class Ablation(ScoringMethod):
         """
         import torch
 
-        from compressor import parallel
         from compressor.importance.ablation_runs import blocks_of, count_runs
 
         with torch.no_grad():
@@ -72,11 +72,10 @@ class Ablation(ScoringMethod):
 
 
 def _by_loss(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
-    """Value of each unit (of a block of neurons: of the first), and the signature."""
+    """The value of each unit (of a block of neurons: of the first), and the signature."""
     import torch
 
-    from compressor import parallel
-    from compressor.importance.ablation_runs import silenced
+    from compressor.importance.ablation_runs import ablated
 
     increases = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
     terms, baseline = 0, torch.tensor(0.0)
@@ -84,7 +83,7 @@ def _by_loss(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
     def loss(batch: Batch) -> Tensor:
         return scoring.task.loss(scoring.model, batch)
 
-    for batch, unit, value in silenced(scoring, scoring.layers, scoring.layers, loss):
+    for batch, unit, value in ablated(scoring, scoring.layers, scoring.layers, loss):
         if unit is None:
             baseline = value
             terms += scoring.task.loss_terms(batch)
@@ -104,10 +103,10 @@ def _by_metric(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
         raise UsageError(
             "--ablate metric needs rows with labels; give --calibration", id="references-missing"
         )
-    baseline, ablated = outputs_without_units(scoring, scoring.layers)
+    baseline, outputs = outputs_without_units(scoring, scoring.layers)
     scoring.require_sight("--ablate metric", baseline)
     dense, signature = scoring.metric(baseline)
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
-    for (name, unit), outputs in ablated.items():
-        values[name][unit] = dense - scoring.metric(outputs)[0]
+    for (name, unit), texts in outputs.items():
+        values[name][unit] = dense - scoring.metric(texts)[0]
     return values, f"decrease:{signature}"

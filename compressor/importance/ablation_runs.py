@@ -37,7 +37,7 @@ def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
     def loss(batch: Batch) -> float:
         return float(scoring.task.loss(scoring.model, batch))
 
-    for batch, unit, value in silenced(scoring, scoring.layers, scoring.layers, loss, alone=True):
+    for batch, unit, value in ablated(scoring, scoring.layers, scoring.layers, loss, alone=True):
         if unit is None:
             terms += scoring.task.loss_terms(batch)
         else:
@@ -58,7 +58,6 @@ def outputs_without_units(
     """The model's outputs with all units of the mask, and without each unit of some layers.
 
     Args:
-        layers: the layers whose units are gated to zero, one at a time.
         num_beams: beam width of a translator; None is greedy search.
 
     Returns:
@@ -70,10 +69,10 @@ def outputs_without_units(
     def predict(batch: Batch) -> list[str]:
         return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)
 
-    for batch, unit, texts in silenced(scoring, layers, encoder, predict):
+    for batch, unit, texts in ablated(scoring, layers, encoder, predict):
         outputs.setdefault(unit, {}).update(zip(batch.rows, texts, strict=True))
-    for of_rank in parallel.gather(outputs):
-        for unit, rows in of_rank.items():
+    for rank_outputs in parallel.gather(outputs):
+        for unit, rows in rank_outputs.items():
             outputs.setdefault(unit, {}).update(rows)
     ordered = {unit: [rows[row] for row in sorted(rows)] for unit, rows in outputs.items()}
     baseline = ordered.pop(None)
@@ -87,11 +86,11 @@ def blocks_of(scoring: ScoringJob, layer: Sublayer) -> list[list[int]]:
 
 
 def count_runs(scoring: ScoringJob, layers: Sequence[Sublayer]) -> int:
-    """How many runs `silenced` makes."""
+    """How many runs `ablated` makes."""
     return len(scoring.batches) * (1 + sum(len(blocks_of(scoring, layer)) for layer in layers))
 
 
-def silenced(
+def ablated(
     scoring: ScoringJob,
     layers: Sequence[Sublayer],
     recorded: Sequence[Sublayer],

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
@@ -37,20 +36,31 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         The number of forward passes, which is that of the batches on all ranks.
     """
     model, total = scoring.model, len(scoring.batches)
-    record: Callable[[], AbstractContextManager[Any]] = partial(_softmax_outputs, model)
-    visit_layer: Callable[..., None] = _visit_softmax
-    if architecture_of(model).plain_scores:
-        paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
-        record, visit_layer = partial(returned, model, paths), _visit_products
+    plain = architecture_of(model).plain_scores
+    projections = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
+
+    def hook(layer: Sublayer, recorded: Any, batch: Batch) -> Callable[..., None]:
+        def before_output(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            visible = _visible_keys(batch, layer.kind)
+            if plain:
+                query, key = (recorded.pop(layer.inputs[role]) for role in ("query", "key"))
+                probabilities = _probabilities(layer, query, key, visible)
+            else:
+                probabilities = recorded.last.float()
+            visit(layer, probabilities, visible, batch)
+
+        return before_output
+
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
+        record: AbstractContextManager[Any] = (
+            returned(model, projections) if plain else _softmax_outputs(model)
+        )
         with (
             gated(model, scoring.layers, mask_gates(scoring.mask)),
-            record() as recorded,
+            record as recorded,
             hooks(
-                model.get_submodule(x.output).register_forward_pre_hook(
-                    partial(visit_layer, x, recorded, batch, visit)
-                )
+                model.get_submodule(x.output).register_forward_pre_hook(hook(x, recorded, batch))
                 for x in scoring.layers
             ),
         ):
@@ -83,20 +93,6 @@ class _SoftmaxOutputs(TorchFunctionMode):
         if func is torch.nn.functional.softmax:
             self.last = result
         return result
-
-
-def _visit_softmax(
-    layer: Sublayer, softmax: _SoftmaxOutputs, batch: Batch, visit: Visit, *_: Any
-) -> None:
-    visit(layer, softmax.last.float(), _visible_keys(batch, layer.kind), batch)
-
-
-def _visit_products(
-    layer: Sublayer, projected: dict[str, Tensor], batch: Batch, visit: Visit, *_: Any
-) -> None:
-    query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
-    visible = _visible_keys(batch, layer.kind)
-    visit(layer, _probabilities(layer, query, key, visible), visible, batch)
 
 
 def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, visible: Tensor) -> Tensor:

@@ -35,7 +35,6 @@ def layers_to_drop(
     """The layers to drop, in this order, and the divergence in nats after each.
 
     Args:
-        model: dense.
         batches: of this rank, on the CPU.
         numbers: stack (`encoder`, `decoder`) -> how many of its layers to drop.
         progress: called with (layers chosen, layers in all).
@@ -44,22 +43,25 @@ def layers_to_drop(
     mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
     left = dict(numbers)
     kept = {"encoder.0"} if architecture_of(model).layers.first_stays(model.config) else set()
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
+    model.to(device)
     while any(left.values()):
         excluded = mask.dropped | kept
-        names = [x for x in mask.layers() if x not in excluded and left.get(_stack(x), 0)]
+        names = [
+            name
+            for name in mask.layers()
+            if name not in excluded and left.get(name.partition(".")[0], 0)
+        ]
         masks = [mask.without_layers([name]) for name in names]
-        means = _divergences(model.to(device), sublayers, batches, task, masks, device)
+        sums = _divergences(model, sublayers, batches, task, masks, device)
         progress(len(chosen) + 1, sum(numbers.values()))
+        means = sums / terms
         least = int(means.argmin())
         mask, name = masks[least], names[least]
-        left[_stack(name)] -= 1
+        left[name.partition(".")[0]] -= 1
         chosen[name] = float(means[least])
     model.to("cpu")
     return chosen
-
-
-def _stack(layer: str) -> str:
-    return layer.partition(".")[0]
 
 
 @torch.no_grad()
@@ -71,9 +73,8 @@ def _divergences(
     masks: Sequence[Mask],
     device: str,
 ) -> Tensor:
-    """Mean divergence of the model that skips the layers of each mask, [masks], float64."""
+    """Summed divergence of the model that skips the layers of each mask, [masks], float64."""
     sums = torch.zeros(len(masks), dtype=torch.float64)
-    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
     with evaluating(model):
         for on_host in batches:
             batch = on_host.to(device)
@@ -83,7 +84,7 @@ def _divergences(
                     predictions = _predictions(model, batch, task)
                 sums[number] += float(task.divergence(predictions, target))
     parallel.add_up(sums)
-    return sums / terms
+    return sums
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from compressor import parallel
 from compressor.importance import NormalizedMethod, RawScores, ScoringJob
 from compressor.model.sublayers import Sublayer
 
@@ -24,7 +25,6 @@ class Fisher(NormalizedMethod):
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean over examples of (dL/d xi_h)^2, L being a whole example's log-likelihood."""
-        from compressor import parallel
         from compressor.importance.gradients import visit_gradients, zeros
 
         sums = zeros(scoring)

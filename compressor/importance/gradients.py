@@ -40,12 +40,24 @@ def visit_gradients(
     model, total = scoring.model, len(scoring.batches)
     layers = scoring.layers if layers is None else layers
     gates = gated(model, scoring.layers, mask_gates(scoring.mask))
+
+    def hook(layer: Sublayer, real: Tensor) -> Hook:
+        slices = (layer.units, layer.unit_width)
+
+        def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            output = require_gradient(inputs[0])  # [batch, tokens, heads x head_dim]
+            heads = output.detach().unflatten(-1, slices)
+            output.register_hook(lambda x: visit(layer, heads, x.unflatten(-1, slices), real))
+            return (output, *inputs[1:])
+
+        return watch
+
     with evaluating(model), frozen(model), gates:
         for done, batch in enumerate(scoring.batches, 1):
             batch = batch.to(scoring.device)
             visiting = hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    _hook(x, visit, scoring.task.token_mask(batch, x.kind))
+                    hook(x, scoring.task.token_mask(batch, x.kind))
                 )
                 for x in layers
             )
@@ -55,25 +67,14 @@ def visit_gradients(
     return parallel.total(total)
 
 
+def require_gradient(output: Tensor) -> Tensor:
+    """The tensor itself, or in the first layer, below which nothing needs a gradient, a leaf."""
+    return output if output.requires_grad else output.detach().requires_grad_()
+
+
 def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
     """Sublayer name -> a sum for each unit, [units] float64, on the model's device."""
     return {
         layer.name: torch.zeros(layer.units, dtype=torch.float64, device=scoring.device)
         for layer in scoring.layers
     }
-
-
-def _hook(layer: Sublayer, visit: Visit, real: Tensor) -> Hook:
-    def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        output = inputs[0]  # [batch, tokens, heads x head_dim]
-        if not output.requires_grad:
-            output = output.detach().requires_grad_()
-        heads = output.detach().unflatten(-1, (layer.units, layer.unit_width))
-
-        def receive(gradient: Tensor) -> None:
-            visit(layer, heads, gradient.unflatten(-1, (layer.units, layer.unit_width)), real)
-
-        output.register_hook(receive)
-        return (output, *inputs[1:])
-
-    return watch

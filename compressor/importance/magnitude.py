@@ -14,7 +14,6 @@ class Magnitude(NormalizedMethod):
     """Norm of the unit's weights in the output projection."""
 
     needs_rows: ClassVar[bool] = False
-
     name: ClassVar[str] = "magnitude"
 
     def score(self, scoring: ScoringJob) -> RawScores:

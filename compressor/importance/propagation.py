@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor.importance import Per, ScoringJob
+from compressor.importance.gradients import require_gradient
 from compressor.model.architectures import find_sublayers
 from compressor.model.modes import hooks, is_normalization, received
 from compressor.model.sublayers import parts_of
@@ -30,14 +31,26 @@ def add_batch(
 ) -> tuple[int, int]:
     """Add the shares of a batch; returns (positions or rows counted, backward passes)."""
     projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
-    with _unit_outputs(scoring) as outputs, received(projection) as last, torch.enable_grad():
+    outputs: dict[str, Tensor] = {}  # inputs of output projections, [batch, tokens, units x width]
+
+    def watch(name: str) -> Hook:
+        def take(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            outputs[name] = require_gradient(inputs[0])
+            return (outputs[name], *inputs[1:])
+
+        return take
+
+    watching = hooks(
+        scoring.model.get_submodule(layer.output).register_forward_pre_hook(watch(layer.name))
+        for layer in scoring.layers
+    )
+    with watching, received(projection) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
     top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
     real = scoring.task.term_mask(batch).reshape(top.shape)
     if per == "example":
         top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
     units = [outputs[layer.name] for layer in scoring.layers]
-    positions = top.shape[1]
     for position, gradients in enumerate(_gradients(top, units, last)):
         for layer, output, gradient in zip(scoring.layers, units, gradients, strict=True):
             products = (output.detach() * gradient).sum(1)  # [batch, units x columns]
@@ -45,7 +58,7 @@ def add_batch(
             relevance = products.unflatten(-1, slices).sum(-1).abs().double()
             share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, units]
             shares[layer.name] += share[real[:, position]].sum(0)
-    return int(real.sum()), positions
+    return int(real.sum()), top.shape[1]
 
 
 def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
@@ -69,28 +82,6 @@ def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator
 
 
 @contextmanager
-def _unit_outputs(scoring: ScoringJob) -> Iterator[dict[str, Tensor]]:
-    """The inputs of all output projections by layer name, [batch, tokens, units x columns]."""
-    outputs: dict[str, Tensor] = {}
-
-    def watch(name: str) -> Hook:
-        def take(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            output = inputs[0]
-            if not output.requires_grad:  # the first layer's: nothing below needs a gradient
-                output = output.detach().requires_grad_()
-            outputs[name] = output
-            return (output, *inputs[1:])
-
-        return take
-
-    with hooks(
-        scoring.model.get_submodule(layer.output).register_forward_pre_hook(watch(layer.name))
-        for layer in scoring.layers
-    ):
-        yield outputs
-
-
-@contextmanager
 def linearized(model: nn.Module) -> Iterator[None]:
     """Within the context, the model's outputs are the same and its gradients are relevance."""
     from transformers.activations import ACT2CLS
@@ -98,10 +89,11 @@ def linearized(model: nn.Module) -> Iterator[None]:
     kinds: Any = tuple(x[0] if isinstance(x, tuple) else x for x in ACT2CLS.values())
     handles = []
     for module in model.modules():
-        if is_normalization(module):
+        if isinstance(module, nn.LayerNorm):
             handles.append(module.register_forward_hook(_fixed_norm))
-        elif isinstance(module, kinds):
-            handles.append(module.register_forward_hook(_activate))
+        elif is_normalization(module) or isinstance(module, kinds):
+            # T5's normalization subtracts no mean.
+            handles.append(module.register_forward_hook(_scale))
     for layer in find_sublayers(model):  # all sublayers, also where only some kinds are scored
         for roles, path in layer.inputs.items():
             if not _FACTORS.isdisjoint(parts_of(roles)):
@@ -111,9 +103,7 @@ def linearized(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    if not isinstance(module, nn.LayerNorm):  # T5's: no mean is subtracted
-        return _pass_through(inputs[0], output)
+def _fixed_norm(module: nn.LayerNorm, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
     deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
     scaled = centered / deviation
@@ -122,7 +112,7 @@ def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -
     return scaled if module.bias is None else scaled + module.bias
 
 
-def _activate(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _scale(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return _pass_through(inputs[0], output)
 
 

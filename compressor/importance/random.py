@@ -11,7 +11,6 @@ class Random(NormalizedMethod):
     """Random scores, a baseline."""
 
     needs_rows: ClassVar[bool] = False
-
     name: ClassVar[str] = "random"
 
     def score(self, scoring: ScoringJob) -> RawScores:

@@ -20,9 +20,9 @@ use; commercial use may need a license from the patent's holders.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import ClassVar
 
+from compressor import parallel
 from compressor.importance import RawScores, ScoringJob, TokenwiseMethod
 
 
@@ -30,7 +30,6 @@ class Relevance(TokenwiseMethod):
     """Layer-wise relevance propagation from the largest logit."""
 
     needs_answers: ClassVar[bool] = True
-
     name: ClassVar[str] = "relevance"
 
     def score(self, scoring: ScoringJob) -> RawScores:
@@ -46,7 +45,6 @@ class Relevance(TokenwiseMethod):
         contributions of opposite sign to different positions cancel. A classifier has one position,
         so both are the same.
         """
-        from compressor import parallel
         from compressor.importance.gradients import zeros
         from compressor.importance.propagation import add_batch, linearized
         from compressor.model.modes import frozen
@@ -55,10 +53,8 @@ class Relevance(TokenwiseMethod):
         shares = zeros(scoring)
         counted = backward = 0
         model, total = scoring.model, len(scoring.batches)
-        with ExitStack() as stack:
-            stack.enter_context(frozen(model))
-            stack.enter_context(gated(model, scoring.layers, mask_gates(scoring.mask)))
-            stack.enter_context(linearized(model))
+        gates = mask_gates(scoring.mask)
+        with frozen(model), gated(model, scoring.layers, gates), linearized(model):
             for done, batch in enumerate(scoring.batches, 1):
                 moved = batch.to(scoring.device)
                 positions, passes = add_batch(scoring, moved, self.per, shares)

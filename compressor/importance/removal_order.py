@@ -37,11 +37,11 @@ def removal_order(
         weight: of the output projection, [width, D], D = all heads x head_dim, float64.
         covariance: of its inputs, [D, D]; in single precision where D is large.
         sensitivity: G, [width, width], symmetric.
-        kept: numbers of the heads to order; the inputs of all others are zero.
+        kept: the heads to order; the inputs of all others are zero.
 
     Returns:
-        (head, growth of the error) for each of `kept`, in order of removal. The growths of the
-        first k add up to the error of removing these k heads at once, after reconstruction.
+        (head, growth of the error) in order of removal. The growths of the first k add up to the
+        error of removing these k heads at once, after reconstruction.
     """
     columns = unit_columns(kept, head_dim)
     dense = weight[:, columns]
@@ -51,7 +51,13 @@ def removal_order(
         columns = unit_columns(left, head_dim)
         inverse = torch.linalg.inv(moments[columns][:, columns])
         reconstructed = dense @ moments[:, columns] @ inverse  # [width, left x head_dim]
-        growths = _growths(reconstructed, inverse, sensitivity, head_dim)
+        # tr(G W_h [(C^-1)_hh]^-1 W_h^T) for every head h that is left
+        heads = reconstructed.unflatten(1, (-1, head_dim)).transpose(0, 1)
+        weighted = heads.mT @ (sensitivity @ heads)  # [left, head_dim, head_dim]
+        blocks = inverse.unflatten(1, (-1, head_dim)).unflatten(0, (-1, head_dim))
+        diagonal = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [left, head_dim, head_dim]
+        traces = torch.linalg.solve(diagonal, weighted).diagonal(dim1=1, dim2=2).sum(-1)
+        growths = traces.clamp_min(0)  # [left]
         least = int(growths.argmin())
         order.append((kept[left.pop(least)], float(growths[least])))
     return order
@@ -69,20 +75,20 @@ def block_removal_order(
 
     Args:
         weight: of the projection down, [width, n], float64.
-        covariance: of its inputs, [n, n].
-        sensitivity: G, [width, width], symmetric.
-        kept: numbers of the neurons to order; the inputs of all others are zero.
+        covariance, sensitivity, kept: as for `removal_order`.
         block: neurons removed together; the first block has the remainder.
 
     Returns:
-        (neuron, growth of the error) for each of `kept`, in order of removal; the neurons of a
-        block share its growth equally.
+        (neuron, growth of the error) in order of removal; the neurons of a block share its growth
+        equally.
     """
     if not kept:
         return []
     index = torch.tensor(kept, device=weight.device)
     inverse = _damped_inverse(covariance, index, damping)
-    columns = _root(sensitivity) @ weight[:, index]  # [width, left]; updated after each block
+    values, vectors = torch.linalg.eigh(sensitivity)
+    root = values.clamp_min(0).sqrt()[:, None] * vectors.T  # root^T root = sensitivity
+    columns = root @ weight[:, index]  # [width, left]; updated after each block
     remaining = torch.ones(len(kept), dtype=torch.bool, device=weight.device)
     order, growths, left = [], [], len(kept)
     while left:
@@ -116,18 +122,3 @@ def _damped_inverse(covariance: Tensor, index: Tensor, damping: float) -> Tensor
     factor = torch.linalg.cholesky(matrix)
     del matrix  # as large as the result
     return torch.cholesky_inverse(factor)
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """R with R^T R = matrix, which is symmetric without negative eigenvalues; [width, width]."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return values.clamp_min(0).sqrt()[:, None] * vectors.T
-
-
-def _growths(weights: Tensor, inverse: Tensor, sensitivity: Tensor, head_dim: int) -> Tensor:
-    """tr(G W_h [(C^-1)_hh]^-1 W_h^T) for every head h that is left, [left]."""
-    heads = weights.unflatten(1, (-1, head_dim)).transpose(0, 1)  # [left, width, head_dim]
-    weighted = heads.mT @ (sensitivity @ heads)  # [left, head_dim, head_dim]
-    blocks = inverse.unflatten(1, (-1, head_dim)).unflatten(0, (-1, head_dim))
-    diagonal = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [left, head_dim, head_dim]
-    return torch.linalg.solve(diagonal, weighted).diagonal(dim1=1, dim2=2).sum(-1).clamp_min(0)

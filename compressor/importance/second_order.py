@@ -31,6 +31,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from compressor import parallel
 from compressor.importance import RawScores, ScoringJob, ScoringMethod
 from compressor.options.declare import option
 
@@ -48,6 +49,7 @@ class SecondOrder(ScoringMethod):
     """Error that remains after reconstruction from the other units."""
 
     name: ClassVar[str] = "second-order"
+
     statistics_memory: float | None = option(
         None,
         gt=0,
@@ -59,7 +61,6 @@ class SecondOrder(ScoringMethod):
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """The error that each unit adds in its sublayer's removal order; removed units score 0."""
-        from compressor import parallel
         from compressor.importance.removal_order import DAMPING
         from compressor.importance.statistics import collect_statistics, groups_within
 
@@ -67,7 +68,11 @@ class SecondOrder(ScoringMethod):
         groups = groups_within(scoring, None if memory is None else memory * 2**30)
         values, passes = {}, 0
         for number, group in enumerate(groups):
-            statistics, made = collect_statistics(_counted(scoring, number, len(groups)), group)
+
+            def count(done: int, total: int, number: int = number) -> None:
+                scoring.progress(number * total + done, len(groups) * total)
+
+            statistics, made = collect_statistics(replace(scoring, progress=count), group)
             passes += made
             for layer in parallel.dealt(group):
                 scores = [0.0] * layer.units
@@ -81,12 +86,6 @@ class SecondOrder(ScoringMethod):
             values |= others
         signature = f"damping:{DAMPING:g}|weighted:gradients"
         return RawScores(values, signature, forward_passes=passes, backward_passes=passes)
-
-
-def _counted(scoring: ScoringJob, number: int, count: int) -> ScoringJob:
-    """The job with the progress of one of several passes."""
-    step = scoring.progress
-    return replace(scoring, progress=lambda done, total: step(number * total + done, count * total))
 
 
 def _removal_order(

@@ -8,7 +8,7 @@ Rows are centered on their batch and multiplied in single precision; sums are in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,7 @@ class Moments:
     """Mean and covariance of rows x, and their cross-covariance with rows y.
 
     Args:
-        width: columns of x.
-        other: columns of y; 0 without y.
+        width, other: columns of x and of y; 0 without y.
         precision: of the sums of products of x.
     """
 
@@ -106,10 +105,7 @@ class Moments:
         return weight, shift, other_shift
 
     def _add_products(self, x: Tensor) -> None:
-        """Add the upper triangle of x^T x, block by block, without a copy of the sum.
-
-        The products of a feed-forward part cost as much as the layer itself.
-        """
+        """Add the upper triangle of x^T x, block by block, without a copy of the sum."""
         for start in range(0, x.shape[1], _PANEL):
             above = self._scatter[start : start + _PANEL, start:]
             left, right = x[:, start : start + _PANEL].T, x[:, start:]
@@ -123,11 +119,7 @@ class Moments:
         self._scatter.addr_(shift, shift, alpha=weight)
 
     def covariance(self, *, centered: bool = True) -> Tensor:
-        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`.
-
-        Returns:
-            [width, width], in the precision of the sums.
-        """
+        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`; [width, width]."""
         moments = self._scatter / self.rows
         for start in range(_PANEL, len(moments), _PANEL):
             moments[start:, start - _PANEL : start] = moments[start - _PANEL : start, start:].T
@@ -165,8 +157,6 @@ class LayerStatistics:
 def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[Sublayer]]:
     """Group the sublayers whose statistics are collected in the same pass over the rows.
 
-    One pass per group gives the same statistics to the bit as one pass for all.
-
     Args:
         most: bytes for the statistics of a pass; None: half of the free memory. A sublayer that
             needs more gets a pass of its own.
@@ -178,8 +168,9 @@ def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[S
     groups: list[list[Sublayer]] = []
     used = total = 0.0
     for layer in scoring.layers:
-        weight: Any = scoring.model.get_submodule(layer.output).weight  # [width, D]
-        size = _statistics_bytes(*weight.shape)
+        weight: Any = scoring.model.get_submodule(layer.output).weight
+        width, columns = weight.shape
+        size = columns**2 * _precision(columns).itemsize + 8 * width**2
         total += size
         if not groups or used + size > most:
             groups.append([])
@@ -194,8 +185,8 @@ def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[S
     return groups
 
 
-def _statistics_bytes(width: int, columns: int) -> int:
-    return columns**2 * (4 if columns > _WIDE else 8) + 8 * width**2
+def _precision(columns: int) -> torch.dtype:
+    return torch.float32 if columns > _WIDE else torch.float64
 
 
 def collect_statistics(
@@ -203,11 +194,11 @@ def collect_statistics(
 ) -> tuple[dict[str, LayerStatistics], int]:
     """One forward and one backward pass over all batches.
 
-    Args:
-        layers: some of `scoring.layers` to collect for; None: all.
-
     G is per row and not per token, so layers with more tokens (a longer source) weigh more: a
     layer's error is the joint effect of all its tokens on the loss of a row.
+
+    Args:
+        layers: some of `scoring.layers` to collect for; None: all.
 
     Returns:
         The statistics per layer name, and the number of batches.
@@ -221,40 +212,35 @@ def collect_statistics(
     outputs: dict[str, Tensor] = {}
     output_gradients: dict[str, Tensor] = {}  # computed just before the gradient at the input
 
+    def watch(name: str) -> Callable[..., None]:
+        def watch_output(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            output.register_hook(lambda gradient: output_gradients.update({name: gradient}))
+
+        return watch_output
+
     def add(layer: Sublayer, heads: Tensor, gradient: Tensor, real: Tensor) -> None:
         slopes = output_gradients.pop(layer.name)[real].float()  # [tokens, width]
         chosen = heads.flatten(-2)[real]  # [tokens, D]
         if layer.name not in inputs:
-            width, device = slopes.shape[-1], chosen.device
-            columns = chosen.shape[-1]
-            precision = torch.float32 if columns > _WIDE else torch.float64
-            inputs[layer.name] = Moments(columns, device=device, precision=precision)
+            (_, width), (_, columns), device = slopes.shape, chosen.shape, chosen.device
+            inputs[layer.name] = Moments(columns, device=device, precision=_precision(columns))
             outputs[layer.name] = torch.zeros(width, width, dtype=torch.float64, device=device)
         inputs[layer.name].add(chosen)
         outputs[layer.name] += (slopes.T @ slopes).double()
 
-    with hooks(_watch_output(scoring.model, layer, output_gradients) for layer in layers):
+    modules = {layer.name: scoring.model.get_submodule(layer.output) for layer in layers}
+    with hooks(module.register_forward_hook(watch(name)) for name, module in modules.items()):
         passes = visit_gradients(scoring, add, layers)
     statistics = {}
-    for layer in layers:
-        biased = scoring.model.get_submodule(layer.output).bias is not None
-        moments = inputs.pop(layer.name)
+    for name, module in modules.items():
+        moments = inputs.pop(name)
         moments.add_up_ranks()
-        parallel.add_up(outputs[layer.name])
-        covariance = moments.covariance(centered=biased)
-        sensitivity = outputs[layer.name] / rows
-        require_finite(layer.name, covariance, sensitivity)
-        statistics[layer.name] = LayerStatistics(covariance, sensitivity)
+        parallel.add_up(outputs[name])
+        covariance = moments.covariance(centered=module.bias is not None)
+        sensitivity = outputs[name] / rows
+        require_finite(name, covariance, sensitivity)
+        statistics[name] = LayerStatistics(covariance, sensitivity)
     return statistics, passes
-
-
-def _watch_output(
-    model: nn.Module, layer: Sublayer, gradients: dict[str, Tensor]
-) -> torch.utils.hooks.RemovableHandle:
-    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        output.register_hook(lambda gradient: gradients.update({layer.name: gradient}))
-
-    return model.get_submodule(layer.output).register_forward_hook(watch)
 
 
 def require_finite(name: str, *moments: Tensor) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from compressor import parallel
 from compressor.importance import RawScores, ScoringJob, TokenwiseMethod
 from compressor.model.sublayers import Sublayer
 
@@ -23,7 +24,6 @@ class Taylor(TokenwiseMethod):
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens."""
-        from compressor import parallel
         from compressor.importance.gradients import visit_gradients, zeros
 
         sums = zeros(scoring)

@@ -29,8 +29,6 @@ def learn(method: LearnedMask, job: LearningJob) -> Learned:
     Raises:
         InputError: too few rows, or a loss that is not finite.
     """
-    from compressor.learned_masks.layout import GateLayout
     from compressor.learned_masks.learning import run
 
-    layout = GateLayout(job.layers, job.keep, job.floors, job.multiples)
-    return run(method, method.make_gates(layout, job), job)
+    return run(method, job)

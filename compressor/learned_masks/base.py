@@ -1,14 +1,118 @@
-"""The interface of learned masks: relaxed gates that become a hard mask."""
+"""The interface of learned masks: relaxed gates, in one flat vector, that become a hard mask."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from compressor.learned_masks.layout import GateLayout
-from compressor.model.sublayers import Mask
+from compressor.budgets.units import HEADS, MULTIPLES, Multiples, select
+from compressor.model.sublayers import Mask, Scores, Sublayer, belongs
+
+
+@dataclass(frozen=True)
+class UnitGroup:
+    """Positions of units in the vector of gates, and how many of them are kept."""
+
+    members: tuple[int, ...]
+    count: int
+
+
+class GateLayout:
+    """The position of each unit's gate, and the pools in which units are counted.
+
+    A training step never loops over units, of which there may be thousands.
+
+    Args:
+        layers: the sublayers of the mask.
+        keep, floors, multiples: as of `LearningJob`; without `keep` all heads are one pool.
+
+    Attributes:
+        gated: the sublayers whose units have gates: those that belong to a pool.
+        total: number of gates, n.
+        layer_groups: each sublayer's positions, and its floor.
+        pools: each pool's positions, and the number of units it keeps (all without a target).
+        pool_of_layer, pool_of: number of the pool of each sublayer with gates, and of each gate.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Sublayer],
+        keep: Mapping[str, int] | None,
+        floors: Mapping[str, int],
+        multiples: Multiples = MULTIPLES,
+    ) -> None:
+        self.layers, self.keep, self.floors, self.multiples = layers, keep, floors, multiples
+        names = [HEADS] if keep is None else list(keep)
+        self.gated = [x for x in layers if any(belongs(x.name, pool) for pool in names)]
+        self._sizes = [layer.units for layer in self.gated]
+        self.total = sum(self._sizes)
+        parts = self.split(torch.arange(self.total))
+        positions = {name: tuple(part.tolist()) for name, part in parts.items()}
+        self.layer_groups = [
+            UnitGroup(positions[layer.name], min(layer.units, floors[layer.kind]))
+            for layer in self.gated
+        ]
+        self.pools = {
+            pool: UnitGroup(
+                tuple(chain(*(x for name, x in positions.items() if belongs(name, pool)))),
+                self.total if keep is None else keep[pool],
+            )
+            for pool in names
+        }
+        numbers = [next(n for n, pool in enumerate(names) if belongs(x, pool)) for x in positions]
+        self.pool_of_layer = torch.tensor(numbers, dtype=torch.long)
+        sizes = torch.tensor(self._sizes, dtype=torch.long)
+        self.pool_of = self.pool_of_layer.repeat_interleave(sizes)
+
+    def count(self, values: Tensor) -> Tensor:
+        """Sums of values [n] over each pool, [pools]; a sublayer counts at least its floor."""
+        floors = values.new_tensor([group.count for group in self.layer_groups])
+        sums = [part.sum() for part in self.split(values).values()]
+        counts = values.new_zeros(len(self.pools))
+        if not sums:
+            return counts
+        layer_sums = torch.maximum(torch.stack(sums), floors)
+        return counts.index_add(0, self.pool_of_layer.to(values.device), layer_sums)
+
+    def split(self, values: Tensor) -> dict[str, Tensor]:
+        """[n] -> {sublayer name: [units]}, as for `compressor.model.surgery.gated`."""
+        parts = values.split(self._sizes)
+        return {layer.name: part for layer, part in zip(self.gated, parts, strict=True)}
+
+    def flat(self, mask: Mask) -> Tensor:
+        """A mask as gates of 0 and 1, [n]."""
+        flags = [torch.tensor(mask.keep[x.name], dtype=torch.float32) for x in self.gated]
+        return torch.cat(flags) if flags else torch.zeros(0)
+
+    def score_values(self, values: Tensor) -> dict[str, tuple[float, ...]]:
+        """A score for every unit of every sublayer; units without a gate get the largest."""
+        scores = {name: tuple(part.tolist()) for name, part in self.split(values.detach()).items()}
+        highest = max((score for row in scores.values() for score in row), default=0.0)
+        return {x.name: scores.get(x.name, (highest,) * x.units) for x in self.layers}
+
+    def exact_mask(self, values: Tensor) -> Mask:
+        """The mask that keeps the wanted number of largest values, with respect to the floors.
+
+        Of units in groups, it keeps the smallest number of groups that is enough.
+        """
+        assert self.keep is not None
+        scores = Scores(self.score_values(values), "gates", "", {})
+        return select(scores, Mask.full(self.layers), self.keep, self.floors, self.multiples)
+
+    def mask_of(self, values: Tensor, opened: Tensor) -> Mask:
+        """The mask that keeps all `opened` units, and in each sublayer at least its floor."""
+        keep = dict(Mask.full(self.layers).keep)
+        values_of, opened_of = self.split(values), self.split(opened)
+        for layer, group in zip(self.gated, self.layer_groups, strict=True):
+            best = values_of[layer.name].topk(group.count).indices
+            keep[layer.name] = tuple(opened_of[layer.name].index_fill(0, best, True).tolist())
+        return Mask(keep)
 
 
 class Gates(ABC):
@@ -22,7 +126,7 @@ class Gates(ABC):
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
-        """Parameter groups, see `compressor.training.Problem.groups`."""
+        """Parameter groups, see `compressor.training.loop.Problem.groups`."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

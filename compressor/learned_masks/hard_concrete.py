@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from compressor.learned_masks.method import LearnedMask, LearningJob
 
 if TYPE_CHECKING:
-    from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import GateLayout
+    from compressor.learned_masks.base import GateLayout, Gates
 
 
 class HardConcrete(LearnedMask):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.budgets.units import NEURONS
-from compressor.learned_masks.base import Gates, distance_from_hard
+from compressor.importance import TrainedWeights
+from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
 from compressor.learned_masks.method import Learned, LearnedMask, LearningJob
-from compressor.learned_masks.problem import GatedModel, LearnGates
 from compressor.model.architectures import layer_paths
 from compressor.model.sublayers import Mask, Scores, units_of
+from compressor.model.surgery import gated
 from compressor.parallel import sharding
+from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.state import Trained
@@ -29,12 +32,16 @@ _NOTABLE = 0.05
 
 
 @sharding.noticing_lost_ranks()
-def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
+def run(method: LearnedMask, job: LearningJob) -> Learned:
     """Train the gates to the end; `compressor.learned_masks.learn` is the entry."""
+    gates = method.make_gates(GateLayout(job.layers, job.keep, job.floors, job.multiples), job)
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
     data = TrainingRows(rows, job.task, job.model, job.device)
-    gate_epochs, weight_epochs = _epochs(method)
+    weight_epochs = 0
+    if method.train_weights != "none":
+        weight_epochs = max(1, round(FITTING * method.epochs))
+    gate_epochs = method.epochs - weight_epochs
 
     def fit(problem: Problem, epochs: int, state: Path | None) -> Trained:
         return train(
@@ -49,27 +56,28 @@ def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
 
     with _model(method, job) as model:
         batches = batches_of_rank(job.task, held, job.model)
-        gated = GatedModel(model, gates.layout, method, job, batches)
-        trained = fit(LearnGates(gated, gates), gate_epochs, job.state)
-        hard_loss, hardened = _harden(gated, gates, trained, gate_epochs)
-        mask, fitted = gates.mask(), None
-        if gated.parameters:
-            before = {name: tensor.detach().clone() for name, tensor in gated.tensors().items()}
+        gated_model = GatedModel(model, gates.layout, method, job, batches)
+        trained = fit(LearnGates(gated_model, gates), gate_epochs, job.state)
+        hard_loss, sentences = _harden(gated_model, gates, trained, gate_epochs)
+        mask, steps = gates.mask(), trained.steps
+        if gated_model.parameters:
+            before = {name: x.detach().clone() for name, x in gated_model.tensors().items()}
             state = job.state and job.state.with_stem(f"{job.state.stem}-fit")
-            gated.gates = gates.layout.flat(mask)
-            fitted = fit(gated, weight_epochs, state)
+            gated_model.gates = gates.layout.flat(mask)
+            fitted = fit(gated_model, weight_epochs, state)
+            steps += fitted.steps
             if fitted.best is not None and fitted.best < hard_loss:
-                hardened.append(f"{fitted.best:.4f} after fitting the weights to the mask")
+                sentences.append(f"{fitted.best:.4f} after fitting the weights to the mask")
             else:
-                gated.restore(before)
-                hardened.append("fitting the weights to the mask gained nothing and was dropped")
-    steps = trained.steps + (0 if fitted is None else fitted.steps)
+                gated_model.restore(before)
+                sentences.append("fitting the weights to the mask gained nothing and was dropped")
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
     values = gates.layout.score_values(gates.scores())
-    signature = _signature(method, gates, gated.rate, job, len(rows))
-    text = "; ".join([_describe(method, gated.rate, mask, trained, len(rows)), *hardened])
+    signature = _signature(method, gates, gated_model.rate, job, len(rows))
+    description = _describe(method, gated_model.rate, mask, trained, len(rows))
     learned = sharding.gathered(model, job.model)
-    return Learned(mask, Scores(values, method.name, signature, cost), learned, text)
+    scores = Scores(values, method.name, signature, cost)
+    return Learned(mask, scores, learned, "; ".join([description, *sentences]))
 
 
 @contextmanager
@@ -93,24 +101,148 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
             module.training = mode
 
 
-def _epochs(method: LearnedMask) -> tuple[int, int]:
-    """Epochs for the gates, and for the weights with the final mask."""
-    if method.train_weights == "none":
-        return method.epochs, 0
-    fitting = max(1, round(FITTING * method.epochs))
-    return method.epochs - fitting, fitting
+def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
+    """The weights to train, by name.
+
+    `encoder` is a translator's encoder without the embeddings that the decoder shares, so that the
+    decoder does not change; for a classifier, all but the classification head.
+    """
+    if which == "none":
+        return {}
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if which == "all":
+        return parameters
+    translator = bool(model.config.is_encoder_decoder)  # type: ignore[union-attr]
+    part: nn.Module = model.get_encoder() if translator else model.base_model  # type: ignore[operator,assignment]
+    outside = set(model.modules()).difference(part.modules())
+    elsewhere = {id(p) for module in outside for p in module.parameters(recurse=False)}
+    unshared = {id(p) for p in part.parameters()} - elsewhere
+    return {name: p for name, p in parameters.items() if id(p) in unshared}
+
+
+class GatedModel(Problem):
+    """The model to train, and its loss with some gates.
+
+    As a `Problem`, it trains the weights with the final mask.
+    """
+
+    gates: Tensor  # of the final mask
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: GateLayout,
+        options: LearnedMask,
+        job: LearningJob,
+        held: Sequence[Batch],
+    ) -> None:
+        self.model, self.layout, self.held = model, layout, held
+        self.task, self.device = job.task, job.device
+        self.rate = options.learning_rate or job.task.learning_rate
+        self.parameters = trained_parameters(model, options.train_weights)
+        kept = {id(parameter) for parameter in self.parameters.values()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in kept)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Weight matrices with weight decay, biases and normalization without."""
+        rate = {"lr": self.rate}
+        matrices = [p for p in self.parameters.values() if p.dim() > 1]
+        vectors = [p for p in self.parameters.values() if p.dim() <= 1]
+        groups = [{"params": matrices, **rate}, {"params": vectors, **rate, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"weights.{name}": parameter for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def restore(self, before: Mapping[str, Tensor]) -> None:
+        """Restore the weights from a copy of `tensors`."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(before[name])
+
+    def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
+        return self.loss_with(batch, self.gates, whole)
+
+    def validate(self, progress: float) -> float:
+        return self.held_out_loss(self.gates)
+
+    def status(self) -> str:
+        return "weights on the final mask"
+
+    def loss_with(self, batch: Batch, gates: Tensor, whole: Batch | None = None) -> Tensor:
+        """Loss as in `Problem`; with dropout if weights are trained, as in fine-tuning."""
+        self.model.train(bool(self.parameters))
+        with gated(self.model, self.layout.gated, self.layout.split(gates)):
+            loss: Tensor = self.task.loss(self.model, batch)
+        return loss / self.task.loss_terms(batch if whole is None else whole)
+
+    @torch.no_grad()
+    def held_out_loss(self, gates: Tensor) -> float:
+        """Mean loss on the held-out rows, without dropout."""
+        total, terms = 0.0, 0
+        self.model.eval()
+        with gated(self.model, self.layout.gated, self.layout.split(gates)):
+            for batch in self.held:
+                loss = float(self.task.loss(self.model, batch.to(self.device)))
+                if not batch.spare:
+                    total += loss
+                    terms += self.task.loss_terms(batch)
+        return parallel.total(total) / parallel.total(terms)
+
+
+class LearnGates(Problem):
+    """Trains gates, and weights together with them; evaluated with the gates' hard mask."""
+
+    def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
+        self.gated_model, self.gates = gated_model, gates
+        self._progress = 0.0
+
+    def groups(self) -> list[dict[str, Any]]:
+        return self.gates.groups() + self.gated_model.groups()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.gates.tensors() | self.gated_model.tensors()
+
+    def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
+        loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
+        penalty = self.gates.penalty(progress)
+        if penalty is None:
+            return loss
+        terms = self.gated_model.task.loss_terms
+        return loss + penalty * (1.0 if whole is None else terms(batch) / terms(whole))
+
+    def take_step(self) -> None:
+        self.gates.take_step()
+
+    def validate(self, progress: float) -> float | None:
+        self._progress = progress
+        if not self.gates.converged(progress):
+            return None
+        mask = self.gates.mask()
+        value = self.gated_model.held_out_loss(self.gated_model.layout.flat(mask))
+        return value + self.gates.mask_penalty(mask)
+
+    @torch.no_grad()
+    def status(self) -> str:
+        largest, mean = distance_from_hard(self.gates.without_noise(self._progress))
+        return (
+            f"{self.gates.status(self._progress)}, gates {mean:.3f} from open or closed "
+            f"({largest:.3f} at most)"
+        )
 
 
 def _harden(
-    gated: GatedModel, gates: Gates, trained: Trained, epochs: int
+    gated_model: GatedModel, gates: Gates, trained: Trained, epochs: int
 ) -> tuple[float, list[str]]:
     """The held-out loss with the hard mask, and sentences on its difference from relaxed gates."""
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)
     mask, (largest, mean) = gates.mask(), distance_from_hard(relaxed)
-    soft, hard = gated.held_out_loss(relaxed), gated.held_out_loss(gates.layout.flat(mask))
-    rows = parallel.total(sum(len(batch.rows) for batch in gated.held if not batch.spare))
+    soft = gated_model.held_out_loss(relaxed)
+    hard = gated_model.held_out_loss(gates.layout.flat(mask))
+    rows = parallel.total(sum(len(batch.rows) for batch in gated_model.held if not batch.spare))
     texts = [
         f"gates {mean:.3f} from open or closed on average, {largest:.3f} at most",
         f"loss on {rows} held-out rows {soft:.4f} with soft gates, {hard:.4f} with the final mask",

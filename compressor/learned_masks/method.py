@@ -20,15 +20,11 @@ from compressor.training.job import PATIENCE, TrainingJob, rate_option
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import GateLayout
+    from compressor.learned_masks.base import GateLayout, Gates
 
 
 class LearnedMask(UnitMethod):
     """Trains a gate for every unit; open gates become the mask.
-
-    `train_weights` are trained together with the gates: none; those of the encoder alone (all of a
-    classifier's but its classification head); or all.
 
     Args:
         most_units: largest number of gates; None for any number.

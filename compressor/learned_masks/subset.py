@@ -8,8 +8,7 @@ from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.options.declare import option
 
 if TYPE_CHECKING:
-    from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import GateLayout
+    from compressor.learned_masks.base import GateLayout, Gates
 
 
 class Subset(LearnedMask):

@@ -1,27 +1,29 @@
 """Differentiable subset pruning: exactly K heads at every step (Li, Cotterell & Sachan 2021).
 
-Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax
-(`compressor.learned_masks.relaxation`), so the gates sum to K in every step. The temperature falls
-geometrically and the gates harden; at the end the K largest w are kept. With `straight-through` the
-forward pass uses the hard K largest from the start, with the gradient of the relaxed gates. Floors
-hold in training as well: each layer's best heads are selected first.
+Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax,
+so the gates sum to K in every step ("Differentiable Subset Pruning of Transformer Heads", section
+on Gumbel top-K, after Xie & Ermon 2019). Each softmax selects one element, which then is removed
+from the scores r in proportion to its probability, before the next softmax:
+
+    p = softmax(r / T),   r <- r + log(max(1 - p, tiny)),   gates = sum of all p
+
+A round may have several softmaxes over disjoint groups: one per pool of heads that are counted
+separately, or one per layer that must keep a head (`rounds`). The temperature T falls geometrically
+and the gates harden, to 1 for the largest of each group in each round, and 0 for the rest: with
+floors, the same heads that `compressor.budgets.units.select` keeps. At the end the K largest w are
+kept. With `straight-through` the forward pass uses the hard K largest from the start, with the
+gradient of the relaxed gates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from compressor.learned_masks.base import Gates
-from compressor.learned_masks.layout import GateLayout
-from compressor.learned_masks.relaxation import (
-    gumbel_noise,
-    relaxed_subset,
-    rounds,
-    straight_through,
-)
+from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
 from compressor.model.sublayers import Mask
 
 LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
@@ -30,13 +32,77 @@ LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
 HOT, COLD = 10.0, 1e-3
 COOLED = 0.8  # progress with the last temperature; masks are evaluated from here on
 
+LOG_TINY = -87.0  # about the log of the smallest normal number of float32
+_OUTSIDE = -1e30  # a logit with probability 0; an infinite one would make NaN gradients
+
+
+def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) -> list[Tensor]:
+    """The groups that select one element each, round by round.
+
+    Args:
+        layers: with the least number of units each keeps; they select first.
+        pools: each the union of some of the layers, with its total number of kept units.
+        total: number of units, n.
+
+    Returns:
+        For each round [groups, n] bool; a group's row is True at its members.
+    """
+    by_round = [
+        [layer.members for layer in layers if layer.count > turn]
+        for turn in range(max((layer.count for layer in layers), default=0))
+    ]
+    left = [
+        pool.count - sum(x.count for x in layers if set(x.members) <= set(pool.members))
+        for pool in pools
+    ]
+    for turn in range(max(left, default=0)):
+        by_round.append([p.members for p, count in zip(pools, left, strict=True) if count > turn])
+    plan = []
+    for groups in by_round:
+        rows = torch.zeros(len(groups), total, dtype=torch.bool)
+        for row, members in zip(rows, groups, strict=True):
+            row[list(members)] = True
+        plan.append(rows)
+    return plan
+
+
+def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
+    """Gates [n] that sum to the number of elements that `plan` selects.
+
+    An entry can exceed 1 while the temperature is high.
+
+    Args:
+        scores: [n], with their noise.
+        plan: from `rounds`; without rounds the gates are zero.
+        temperature: above zero.
+    """
+    gates = scores * 0  # part of the autograd graph also without rounds
+    for rows in plan:
+        logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
+        share = torch.softmax(logits, -1)
+        gates = gates + share.sum(0)
+        scores = scores + _log_rest(logits, share).sum(0)
+    return gates
+
+
+def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
+    """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
+
+    For the largest p in each row, 1 - p is computed as the sum of all others, without cancellation.
+    """
+    largest = torch.zeros_like(logits, dtype=torch.bool)
+    largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
+    others = torch.logsumexp(logits.masked_fill(largest, _OUTSIDE), -1, keepdim=True)
+    total = torch.logsumexp(logits, -1, keepdim=True)
+    small = torch.log1p(-share.masked_fill(largest, 0.0))
+    return torch.where(largest, others - total, small).clamp_min(LOG_TINY)
+
 
 class SubsetGates(Gates):
     """Gates with a weight each, [n].
 
     Args:
         estimator: relaxed gates (`gumbel`), or hard ones with the gradient of relaxed ones.
-        gate_learning_rate: None is `LEARNING_RATE`.
     """
 
     def __init__(
@@ -67,12 +133,13 @@ class SubsetGates(Gates):
         return {"weight": self.weight}
 
     def draw(self, progress: float) -> Tensor:
-        scores = self.weight + gumbel_noise(self.layout.total).to(self.weight.device)
+        noise = torch.empty(self.layout.total).exponential_().log().neg()  # standard Gumbel
+        scores = self.weight + noise.to(self.weight.device)
         relaxed = relaxed_subset(scores, self.rounds, self.temperature(progress))
         if self.estimator == "gumbel":
             return relaxed
         hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
-        return straight_through(hard, relaxed)
+        return hard + (relaxed - relaxed.detach())  # `hard` exactly, with the gradient of `relaxed`
 
     def without_noise(self, progress: float) -> Tensor:
         return relaxed_subset(self.weight, self.rounds, self.temperature(progress))

@@ -86,8 +86,10 @@ def shards() -> bool:
 
 def threads() -> int | None:
     """Threads of this rank, from the launcher's OMP_NUM_THREADS; None with one process."""
-    given = os.environ.get("OMP_NUM_THREADS", "1")
-    return None if _ranks.size == 1 else int(given) if given.isdecimal() and int(given) else 1
+    if _ranks.size == 1:
+        return None
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    return max(1, int(threads)) if threads.isdecimal() else 1
 
 
 def shard(examples: Sequence[Row]) -> Sequence[Row]:
@@ -99,9 +101,8 @@ def shard(examples: Sequence[Row]) -> Sequence[Row]:
     if _ranks.size == 1:
         return examples
     rank, size = _ranks.rank, _ranks.size
-    order = sorted(
-        range(len(examples)), key=lambda i: -len(examples[i].source) - len(examples[i].target)
-    )
+    lengths = [len(row.source) + len(row.target) for row in examples]
+    order = sorted(range(len(examples)), key=lambda i: -lengths[i])
     mine = order[rank :: 2 * size] + order[2 * size - 1 - rank :: 2 * size]
     return [examples[i] for i in sorted(mine)]
 
@@ -149,8 +150,7 @@ def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
         return
     present = [p.new_tensor([p.grad is not None], dtype=torch.float32) for p in chosen]
     whole = (torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in chosen)
-    parts = [gradient.flatten() for gradient in whole]
-    flat = torch.cat([*present, *parts])
+    flat = torch.cat([*present, *(gradient.flatten() for gradient in whole)])
     add_up(flat)
     flags, *sums = flat.split([len(chosen), *(p.numel() for p in chosen)])
     for parameter, flag, gradient in zip(chosen, flags.tolist(), sums, strict=True):
@@ -205,61 +205,31 @@ def on_main(compute: Callable[[], Value]) -> Value:
 
     Within `compute`, `size()` is 1, so it may call functions that otherwise involve all ranks.
     """
-    if _ranks.size == 1:
+    ranks = _ranks
+    if ranks.size == 1:
         return compute()
     from torch.distributed import barrier, broadcast_object_list
 
     with _communicating():
-        barrier(group=_ranks.control)  # a missing rank is noticed before rank 0 begins
+        barrier(group=ranks.control)  # a missing rank is noticed before rank 0 begins
     value: Value | None = None
     error: Exception | None = None
-    if is_main():
+    if ranks.rank == 0:
+        use(Ranks())
         try:
-            with _alone():
-                value = compute()
+            value = compute()
         except Exception as raised:  # noqa: BLE001 - raised again below, on all ranks
             error = raised
+        finally:
+            use(ranks)
     message = [(value, error and _sendable(error))]
     with _communicating():
-        broadcast_object_list(message, 0, group=_ranks.patient)
-    if not is_main():
+        broadcast_object_list(message, 0, group=ranks.patient)
+    if ranks.rank > 0:
         value, error = message[0]
     if error is not None:
         raise error
     return value  # type: ignore[return-value]
-
-
-@contextmanager
-def _communicating() -> Iterator[None]:
-    """Translate errors of a connection.
-
-    Raises:
-        EnvironmentProblem: another process has ended or does not respond.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        raise rank_lost() from error
-
-
-def rank_lost() -> EnvironmentProblem:
-    """The error of a connection to another process."""
-    return EnvironmentProblem(
-        "another process of the run ended or does not respond; see its output, and run the same "
-        "command again to resume",
-        id="rank-lost",
-    )
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Act as a single process within the context."""
-    ranks = _ranks
-    use(Ranks())
-    try:
-        yield
-    finally:
-        use(ranks)
 
 
 def _sendable(error: Exception) -> Exception:
@@ -268,3 +238,21 @@ def _sendable(error: Exception) -> Exception:
     except Exception:  # noqa: BLE001 - another library's exception may fail in any way
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
+
+
+@contextmanager
+def _communicating() -> Iterator[None]:
+    """Translate errors of a connection to `rank_lost`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise rank_lost() from error
+
+
+def rank_lost() -> EnvironmentProblem:
+    """The error of a connection to another process, which has ended or does not respond."""
+    return EnvironmentProblem(
+        "another process of the run ended or does not respond; see its output, and run the same "
+        "command again to resume",
+        id="rank-lost",
+    )

@@ -14,8 +14,6 @@ _UNSUPPORTED = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, context or replicated parallelism",
 }
-
-
 # Option of accelerate's configuration -> its variable, the one supported value (None: the option
 # must be left out), and accelerate's default.
 _FSDP: dict[str, tuple[str, str | None, str | None]] = {

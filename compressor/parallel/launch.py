@@ -119,14 +119,11 @@ def finish() -> None:
 def require_same(
     facts: Mapping[str, object], advice: str, kind: type[CompressError], id: str
 ) -> None:
-    """Check that all processes have the same values.
+    """Raise an error of this kind, on all ranks, if processes have different facts.
 
     Args:
         facts: name -> value.
         advice: what to do about a difference.
-
-    Raises:
-        CompressError: of this kind, on all ranks.
     """
     first, *others = parallel.gather({name: str(value) for name, value in facts.items()})
     for number, other in enumerate(others, 1):
@@ -137,24 +134,14 @@ def require_same(
                 )
 
 
-def require_same_versions(own: str) -> None:
-    """Check that all processes run the same versions of packages.
-
-    Args:
-        own: version of this package.
-
-    Raises:
-        EnvironmentProblem: versions differ.
-    """
+def require_same_versions(compress: str) -> None:
+    """Raise `EnvironmentProblem` if processes run other versions of packages, or of `compress`."""
     if parallel.size() == 1:
         return
     from importlib.metadata import version
 
     packages = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-    facts = {
-        "compress": own,
-        "Python": ".".join(platform.python_version_tuple()[:2]),
-    }
+    facts = {"compress": compress, "Python": ".".join(platform.python_version_tuple()[:2])}
     require_same(
         facts | {name: version(name) for name in packages},
         "install the same versions on all machines",
@@ -282,9 +269,9 @@ class Watch:
     def start(self, store: TCPStore) -> None:
         self.store = store
         self._ended.clear()
-        self._show(0)
+        self._write(store, 0)
         parallel.gather(None)  # all heartbeats are written
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(store,), name="watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -292,21 +279,22 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def _show(self, beat: int) -> None:
-        assert self.store is not None
+    def _write(self, store: TCPStore, beat: int) -> None:
         done = " ".join(map(str, self.counts.get(rank(), (0, 0, 0))))
-        self.store.set(_key(f"beat-{rank()}"), f"{beat} {done}")
+        store.set(_key(f"beat-{rank()}"), f"{beat} {done}")
 
-    def _run(self) -> None:
+    def _run(self, store: TCPStore) -> None:
         limit, beat = seconds(), 0
         others = [number for number in range(processes()) if number != rank()]
         last = dict.fromkeys(others, ("", time.monotonic()))
         while not self._ended.wait(min(2.0, limit / 5)):
             beat += 1
             try:
-                self._show(beat)
+                self._write(store, beat)
                 for other in others:
-                    heartbeat = self._read(other)
+                    heartbeat = str(store.get(_key(f"beat-{other}")).decode())
+                    number, done, total = map(int, heartbeat.split()[1:])
+                    self.counts[other] = number, done, total
                     if heartbeat != last[other][0]:
                         last[other] = heartbeat, time.monotonic()
             except RuntimeError:
@@ -314,13 +302,6 @@ class Watch:
             for other, (_, since) in last.items():
                 if time.monotonic() - since > limit:
                     self._end(f"rank {other}", limit)
-
-    def _read(self, other: int) -> str:
-        assert self.store is not None
-        heartbeat = str(self.store.get(_key(f"beat-{other}")).decode())
-        number, done, total = map(int, heartbeat.split()[1:])
-        self.counts[other] = number, done, total
-        return heartbeat
 
     def _end(self, name: str, limit: float) -> None:
         """End this process, whose main thread would wait forever."""

@@ -185,8 +185,11 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(moved, shard.device_mesh, shard.placements, src_data_rank=None).clone()
 
 
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor; the tensor itself if it is no shard."""
+    return cast("DTensor", tensor).to_local() if parallel.is_shard(tensor) else tensor
+
+
 def local_bytes(model: nn.Module) -> int:
     """Memory of this rank's weights of a model."""
-    weights = model.parameters()
-    local = (cast("DTensor", p).to_local() if parallel.is_shard(p) else p for p in weights)
-    return sum(x.numel() * x.element_size() for x in local)
+    return sum(x.numel() * x.element_size() for x in map(local, model.parameters()))

@@ -51,7 +51,6 @@ class RecoveryMethod(Options):
 
     trains: ClassVar[bool] = False
     undoes_training: ClassVar[bool] = False
-
     name: ClassVar[str] = ""
 
     @property
@@ -69,11 +68,11 @@ class RecoveryMethod(Options):
         return self
 
     def on_device(self, device: str) -> Self:
-        """The same with what the device decides, where it was not given."""
+        """A copy with what the device decides, where the options leave it open."""
         return self
 
     def for_task(self, task: Task) -> Self:
-        """The same with what the task decides, where the device does not."""
+        """A copy with what the task decides, where the device does not."""
         return self
 
     @abstractmethod
@@ -154,14 +153,12 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     from compressor.parallel import sharding
     from compressor.training.data import hold_out
 
-    done = Recovered(job.pruned, "")
-    texts = []
-    models = [job.dense, job.pruned]
+    texts, models = [], [job.dense, job.pruned]
     with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
         try:
             for number, method in enumerate(methods):
                 device = sharding.home(job.device) if method.trains else job.device
-                for model in (job.dense, done.model):
+                for model in (job.dense, models[-1]):
                     model.to(device)
                 examples = job.examples
                 if any(later.trains for later in methods[number + 1 :]):
@@ -169,11 +166,11 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
                     # nothing left to learn.
                     examples, _ = hold_out(examples, job.seed)
                 state = job.state and job.state.with_stem(f"{job.state.stem}-{method.name}")
-                step = replace(job, pruned=done.model, examples=examples, state=state)
-                done = method.recover(step)
-                models.append(done.model)
-                texts.append(done.text)
+                step = replace(job, pruned=models[-1], examples=examples, state=state)
+                recovered = method.recover(step)
+                models.append(recovered.model)
+                texts.append(recovered.text)
         finally:
             for model in models:
                 model.to("cpu")
-    return Recovered(done.model, "; then ".join(texts))
+    return Recovered(models[-1], "; then ".join(texts))

@@ -26,8 +26,8 @@ class Distill(RecoveryMethod):
     """Fine-tune with the dense model as teacher."""
 
     trains: ClassVar[bool] = True
-
     name: ClassVar[str] = "distill"
+
     epochs: Count = option(5, name="distill_epochs", help="Distillation: epochs, at most.")
     steps: Count | None = option(
         None,
@@ -107,8 +107,7 @@ class Distill(RecoveryMethod):
         return self.model_copy(update={"batch": self.batch or usual})
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        from compressor.recovery.distillation import by_muon, distill
-        from compressor.recovery.earlier_weights import with_earlier_weights
+        from compressor.recovery.distillation import by_muon, distill, with_earlier_weights
         from compressor.training.loop import Schedule
 
         usual_rows = MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS

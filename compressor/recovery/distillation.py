@@ -10,9 +10,9 @@ after every Transformer layer is added,
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
 
-over real tokens (`compressor.recovery.hidden_states`). A tenth of the rows is held out; the weights
-with the lowest divergence on them are kept, and training stops when it falls no further. The
-student is trained without dropout, as the teacher's outputs are computed without.
+over real tokens (`compressor.recovery.teacher`). A tenth of the rows is held out; the weights with
+the lowest divergence on them are kept, and training stops when it falls no further. The student is
+trained without dropout, as the teacher's outputs are computed without.
 
 Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 with 30 % of the multiply-adds, on
 1,000 rows, has a divergence of 0.0995, 0.0953 and 0.0935 nats on 1,500 other rows with weights of
@@ -31,32 +31,76 @@ that do not fit cost a forward pass of the dense model in every epoch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from compressor import parallel
+from compressor.errors import InputError
 from compressor.model.architectures import layer_paths
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.depth import names_without_skipped
 from compressor.model.modes import masks_unread
+from compressor.model.sublayers import Mask
 from compressor.parallel import sharding
 from compressor.recovery import Recovered, RecoveryJob
-from compressor.recovery.hidden_states import (
+from compressor.recovery.teacher import (
+    Teacher,
     difference,
     find_blocks,
     record_outputs,
     states_of,
     variances,
 )
-from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.tasks.batching import chosen
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
-from compressor.training.muon import layer_matrices, parameter_groups
-from compressor.training.optimizer import embedding_tables, sparse_gradients
+from compressor.training.optimizer import (
+    embedding_tables,
+    layer_matrices,
+    parameter_groups,
+    sparse_gradients,
+)
 from compressor.training.precision import Precision, products_in
-from compressor.training.state import Trained
+
+
+def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
+    """A copy of a pruned model with the weights of an artifact that keeps the same units.
+
+    Args:
+        mask: the units of the dense model that `pruned` keeps.
+
+    Raises:
+        InputError: it is no pruned checkpoint, keeps other units, or has other shapes.
+    """
+    earlier = open_checkpoint(str(directory))
+    if earlier.pruning is None or earlier.pruning.mask != mask:
+        has = "no units.json" if earlier.pruning is None else str(earlier.pruning.mask)
+        raise InputError(
+            f"--distill-start {directory} keeps other units ({has}) than this pruned model "
+            f"({mask}); use the options of that run, or leave --distill-start out",
+            id="start-other-units",
+        )
+    model = deepcopy(pruned)
+    weights, names = earlier.model.state_dict(), names_without_skipped(pruned)
+    shapes = {names[name]: tensor.shape for name, tensor in model.state_dict().items()}
+    if shapes != {name: weight.shape for name, weight in weights.items()}:
+        raise InputError(
+            f"--distill-start {directory} has weights of other shapes than this pruned model: it "
+            "was made from another model, or with another --source-text; leave --distill-start out",
+            id="start-other-shapes",
+        )
+    model.load_state_dict({name: weights[names[name]] for name in names})
+    return model
+
+
+def by_muon(job: RecoveryJob) -> bool:
+    """Whether Muon trains the matrices; on few rows, such as calibration rows, AdamW is better."""
+    return job.text is not None and job.task.muon_on_text
 
 
 def distill(
@@ -96,14 +140,15 @@ def distill(
         text = f"distill: nothing gained on {len(held)} held-out rows, weights not changed"
         return Recovered(pruned, text)
     student.zero_grad()
-    how = "" if precision == "fp32" else f" with products in {precision}"
-    text = _describe(trained, before, job, len(held), rate, how)
+    lines = "" if job.text is None else f" and {job.text.rows} lines of text"
+    products = "" if precision == "fp32" else f" with products in {precision}"
+    text = (
+        f"distill: fine-tuned with the dense model as teacher on {len(learn)} rows{lines} at "
+        f"learning rate {rate:g}{products}, best after {trained.best_epoch} of "
+        f"{trained.history[-1]['epoch']} epochs ({trained.steps} steps); divergence from it on "
+        f"{len(held)} held-out rows {before:.4f} before, {trained.best:.4f} after"
+    )
     return Recovered(sharding.gathered(student, pruned), text)
-
-
-def by_muon(job: RecoveryJob) -> bool:
-    """Whether Muon trains the matrices; on few rows, such as calibration rows, AdamW is better."""
-    return job.text is not None and job.task.muon_on_text
 
 
 class Distillation(Problem):
@@ -112,8 +157,7 @@ class Distillation(Problem):
     Args:
         student: in evaluation mode; its weights change.
         held: batches of this rank to validate on, and to compute variances of hidden states.
-        hidden: weight of the difference in hidden states.
-        precision: of products in training.
+        hidden, precision: as of `distill`.
     """
 
     def __init__(
@@ -133,6 +177,21 @@ class Distillation(Problem):
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
+
+    def _teacher_batches(self) -> Iterator[Batch]:
+        """Batches of the calibration rows for the teacher, with progress."""
+        job = self.job
+        batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
+        for done, batch in enumerate(batches):
+            job.progress(done, len(batches))
+            yield batch
+
+    def _held_states(self) -> Iterator[tuple[Tensor, ...]]:
+        """The dense model's hidden states of the held-out rows, if they are matched."""
+        for batch in self.held if self.blocks else ():
+            _, states = self.teacher.outputs(batch.to(self.job.device))
+            if not batch.spare:
+                yield states
 
     def groups(self) -> list[dict[str, object]]:
         layers = layer_paths(self.student) if by_muon(self.job) else ()
@@ -172,30 +231,3 @@ class Distillation(Problem):
         counted = [batch for batch in self.held if not batch.spare]
         terms = parallel.total(sum(map(task.loss_terms, counted)))
         return parallel.total(divergence) / terms
-
-    def _held_states(self) -> Iterator[tuple[Tensor, ...]]:
-        """The dense model's hidden states of the held-out rows, if they are matched."""
-        for batch in self.held if self.blocks else ():
-            _, states = self.teacher.outputs(batch.to(self.job.device))
-            if not batch.spare:
-                yield states
-
-    def _teacher_batches(self) -> Iterator[Batch]:
-        """Batches of the calibration rows for the teacher, with progress."""
-        job = self.job
-        batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
-        for done, batch in enumerate(batches):
-            job.progress(done, len(batches))
-            yield batch
-
-
-def _describe(
-    trained: Trained, before: float, job: RecoveryJob, held: int, rate: float, how: str
-) -> str:
-    epochs = f"{trained.best_epoch} of {trained.history[-1]['epoch']} epochs"
-    text = f" and {job.text.rows} lines of text" if job.text is not None else ""
-    return (
-        f"distill: fine-tuned with the dense model as teacher on {len(job.examples) - held} "
-        f"rows{text} at learning rate {rate:g}{how}, best after {epochs} ({trained.steps} steps); "
-        f"divergence from it on {held} held-out rows {before:.4f} before, {trained.best:.4f} after"
-    )

@@ -23,20 +23,21 @@ either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from compressor import parallel
 from compressor.importance.statistics import Moments, add_damping, require_finite
+from compressor.model.modes import fixed_outputs, hooks, is_normalization
 from compressor.model.shared_copy import shared_copy
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob
-from compressor.recovery.layerwise_forward import LayerwiseForward
-from compressor.tasks import Batch
+from compressor.tasks import Batch, Objective
 
 # Share of the inputs' mean variance: see `compressor.importance.removal_order`.
 DAMPING = 1e-3
@@ -49,46 +50,42 @@ HELD_OUT = 5  # one row in five is held out, to test solutions on
 DAMPINGS = 4  # to try, each ten times the one before
 
 
-@dataclass(frozen=True)
-class _Residual:
-    """Mean squared difference to the dense model after a projection, before and after solving."""
-
-    before: float
-    after: float
-
-
 @torch.no_grad()
 def reconstruct(job: RecoveryJob) -> Recovered:
     """Re-solve the projections of a copy; solutions that do not help are dropped."""
     on_host: list[Batch] = job.task.batches(job.examples, job.dense)
-    held = held_out_rows(on_host)
+    rows = [row for batch in on_host for row in batch.rows]
+    held = set(rows[HELD_OUT // 2 :: HELD_OUT])  # in the order of the batches, which is by length
     if parallel.size() > 1:
         on_host = job.task.batches(parallel.shard(job.examples), job.dense)
     batches = [batch.to(job.device) for batch in on_host]
-    paths = [sublayer.output for sublayer in job.layers]
-    modules = [job.pruned.get_submodule(path) for path in paths]
-    model = shared_copy(job.pruned, own=[p for module in modules for p in module.parameters()])
+    projections = [job.pruned.get_submodule(sublayer.output) for sublayer in job.layers]
+    model = shared_copy(job.pruned, own=[p for module in projections for p in module.parameters()])
     dense = LayerwiseForward(job.dense, batches, job.task)
     pruned = LayerwiseForward(model, batches, job.task)
-    residuals: list[_Residual] = []
+    ratios = []  # squared difference to the dense model after each projection, after over before
     for block, sublayers in by_layer(job.layers).items():
         for sublayer in sublayers:
             damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
             moments = _gather(dense, pruned, sublayer, held)
             module = model.get_submodule(sublayer.output)
             solve = partial(_reconstruct_projection, sublayer, module, *moments, damping)
-            residuals.append(parallel.on_main(solve))
+            ratios.append(parallel.on_main(solve))
             parallel.equalize(module.parameters())
-            job.progress(len(residuals), len(paths))
+            job.progress(len(ratios), len(projections))
         dense.finish(block)
         pruned.finish(block)
-    return Recovered(model, _describe(residuals, len(job.examples)))
-
-
-def held_out_rows(batches: Iterable[Batch]) -> set[int]:
-    """Every `HELD_OUT`-th row in the order of the batches, which is by length."""
-    rows = [row for batch in batches for row in batch.rows]
-    return set(rows[HELD_OUT // 2 :: HELD_OUT])
+    changed = [ratio for ratio in ratios if ratio < 1]
+    if not changed:
+        text = f"reconstruct: nothing to improve in {len(ratios)} projections"
+        return Recovered(model, text)
+    ratio = sum(changed) / len(changed)
+    text = (
+        f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "
+        f"re-solved on {len(job.examples)} rows; squared difference to the dense model after each "
+        f"{100 * (1 - ratio):.0f} % smaller"
+    )
+    return Recovered(model, text)
 
 
 def _gather(
@@ -119,32 +116,34 @@ def _gather(
 
 def _reconstruct_projection(
     sublayer: Sublayer, module: nn.Module, fit: Moments, held: Moments, damping: float
-) -> _Residual:
+) -> float:
     """Solve for one projection on all rows, and change its weight and bias.
 
     `fit` ends with the moments of all rows, which saves the memory of a third copy.
 
     The damping grows while the solution of `fit` is worse on the held-out rows, as with few rows
     and many inputs; if none is better, nothing changes.
+
+    Returns:
+        The squared difference to the dense model, in units of the difference before; 1 if nothing
+        has changed.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
         if held.rows and fit.rows and _gain(held, *_solve(sublayer, module, fit, chosen)) <= 0:
             continue
         fit.merge(held)
-        before = fit.other_square()
         change, offset = _solve(sublayer, module, fit, chosen)
         gain = _gain(fit, change, offset)
         if gain <= 0:
-            return _Residual(before, before)
+            return 1.0
         weight: Tensor | None = getattr(module, "weight", None)
         for parameter, step in ((weight, change), (module.bias, offset)):
             if parameter is not None:
                 parameter.copy_(parameter.double() + step)  # type: ignore[operator]
-        return _Residual(before, before - gain)
-    fit.merge(held)
-    before = fit.other_square()
-    return _Residual(before, before)
+        before = fit.other_square()
+        return (before - gain) / before
+    return 1.0
 
 
 def _solve(
@@ -178,13 +177,75 @@ def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
     return float(spread + mean.pow(2).sum() - rest.pow(2).sum())
 
 
-def _describe(residuals: list[_Residual], rows: int) -> str:
-    changed = [residual for residual in residuals if residual.after < residual.before]
-    if not changed:
-        return f"reconstruct: nothing to improve in {len(residuals)} projections"
-    ratio = sum(r.after / r.before for r in changed) / len(changed)
-    return (
-        f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "
-        f"re-solved on {rows} rows; squared difference to the dense model after each "
-        f"{100 * (1 - ratio):.0f} % smaller"
-    )
+class _Reached(Exception):
+    """Ends a forward pass after the observed module."""
+
+
+class LayerwiseForward:
+    """A forward pass over all batches in pieces, each resuming where the last one stopped.
+
+    Reconstruction changes a model layer by layer from the bottom up and each time needs the inputs
+    of the next sublayer. Every finished block of the encoder or decoder stack is skipped by
+    returning its cached output: one hidden state per token and stack. Embeddings, masks and the
+    arguments of each block come from the model's own code, so only the paths of its blocks need to
+    be known.
+
+    Args:
+        model: in evaluation mode.
+        batches: on the device of the model.
+    """
+
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Objective) -> None:
+        self.model, self.batches, self.task = model, batches, task
+        self._returned: dict[str, list[Any]] = {}  # stack -> outputs of its last finished block
+        self._finished: list[str] = []
+
+    def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
+        """Run batch `number` up to the output projection of a sublayer.
+
+        Returns:
+            Its input [batch, tokens, its input width], and the residual stream with its output
+            added [batch, tokens, width], which is the input of the next layer normalization in
+            every architecture.
+        """
+        values: dict[str, Tensor] = {}
+
+        def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            values["input"] = inputs[0]
+
+        def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if values:
+                values["stream"] = inputs[0]
+                raise _Reached
+
+        projection = self.model.get_submodule(sublayer.output)
+        norms = (x for x in self.model.modules() if is_normalization(x))
+        self._run(
+            number,
+            projection.register_forward_pre_hook(before_projection),
+            *(norm.register_forward_pre_hook(before_norm) for norm in norms),
+        )
+        return values["input"], values["stream"]
+
+    def finish(self, block: str) -> None:
+        """Run all batches through a block of a stack, and skip it from then on."""
+        returned: list[Any] = []
+
+        def after(module: nn.Module, inputs: Any, output: Any) -> None:
+            returned.append(output)
+            raise _Reached
+
+        for number in range(len(self.batches)):
+            self._run(number, self.model.get_submodule(block).register_forward_hook(after))
+        self._returned[block.rpartition(".")[0]] = returned
+        self._finished.append(block)
+
+    @torch.no_grad()
+    def _run(self, number: int, *registered: RemovableHandle) -> None:
+        finished = {b: self._returned[b.rpartition(".")[0]][number] for b in self._finished}
+        with hooks(registered), fixed_outputs(self.model, finished):
+            try:
+                self.task.logits(self.model, self.batches[number])
+            except _Reached:
+                return
+        raise RuntimeError("the forward pass did not reach the projection or block to observe")

@@ -1,19 +1,27 @@
-"""The dense model as a teacher whose outputs are computed once and cached for all epochs."""
+"""The dense model as a teacher: its predictions, and its hidden states to compare two models by.
+
+A hidden state is the residual stream of real tokens after a Transformer layer: after the
+normalization in post-norm models (BERT, Marian), before the final normalization of the stack in
+pre-norm models (mBART). Pruning does not change its width, so the pruned and the dense model
+compare without the projections that narrower students need (TinyBERT, Jiao et al. 2020, eq. 8;
+CoFi, Xia et al. 2022, section 2.3).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import architecture_of
-from compressor.model.modes import received
-from compressor.model.sublayers import Sublayer
+from compressor.model.modes import received, returned
+from compressor.model.sublayers import Sublayer, by_layer
 from compressor.parallel import sharding
-from compressor.recovery.hidden_states import record_outputs, states_of
 from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen, gpu_bytes
 from compressor.training.data import batches_of_rank
@@ -21,6 +29,82 @@ from compressor.training.text import BLOCK_ROWS, Text
 
 LEAST_ROOM = 2**30  # bytes of the cache, over all ranks, also for small models
 _READ_BLOCKS = 32  # of text at a time
+
+
+def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
+    """The first sublayer of each Transformer layer, in order of execution, to stand for the layer:
+    its kind determines which tokens the layer processes."""
+    return [sublayers[0] for sublayers in by_layer(layers).values()]
+
+
+def record_outputs(
+    model: nn.Module, blocks: Sequence[Sublayer]
+) -> AbstractContextManager[dict[str, Any]]:
+    """Record the outputs of blocks in forward passes within the context, for `states_of`.
+
+    The dictionary is filled while the model runs. Gradients flow through its tensors.
+    """
+    return returned(model, [block.layer_path for block in blocks])
+
+
+def states_of(
+    recorded: Mapping[str, Any], blocks: Sequence[Sublayer], task: Objective, batch: Batch
+) -> list[Tensor]:
+    """Recorded states without padding: [real tokens, width] for each block, row by row."""
+    states = []
+    for block in blocks:
+        output = recorded[block.layer_path]
+        stream = output[0] if isinstance(output, tuple) else output
+        states.append(chosen(stream, task.token_mask(batch.host, block.kind)))
+    return states
+
+
+def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
+    """Variances of the dense model's hidden states, block by block.
+
+    The mean over the width of the variance over tokens. It is the unit of differences between two
+    models, so that their weight has the same meaning for all layers and models. 1 for a constant
+    stream.
+
+    Args:
+        batches: the hidden states of each batch of this rank: [tokens, width] for each block.
+    """
+    sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
+    for states in batches:
+        rows = [
+            torch.cat([x.sum(0), x.square().sum(0).mean()[None], x.new_tensor([len(x)])])
+            for x in (state.double() for state in states)
+        ]
+        sums = [a + b for a, b in zip(sums, rows, strict=True)] if sums else rows
+    ranks = [x for x in parallel.gather([x.cpu() for x in sums]) if x]  # some may have no rows
+    spread = []
+    for block in zip(*ranks, strict=True):
+        total = torch.stack(block).sum(0)
+        means = total[:-1] / total[-1]
+        spread.append(float(means[-1] - means[:-1].square().mean()))
+    return [variance if variance > 0 else 1.0 for variance in spread]
+
+
+def difference(
+    states: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    variances: Sequence[float],
+    tokens: Sequence[int],
+) -> Tensor:
+    """Mean squared difference of hidden states in units of their variance, mean over blocks.
+
+    0 for equal states; about 1 for a model that outputs each layer's mean.
+
+    Args:
+        states, targets: of the pruned and of the dense model, [tokens, width] for each block.
+        variances: from the function of that name.
+        tokens: number of tokens to average over for each block; `states` may have some of them.
+    """
+    parts = [
+        (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
+        for state, target, variance, count in zip(states, targets, variances, tokens, strict=True)
+    ]
+    return sum(parts[1:], start=parts[0]) / len(parts)
 
 
 @dataclass(frozen=True)
@@ -59,7 +143,6 @@ class Teacher:
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
-        task: its task (see `compressor.tasks`).
         batches: the rows to cache, in batches of any efficient size, the same number on all ranks
             if it is sharded; each rank computes its own rows and gets those of all others.
         blocks: whose hidden states are matched.
@@ -77,7 +160,11 @@ class Teacher:
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, TeacherOutputs] = {}  # by row
         device = next(dense.parameters()).device
-        self.memory_left = _room(dense, device) // parallel.size()
+        if device.type == "cuda":
+            room = gpu_bytes(str(device)) // 4
+        else:
+            room = max(sharding.local_bytes(dense), LEAST_ROOM)
+        self.memory_left = room // parallel.size()
         for batch in batches:
             if sharding.everywhere(not self.memory_left):
                 break
@@ -182,13 +269,6 @@ class Teacher:
         return logits if bias is None else logits + getattr(self.dense, bias)
 
 
-def _room(dense: nn.Module, device: torch.device) -> int:
-    """Bytes of the cache, over all ranks."""
-    if device.type == "cuda":
-        return gpu_bytes(str(device)) // 4
-    return max(sharding.local_bytes(dense), LEAST_ROOM)
-
-
 def _to_half(states: Tensor) -> Tensor:
     """In float16; unchanged if that changes a value by over 0.1 % of the largest."""
     half = states.half()
@@ -212,12 +292,11 @@ def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]
 
 
 def _of_all_ranks(
-    own: dict[int, TeacherOutputs], device: torch.device
+    cached: dict[int, TeacherOutputs], device: torch.device
 ) -> dict[int, TeacherOutputs]:
-    """The cached rows of all ranks."""
     if parallel.size() == 1:
-        return own
-    ranks = parallel.gather({row: outputs.to("cpu") for row, outputs in own.items()})
+        return cached
+    ranks = parallel.gather({row: outputs.to("cpu") for row, outputs in cached.items()})
     return {row: outputs.to(device) for rows in ranks for row, outputs in rows.items()}
 
 

@@ -19,13 +19,11 @@ from compressor.training.text import TextLines
 CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by an interruption
 GPU_CHUNK_ROWS = 8192  # takes a GPU seconds, in batches of hundreds of rows
 
-Translate = Callable[[Sequence[str]], list[str]]
-
 
 def translate_lines(
     lines: TextLines,
     output: Path,
-    translate: Translate,
+    translate: Callable[[Sequence[str]], list[str]],
     *,
     key: str = "",
     chunk_rows: int | None = None,
@@ -58,14 +56,11 @@ def translate_lines(
 
 
 def _append(partial: Path, texts: Sequence[str]) -> None:
+    lines = [text.replace("\r", " ").replace("\n", " ") for text in texts]
     with partial.open("ab") as file:
-        file.write("".join(f"{_one_line(text)}\n" for text in texts).encode("utf-8"))
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\r", " ").replace("\n", " ")
 
 
 def _drop_unfinished(partial: Path, size: int) -> int:

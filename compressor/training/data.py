@@ -87,15 +87,22 @@ class Batches:
 
     def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
         self.data, self.batch_size, self.seed = data, batch_size, seed
-        stored = data.stored
-        self._blocks = 0 if stored is None else -(-stored.rows // BLOCK_ROWS)
-        window = WINDOW_ROWS * max(1, batch_size // 64)
-        self._per_window = 1 if stored is None else max(1, window // BLOCK_ROWS)
-        self.windows = max(1, -(-self._blocks // self._per_window))
+        stored = 0 if data.stored is None else data.stored.rows
+        self._blocks = -(-stored // BLOCK_ROWS)
+        self._per_window = max(1, WINDOW_ROWS * max(1, batch_size // 64) // BLOCK_ROWS)
+        windows = max(1, -(-self._blocks // self._per_window))
+        # Each window's share of the rows in memory begins here, and ends where the next begins.
+        self._starts = [window * len(data.examples) // windows for window in range(windows + 1)]
+        whole = self._per_window * BLOCK_ROWS
+        self._counts = [  # batches of each window
+            -(-(self._starts[window + 1] - self._starts[window]) // batch_size)
+            + -(-min(whole, stored - window * whole) // batch_size)
+            for window in range(windows)
+        ]
 
     def __len__(self) -> int:
         """Batches of one epoch."""
-        return sum(self._batches_of(window) for window in range(self.windows))
+        return sum(self._counts)
 
     def of_epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Batches in random order, of other rows in every epoch.
@@ -106,17 +113,30 @@ class Batches:
         generator = _generator(self.seed, epoch + 1)
         order = torch.randperm(len(self.data.examples), generator=generator).tolist()
         blocks, seeds = self._shuffled_blocks(generator)
-        for window in range(self.windows):
-            if skip >= self._batches_of(window):
-                skip -= self._batches_of(window)
+        for window, count in enumerate(self._counts):
+            if skip >= count:
+                skip -= count
                 continue
-            members = order[slice(*self._bounds(window, len(order)))]
+            members = order[self._starts[window] : self._starts[window + 1]]
             if self.data.stored is not None:
                 generator = torch.Generator().manual_seed(seeds[window])
             first = window * self._per_window
             in_window = blocks[first : first + self._per_window].tolist()
             yield from self._window(members, in_window, generator, skip)
             skip = 0
+
+    def _shuffled_blocks(self, generator: torch.Generator) -> tuple[Tensor, list[int]]:
+        """The blocks in the order of an epoch, and a seed per window, so windows can be skipped.
+
+        The last block, which may be shorter, stays last, so that windows have the same sizes in
+        every epoch.
+        """
+        order = torch.arange(self._blocks)  # 8 bytes for 32 lines
+        if not self._blocks:
+            return order, []
+        torch.randperm(self._blocks - 1, generator=generator, out=order[:-1])
+        seeds = torch.randint(2**62, (len(self._counts),), generator=generator)
+        return order, seeds.tolist()
 
     def _window(
         self, members: list[int], blocks: list[int], generator: torch.Generator, skip: int
@@ -130,30 +150,6 @@ class Batches:
             del rows
         shuffled = torch.randperm(len(batches), generator=generator).tolist()
         yield from (batches[i] for i in shuffled[skip:])
-
-    def _shuffled_blocks(self, generator: torch.Generator) -> tuple[Tensor, list[int]]:
-        """The blocks in the order of an epoch, and a seed per window, so windows can be skipped.
-
-        The last block, which may be shorter, stays last, so that windows have the same sizes in
-        every epoch.
-        """
-        order = torch.arange(self._blocks)  # 8 bytes for 32 lines
-        if not self._blocks:
-            return order, []
-        torch.randperm(self._blocks - 1, generator=generator, out=order[:-1])
-        return order, torch.randint(2**62, (self.windows,), generator=generator).tolist()
-
-    def _bounds(self, window: int, rows: int) -> tuple[int, int]:
-        """A window's share of the rows in memory: first, and end."""
-        return window * rows // self.windows, (window + 1) * rows // self.windows
-
-    def _batches_of(self, window: int) -> int:
-        first, end = self._bounds(window, len(self.data.examples))
-        stored = 0
-        if self.data.stored is not None:
-            whole = self._per_window * BLOCK_ROWS
-            stored = min(whole, self.data.stored.rows - window * whole)
-        return sum(-(-rows // self.batch_size) for rows in (end - first, stored))
 
     def _grouped(self, rows: list[Example]) -> list[Batch]:
         """Batches of `batch_size` rows of similar length."""

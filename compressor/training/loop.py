@@ -27,8 +27,7 @@ from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
-from compressor.training.muon import MuonAdamW
-from compressor.training.optimizer import clip_gradients
+from compressor.training.optimizer import MuonAdamW, clip_gradients
 from compressor.training.state import SavedState, Trained, UnusableState, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
@@ -47,7 +46,7 @@ class Problem(ABC):
 
         With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
         to zero. `clip` is the largest gradient norm of the group, 1 by default. A group with `muon`
-        is trained by `compressor.training.muon` instead.
+        is trained by Muon instead.
         """
 
     @abstractmethod
@@ -71,7 +70,7 @@ class Problem(ABC):
         """
 
     def tables(self) -> Collection[Tensor]:
-        """Parameters whose rows change only in steps with a gradient for them; see `RowAdamW`."""
+        """Parameters whose rows change only in steps with a gradient for them; see `MuonAdamW`."""
         return ()
 
     def take_step(self) -> None:
@@ -140,7 +139,10 @@ def train(
                     break
             run.end_epoch(run.trained.steps - began)
             report(_line(run.trained, -(-run.total // run.per_epoch)))
-    run.restore_best()
+    with torch.no_grad():
+        tensors = problem.tensors()
+        for name, value in run.best.items():
+            tensors[name].copy_(value)
     return run.trained
 
 
@@ -186,8 +188,13 @@ class _Run:
     def step(self, batch: Batch) -> None:
         """One optimizer step; never waits for the GPU."""
         start, steps, done = time.monotonic(), self.trained.steps, self.done
+        warmup = self.schedule.warmup
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * self._factor(done, group["decay"])
+            if done < warmup:
+                factor = (done + 1 / self.total) / (warmup + 1 / self.total)
+            else:
+                factor = (1 - done) / (1 - warmup) if group["decay"] else 1.0
+            group["lr"] = rate * factor
         self.optimizer.zero_grad()
         loss = torch.zeros((), dtype=torch.float64, device=self.data.device)
         for part in parts_of_rank(batch, self.most_tokens):
@@ -237,13 +244,6 @@ class _Run:
             seconds = parallel.agree(seconds)  # learning rates depend on it
         self.trained = replace(self.trained, seconds=seconds, **changes)
 
-    def _factor(self, done: float, decay: bool) -> float:
-        """Multiplier of the learning rate after the share `done` of all steps."""
-        warmup = self.schedule.warmup
-        if done < warmup:
-            return (done + 1 / self.total) / (warmup + 1 / self.total)
-        return (1 - done) / (1 - warmup) if decay else 1.0
-
     def end_epoch(self, steps: int) -> None:
         """Validate, keep the parameters if they are the best so far, and save.
 
@@ -274,12 +274,6 @@ class _Run:
             self.save()
         else:
             self.save_if_due(0.0)
-
-    @torch.no_grad()
-    def restore_best(self) -> None:
-        tensors = self.problem.tensors()
-        for name, value in self.best.items():
-            tensors[name].copy_(value)
 
     def save_if_due(self, seconds: float) -> None:
         """Save if the last save was `seconds` ago, and saving takes a small share of the time."""

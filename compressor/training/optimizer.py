@@ -1,14 +1,20 @@
-"""AdamW that updates only the rows of embedding tables whose tokens occur in a step.
+"""Muon for the matrices of Transformer layers; AdamW, by rows of embedding tables, for the rest.
 
-A table has tens of thousands of rows, and a step some hundred tokens. AdamW would read and write
-all rows, with both moments, in every step, which takes longer than a small model's forward and
-backward pass; and weight decay would shrink rows of tokens that never occur. Here the moments of a
-row change only in steps with its token, as in `torch.optim.SparseAdam`.
+AdamW scales each weight's step by itself. Muon (Jordan et al. 2024) takes the momentum of a whole
+matrix, U S V^T, and steps along U V^T, so that rare directions learn as fast as frequent ones.
+docs/recovery.md has measurements. `torch.optim.Muon` does the same, but always in bfloat16, which
+is slower than the rest of a step on processors without bfloat16 products, and without shards.
+
+An embedding table has tens of thousands of rows, and a step some hundred tokens. AdamW would read
+and write all rows, with both moments, in every step, which takes longer than a small model's
+forward and backward pass; and weight decay would shrink rows of tokens that never occur. Here the
+moments of a row change only in steps with its token, as in `torch.optim.SparseAdam`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -16,6 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from compressor import parallel
+from compressor.parallel import sharding
+from compressor.training.precision import Precision, has_bf16
+
+MOMENTUM = 0.95
+_ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
 
 
 def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
@@ -65,13 +76,50 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
     torch._foreach_mul_(values, torch.clamp(largest / (norm + 1e-6), max=1.0))
 
 
-class RowAdamW(torch.optim.AdamW):
-    """AdamW that changes only the rows of `tables` that have a gradient.
+def layer_matrices(model: nn.Module, layers: Iterable[str]) -> list[nn.Parameter]:
+    """The weights of products within the Transformer layers at some paths, each once."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    matrices = {
+        id(parameter): parameter
+        for path in layers
+        for parameter in model.get_submodule(path).parameters()
+        if parameter.dim() == 2 and parameter.numel() and id(parameter) not in tables
+    }
+    return list(matrices.values())
+
+
+def parameter_groups(
+    parameters: Iterable[nn.Parameter],
+    matrices: Sequence[nn.Parameter],
+    learning_rate: float,
+    precision: Precision,
+) -> list[dict[str, Any]]:
+    """Groups for `MuonAdamW`: Muon for the parameters among `matrices`, AdamW for all others.
+
+    Gradients are clipped by the norm of each group.
+    """
+    chosen = set(map(id, matrices))
+    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    for parameter in parameters:
+        parts[id(parameter) in chosen].append(parameter)
+    groups: list[dict[str, Any]] = [{"params": parts[0], "lr": learning_rate}]
+    if parts[1]:
+        groups.append({"params": parts[1], "lr": learning_rate, "muon": precision})
+    return groups
+
+
+class MuonAdamW(torch.optim.AdamW):
+    """Muon for the groups that have `muon`, a precision; AdamW for all others.
+
+    With exact singular values a step of Muon would have the root mean square of one of AdamW's, 0.2
+    times the learning rate, so that the same rates suit both (Liu et al. 2025, "Muon is scalable
+    for LLM training"). After three iterations it has half to nine tenths of that.
 
     Args:
-        groups: of parameters, as for AdamW.
-        tables: weights [rows, width] among them, with gradients that are sparse, or zero in rows
-            of tokens that do not occur in the step.
+        groups: as for AdamW; those with `muon` have matrices, orthogonalized in that precision (in
+            fp32 where the device has no bf16 products, since emulated ones take 30 times as long).
+        tables: weights [rows, width] for AdamW, of which only rows with a gradient change; their
+            gradients are sparse, or zero in rows of tokens that do not occur in the step.
     """
 
     def __init__(
@@ -82,18 +130,24 @@ class RowAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        tables = [
-            (group, p, p.grad)
+        apart = [
+            (group, parameter, parameter.grad)
             for group in self.param_groups
-            for p in group["params"]
-            if id(p) in self._tables and p.grad is not None
+            for parameter in group["params"]
+            if parameter.grad is not None and (group.get("muon") or id(parameter) in self._tables)
         ]
-        for _, table, _ in tables:
-            table.grad = None  # so that AdamW skips it
+        for _, parameter, _ in apart:
+            parameter.grad = None  # so that AdamW skips it
         super().step()
-        for group, table, gradient in tables:
-            table.grad = gradient
-            self._change_rows(group, table, gradient)
+        for _, parameter, gradient in apart:
+            parameter.grad = gradient
+        for group, table, gradient in apart:
+            if not group.get("muon"):
+                self._change_rows(group, table, gradient)
+        for group in self.param_groups:
+            if group.get("muon"):
+                for matrices in _stacks([m for m in group["params"] if m.grad is not None]):
+                    self._change_matrices(group, matrices)
 
     def _change_rows(self, group: dict[str, Any], table: Tensor, gradient: Tensor) -> None:
         """Kingma & Ba 2015, algorithm 1, with decoupled weight decay, on rows with a gradient."""
@@ -103,7 +157,7 @@ class RowAdamW(torch.optim.AdamW):
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
         state["step"] = state["step"].cpu() + 1  # AdamW loads it onto the device
         weight, first, second, gradient = map(
-            _local, (table, state["exp_avg"], state["exp_avg_sq"], gradient)
+            sharding.local, (table, state["exp_avg"], state["exp_avg_sq"], gradient)
         )
         # A dense gradient is zero in the other rows.
         rows: Any
@@ -123,12 +177,68 @@ class RowAdamW(torch.optim.AdamW):
                 new = new.where(gradient.any(1, keepdim=True), tensor)
             tensor[rows] = new
 
+    def _change_matrices(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
+        """Update matrices of one shape, transposed or not."""
+        moved = [sharding.whole(self._momentum(matrix)) for matrix in matrices]
+        dtype, in_bf16 = moved[0].dtype, group["muon"] == "bf16" and has_bf16(moved[0].device.type)
+        # The shorter side is squared, so matrices get no more rows than columns.
+        wide = [x.T if x.shape[0] > x.shape[1] else x for x in moved]
+        wide = [x.bfloat16() if in_bf16 else x for x in wide]
+        steps = orthogonalize(wide[0] if len(wide) == 1 else torch.stack(wide)).to(dtype)
+        rate, longest = group["lr"], max(moved[0].shape)
+        for matrix, step in zip(matrices, [steps] if len(wide) == 1 else steps, strict=True):
+            oriented = step if matrix.shape == step.shape else step.T
+            matrix.mul_(1 - rate * group["weight_decay"])
+            part = sharding.part_of(oriented, matrix)
+            matrix.add_(part, alpha=-0.2 * math.sqrt(longest) * rate)
+
+    def _momentum(self, matrix: nn.Parameter) -> Tensor:
+        """Nesterov's momentum."""
+        state = self.state[matrix]
+        if not state:
+            state["step"] = torch.zeros((), device=matrix.device)  # AdamW reads it from a file
+            state["momentum"] = torch.zeros_like(matrix)
+        state["step"] += 1
+        gradient = matrix.grad
+        assert gradient is not None
+        mean: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+        return gradient.lerp(mean, MOMENTUM)
+
 
 def _counts_rows(table: Tensor) -> bool:
     """Whether to count the rows with a gradient; on a GPU this would synchronize with the host."""
     return table.device.type == "cpu"
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
-    return tensor.to_local() if parallel.is_shard(tensor) else tensor  # type: ignore[attr-defined]
+def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Groups of matrices to update together: those of equal shape on a GPU, where launching a
+    product of small ones takes longer than computing it; single ones on CPUs and of shards."""
+    if not matrices or not _stacks_pay(matrices[0]):
+        return [[matrix] for matrix in matrices]
+    by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
+    return list(by_shape.values())
+
+
+def _stacks_pay(matrix: Tensor) -> bool:
+    return matrix.device.type != "cpu" and not parallel.is_shard(matrix)
+
+
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Nearly U V^T of a matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
+
+    Args:
+        matrix: [rows, columns] of any two sizes, or several such.
+
+    Returns:
+        The same shape and dtype: steps of Jordan's quintic Newton-Schulz iteration.
+    """
+    if matrix.shape[-2] > matrix.shape[-1]:
+        return orthogonalize(matrix.mT).mT
+    x = matrix / (torch.linalg.matrix_norm(matrix, keepdim=True) + 1e-7)
+    multiply = torch.addmm if matrix.dim() == 2 else torch.baddbmm
+    for _ in range(_ITERATIONS):
+        square = x @ x.mT
+        x = 3.4445 * x + multiply(square, square, square, beta=-4.7750, alpha=2.0315) @ x
+    return x

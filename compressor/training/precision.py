@@ -48,6 +48,5 @@ class _AttentionInFloat32(TorchFunctionMode):
 
 
 def _wide(value: Any) -> Any:
-    """Convert a bfloat16 tensor to float32; return anything else unchanged."""
     half = isinstance(value, Tensor) and value.dtype == torch.bfloat16
     return value.float() if half else value

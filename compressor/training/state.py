@@ -51,20 +51,29 @@ _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
 
 
 def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """Write the state atomically, tensor by tensor.
+    """Write the state as a safetensors file, atomically, tensor by tensor.
 
     With sharded tensors all ranks call this together, to gather them; rank 0 writes.
 
     Args:
         tensors: `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
     """
+    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
     temporary = path.with_suffix(".tmp")
     with ExitStack() as stack:
         file = None
         if parallel.is_main():
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(temporary.open("wb"))
-            file.write(_header(trained, tensors))
+            file.write(struct.pack("<Q", len(header)) + header)
         for tensor in tensors.values():
             full = sharding.whole(tensor.detach())
             if file is not None:
@@ -73,24 +82,10 @@ def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> 
         os.replace(temporary, path)
 
 
-def _header(trained: Trained, tensors: Mapping[str, Tensor]) -> bytes:
-    """The header of a safetensors file: its length in 8 bytes, and JSON."""
-    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {
-            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
-        }  # fmt: skip
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
-
-
 class SavedState:
     """A file with a training's state; rank 0 reads it and broadcasts it.
 
-    Args:
+    Attributes:
         shapes: of the tensors, by owner (`now`, `best`, `adam.NUMBER`) and name.
 
     Raises:
@@ -112,7 +107,10 @@ class SavedState:
             trained = Trained(**fields | {"history": tuple(fields["history"])})
             shapes: dict[str, dict[str, torch.Size]] = {}
             for key in file.keys():  # noqa: SIM118 - not a mapping
-                owner, name = _split(key)
+                owner, name = key.split(".", 1)
+                if owner == "adam":
+                    number, name = name.split(".", 1)
+                    owner = f"adam.{int(number)}"
                 shapes.setdefault(owner, {})[name] = torch.Size(file.get_slice(key).get_shape())
         return trained, shapes
 
@@ -130,12 +128,3 @@ class SavedState:
                 yield file
         except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
             raise UnusableState(str(error)) from error
-
-
-def _split(key: str) -> tuple[str, str]:
-    """Owner and name of a stored tensor: `now.NAME`, `best.NAME`, or `adam.NUMBER.MOMENT`."""
-    first, rest = key.split(".", 1)
-    if first != "adam":
-        return first, rest
-    number, moment = rest.split(".", 1)
-    return f"adam.{int(number)}", moment

@@ -41,6 +41,11 @@ class TextLines:
         blank: do not skip lines without text.
         progress: called with the number of lines read, for long files.
 
+    Attributes:
+        rows: number of lines.
+        size: bytes, unpacked.
+        is_packed: whether the file must be decompressed before lines can be read.
+
     Raises:
         InputError: the file cannot be read, is not UTF-8, holds no text, or a line is no pair.
         EnvironmentProblem: the package that unpacks it is not installed.
@@ -56,27 +61,25 @@ class TextLines:
         progress: Callable[[int], None] = lambda lines: None,
     ) -> None:
         self.path, self.pairs, self.blank = path, pairs, blank
-        self.rows = 0
-        self.size = 0  # bytes, unpacked
+        self.rows = self.size = 0
         self._file = open_texts(path, DISTILL, columns, pairs=pairs)
-        self._stored = None if self._file.is_packed else path
+        self.is_packed, self._stored = self._file.is_packed, path
         self._offsets = array("q")  # bytes before the first line of every `_BLOCKS`-th block
         for number, line in enumerate(self._file.lines(), 1):
-            self._enter(line, number)
+            if self._counts(self._file.texts(line, number)):
+                if self.rows % (BLOCK_ROWS * _BLOCKS) == 0:
+                    self._offsets.append(self.size)
+                self.rows += 1
+            self.size += len(line)
             if number % REPORTED_LINES == 0:
                 progress(number)
         if not self.rows:
             raise self._file.empty()
 
-    @property
-    def is_packed(self) -> bool:
-        """Whether the file must be decompressed before lines can be read."""
-        return self._stored is None
-
     def unpacked(self, path: Path) -> TextLines:
         """The same lines, to be read from the file that `unpack` wrote."""
         lines = copy.copy(self)
-        lines._stored = path
+        lines.is_packed, lines._stored = False, path
         return lines
 
     def unpack(self, path: Path, progress: Callable[[int, int], None]) -> None:
@@ -94,29 +97,21 @@ class TextLines:
 
     def block(self, number: int) -> list[tuple[str, ...]]:
         """The texts of the lines of one block."""
-        return list(self._rows_from(number, BLOCK_ROWS))
+        return list(islice(self._rows_from(number), BLOCK_ROWS))
 
     def after(self, rows: int) -> Iterator[str]:
         """The first texts of all lines but the first `rows` ones, read lazily."""
         block, within = divmod(rows, BLOCK_ROWS)
         if rows < self.rows:
-            yield from (texts[0] for texts in islice(self._rows_from(block, None), within, None))
+            yield from (texts[0] for texts in islice(self._rows_from(block), within, None))
 
-    def _rows_from(self, block: int, count: int | None) -> Iterator[tuple[str, ...]]:
-        assert self._stored is not None  # it was decompressed
+    def _rows_from(self, block: int) -> Iterator[tuple[str, ...]]:
+        assert not self.is_packed
         entry, over = divmod(block, _BLOCKS)
-        first = over * BLOCK_ROWS
         with self._stored.open("rb") as file:
             file.seek(self._offsets[entry])
             rows = (texts for line in file if self._counts(texts := self._file.texts(line)))
-            yield from islice(rows, first, None if count is None else first + count)
-
-    def _enter(self, line: bytes, number: int) -> None:
-        if self._counts(self._file.texts(line, number)):
-            if self.rows % (BLOCK_ROWS * _BLOCKS) == 0:
-                self._offsets.append(self.size)
-            self.rows += 1
-        self.size += len(line)
+            yield from islice(rows, over * BLOCK_ROWS, None)
 
     def _counts(self, texts: tuple[str, ...]) -> bool:
         return self.blank or any(texts)
@@ -179,8 +174,7 @@ class Text:
         seconds = [row[1] for row in texts] if self.lines.pairs else None
         sources, path = [row[0] for row in texts], str(self.lines.path)
         rows = Rows(self.task.name, sources, seconds, targets, [path], "", self.labels)
-        examples = self.task.encode(rows, self.tokenizer, self.max_tokens)
-        encoded = iter(examples)
+        encoded = iter(self.task.encode(rows, self.tokenizer, self.max_tokens))
         return [
             [
                 replace(next(encoded), row=-1 - (block * BLOCK_ROWS + line))

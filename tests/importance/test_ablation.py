@@ -7,11 +7,9 @@ import pytest
 import sacrebleu
 import torch
 
-from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from tests.helpers.batches import labelled_batch
-from tests.helpers.errors import raises
 from tests.helpers.stages import masks, rows_of, score, scoring
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
 
@@ -20,12 +18,12 @@ FORMS = ("marian", "bert")
 
 
 def ablated_with(mask: Mask, layer: Sublayer, unit: int) -> list[int]:
-    """What is ablated together with a unit that is there: heads alone, 32 neurons side by side."""
-    if layer.is_attention:
-        return [unit]
-    there = [neuron for neuron, kept in enumerate(mask.keep[layer.name]) if kept]
-    first = there.index(unit) // 32 * 32
-    return there[first : first + 32]
+    """The units that are ablated together: a head alone, 32 neurons side by side; none if gone."""
+    kept = mask.kept(layer.name)
+    if layer.is_attention or unit not in kept:
+        return [unit] if unit in kept else []
+    first = kept.index(unit) // 32 * 32
+    return kept[first : first + 32]
 
 
 @pytest.mark.slow
@@ -41,73 +39,55 @@ def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
             return sum(float(setup.task.loss(model, row)) for row in rows) / terms
 
     for mask in masks(setup):
-        found = score("ablation", scoring(name, mask=mask))
+        scores = score("ablation", scoring(name, mask=mask)).values
         whole = mean_loss(mask)
         for layer in setup.layers:
-            kept = mask.kept(layer.name)
-            for unit in kept if layer.is_attention else kept[::32]:
+            for unit in mask.kept(layer.name)[:: 1 if layer.is_attention else 32]:
                 block = ablated_with(mask, layer, unit)
                 expected = mean_loss(mask.without((layer.name, one) for one in block)) - whole
-                for one in block:
-                    assert found.values[layer.name][one] == pytest.approx(
-                        expected / len(block), abs=2e-5 / len(block)
-                    )
-
-
-def short_answers(setup):
-    if setup.model.config.is_encoder_decoder:
-        setup.model.generation_config.max_length = 8
-    return setup
+                shares = [scores[layer.name][one] for one in block]
+                np.testing.assert_allclose(shares, expected / len(block), atol=2e-5 / len(block))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
-def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
+@pytest.mark.parametrize("make_mask", [Mask.full, uneven_mask])
+def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str, make_mask):
     """BLEU by sacreBLEU of `generate`, accuracy by counting, of models without the head."""
-    tokenizer = word_tokenizer()
-    for make_mask in (Mask.full, uneven_mask):
-        setup = scoring(name)
-        mask, batch = make_mask(setup.layers), setup.batches[0]
-        short_answers(setup)
-        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    tokenizer, setup = word_tokenizer(), scoring(name)
+    mask, model = make_mask(setup.layers), setup.model
+    inputs = {key: setup.batches[0][key] for key in ("input_ids", "attention_mask")}
 
-        def answers(model, inputs=inputs) -> list[str]:
-            if name in TRANSLATORS:
-                tokens = model.generate(**inputs, num_beams=1, do_sample=False)
-                return tokenizer.batch_decode(tokens, skip_special_tokens=True)
-            return [f"LABEL_{i}" for i in model(**inputs).logits.argmax(-1).tolist()]
+    def answers(kept: Mask) -> list[str]:
+        pruned = prune(model, setup.layers, kept)
+        if name in TRANSLATORS:
+            tokens = pruned.generate(**inputs, num_beams=1, do_sample=False, max_length=8)
+            return tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [f"LABEL_{i}" for i in pruned(**inputs).logits.argmax(-1).tolist()]
 
-        # What a model with one head less says is partly right and partly wrong.
-        other = mask.without([("encoder_self.0", mask.kept("encoder_self.0")[0])])
-        references = answers(prune(setup.model, setup.layers, other))
+    # The answers of a model with one head less are partly right and partly wrong.
+    references = answers(mask.without([("encoder_self.0", mask.kept("encoder_self.0")[0])]))
 
-        def metric(found, references=references) -> tuple[float, str]:
-            if name in TRANSLATORS:
-                value = sacrebleu.corpus_bleu(found, [references]).score
-            else:
-                value = 100 * np.mean([a == b for a, b in zip(found, references, strict=True)])
-            return value, "the metric's signature"
+    def metric(outputs) -> tuple[float, str]:
+        if name in TRANSLATORS:
+            value = sacrebleu.corpus_bleu(outputs, [references]).score
+        else:
+            value = 100 * np.mean([a == b for a, b in zip(outputs, references, strict=True)])
+        return value, "the metric's signature"
 
-        def value(mask: Mask, setup=setup, metric=metric) -> float:
-            return metric(answers(prune(setup.model, setup.layers, mask)))[0]
-
-        setup = short_answers(scoring(name, mask=mask, tokenizer=tokenizer, metric=metric))
-        found = score("ablation", setup, ablate="metric")
-        whole = value(mask)
-        for layer in setup.layers:
-            for unit in range(layer.units)[:2]:
-                there = mask.keep[layer.name][unit]
-                block = ablated_with(mask, layer, unit) if there else []
-                drop = whole - value(mask.without((layer.name, one) for one in block))
-                share = drop / len(block) if block else 0
-                assert found.values[layer.name][unit] == pytest.approx(share, abs=1e-9)
-        assert any(any(values) for values in found.values.values()) or name not in TRANSLATORS
-        assert found.signature == "ablation|decrease:the metric's signature|normalize:none"
-
-
-def test_ablation_of_the_metric_needs_references():
-    with raises(UsageError, "references-missing"):
-        score("ablation", scoring("bert"), ablate="metric")
+    setup = scoring(name, mask=mask, tokenizer=tokenizer, metric=metric)
+    if name in TRANSLATORS:
+        setup.model.generation_config.max_length = 8
+    scores = score("ablation", setup, ablate="metric")
+    whole, _ = metric(answers(mask))
+    for layer in setup.layers:
+        for unit in (0, 1):
+            block = ablated_with(mask, layer, unit)
+            left = metric(answers(mask.without((layer.name, one) for one in block)))[0]
+            share = (whole - left) / len(block) if block else 0
+            assert scores.values[layer.name][unit] == pytest.approx(share, abs=1e-9)
+    assert any(any(values) for values in scores.values.values()) or name not in TRANSLATORS
+    assert scores.signature == "ablation|decrease:the metric's signature|normalize:none"
 
 
 def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():

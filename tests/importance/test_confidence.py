@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays
 from tests.helpers.stages import masks, rows_of, score, scoring
@@ -59,9 +59,3 @@ def test_confidence_of_rows_without_words_is_refused():
     setup.batches[0]["input_ids"][:] = 3
     with raises(InputError, "calibration-without-words"):
         score("confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3})))
-
-
-@pytest.mark.parametrize("units", ["neurons", None])
-def test_confidence_of_neurons_is_refused(units: str | None):
-    with raises(UsageError, "method-for-heads-alone"):
-        score("confidence", scoring("bert", units=units))

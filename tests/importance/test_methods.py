@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS
 from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer
 from tests.helpers.stages import rows_of, score, scoring
 from tests.helpers.tiny import STACKS, tiny_model
@@ -35,18 +37,13 @@ class Stopped(Exception):
 
 
 def state_of(model):
+    """All that a method may change on the way and must leave as it was."""
     return (
-        {name: value.clone() for name, value in model.state_dict().items()},
         {name: (p.requires_grad, p.grad) for name, p in model.named_parameters()},
-        {
-            name: (
-                module.training,
-                len(module._forward_hooks),
-                len(module._forward_pre_hooks),
-                "forward" in vars(module),
-            )
-            for name, module in model.named_modules()
-        },
+        [
+            (x.training, len(x._forward_hooks), len(x._forward_pre_hooks), "forward" in vars(x))
+            for x in model.modules()
+        ],
         model.config._attn_implementation,
     )
 
@@ -77,7 +74,8 @@ def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name,
     first.eval()
     for parameter in first.parameters():
         parameter.requires_grad_(False)
-    weights, gradients, modules, implementation = state_of(setup.model)
+    weights = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    before = state_of(setup.model)
     if fails:
         with pytest.raises(Stopped):
             score(method, setup)
@@ -85,18 +83,14 @@ def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name,
         found = score(method, setup)
         assert {n: len(v) for n, v in found.values.items()} == setup.mask.counts()
         assert np.isfinite(np.concatenate(list(found.values.values()))).all()
-    after = state_of(setup.model)
-    assert all(torch.equal(weights[key], after[0][key]) for key in weights)
-    assert (gradients, modules, implementation) == after[1:]
+    assert all(torch.equal(weights[key], x) for key, x in setup.model.state_dict().items())
+    assert state_of(setup.model) == before
 
 
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        *product(
-            ["fisher", "ablation", "confidence", "relevance"],
-            ["marian", "bert"],
-        ),
+        *product(["fisher", "ablation", "confidence", "relevance"], ["marian", "bert"]),
         ("taylor", "marian"),
         ("second-order", "marian"),
     ],
@@ -112,17 +106,32 @@ def test_padding_and_batching_do_not_change_scores(method: str, name: str):
         np.testing.assert_allclose(values, apart.values[layer], rtol=2e-3, atol=1e-5)
 
 
+def test_options_are_in_the_signature():
+    setup = scoring("marian", units="heads")
+    signature = score("taylor", setup, per="example", normalize="none").signature
+    assert signature == "taylor|per:example|normalize:none"
+    assert score("taylor", setup).signature == "taylor|per:token|normalize:layer"
+
+
 @pytest.mark.parametrize(
-    ("method", "option", "other"),
+    ("method", "options", "id"),
     [
-        ("taylor", "per", "example"),
-        ("relevance", "per", "example"),
-        ("taylor", "normalize", "none"),
+        ("ablation", {"ablate": "metric"}, "references-missing"),
+        ("confidence", {}, "method-for-heads-alone"),
+        ("tailor", {}, "method-unknown"),
     ],
 )
-def test_an_option_changes_scores_and_signature(method: str, option: str, other: str):
-    setup = scoring("marian", units="heads")
-    usual, changed = score(method, setup), score(method, setup, **{option: other})
-    assert usual.values != changed.values
-    assert f"|{option}:{other}" in changed.signature
-    assert f"|{option}:{other}" not in usual.signature
+def test_methods_that_cannot_score(method: str, options: dict, id: str):
+    with raises(UsageError, id) as caught:
+        score(method, scoring("bert"), **options)
+    assert id != "method-unknown" or all(name in str(caught.value) for name in METHODS)
+
+
+@pytest.mark.parametrize("method", ["taylor", "confidence", "ablation", "magnitude"])
+def test_scores_that_are_not_finite_are_an_error(method: str):
+    broken = scoring("bert", units="heads")
+    with torch.no_grad():
+        broken.model.get_submodule(broken.layers[0].output).weight[0, 0] = float("nan")
+        broken.model.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
+    with raises(InputError, "scores-not-finite"):
+        score(method, broken)

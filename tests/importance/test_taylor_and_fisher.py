@@ -6,12 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
-from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS
 from compressor.tasks import Batch
-from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
 from tests.helpers.stages import rows_of, score, scoring, with_gradients
 from tests.helpers.tiny import STRUCTURES, uneven_mask
@@ -121,19 +118,3 @@ def test_random_scores_are_the_seeds_and_as_large_as_a_unit_is_wide():
     assert neurons.min() >= 0
     assert 0.9 < neurons.max() < 1
     assert neurons.mean() == pytest.approx(0.5, abs=0.1)  # of 144: four standard errors
-
-
-def test_an_unknown_method_is_an_error_that_lists_those_there_are():
-    with raises(UsageError, "method-unknown") as caught:
-        METHODS["tailor"]
-    assert all(method in str(caught.value) for method in METHODS)
-
-
-@pytest.mark.parametrize("method", ["taylor", "fisher", "confidence", "ablation", "magnitude"])
-def test_scores_that_are_not_finite_are_an_error(method):
-    broken = scoring("bert", units="heads")
-    with torch.no_grad():
-        broken.model.get_submodule(broken.layers[0].output).weight[0, 0] = float("nan")
-        broken.model.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
-    with raises(InputError, "scores-not-finite"):
-        score(method, broken)

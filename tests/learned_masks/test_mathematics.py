@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.learned_masks import hard_concrete_distribution
-from compressor.learned_masks.relaxation import UnitGroup, relaxed_subset, rounds, straight_through
+from compressor.learned_masks import hard_concrete_gates as hard_concrete
+from compressor.learned_masks.base import GateLayout, UnitGroup, distance_from_hard
+from compressor.learned_masks.hard_concrete_gates import SQUARE, HardConcreteGates, Lagrangian
+from compressor.learned_masks.subset_gates import SubsetGates, relaxed_subset, rounds
+from compressor.model.architectures import find_sublayers
+from tests.helpers.tiny import tiny_model
 
 LOG_ALPHAS = [-4.0, -1.0, 0.0, 0.7, 3.0]
-
-
-def one_pool(count: int, keep: int) -> list[torch.Tensor]:
-    return rounds([], [UnitGroup(tuple(range(count)), keep)], count)
 
 
 @pytest.mark.parametrize("log_alpha", LOG_ALPHAS)
@@ -22,57 +22,71 @@ def test_open_probability_and_mean_of_hard_concrete_against_sampling(log_alpha: 
     u = np.random.default_rng(0).uniform(size=100_000)
     s = 1 / (1 + np.exp(-(np.log(u) - np.log(1 - u) + log_alpha) / 0.33))
     drawn = np.clip(s * 1.2 - 0.1, 0, 1)
-    value = torch.tensor(log_alpha)
-    np.testing.assert_allclose(
-        hard_concrete_distribution.sample(value, torch.from_numpy(u)), drawn, rtol=1e-5, atol=1e-5
-    )
-    error = 5 * 0.5 / len(u) ** 0.5
-    assert float(hard_concrete_distribution.open_probability(value)) == pytest.approx(
+    value, error = torch.tensor(log_alpha), 5 * 0.5 / len(u) ** 0.5
+    gates = hard_concrete.sample(value, torch.from_numpy(u))
+    np.testing.assert_allclose(gates, drawn, rtol=1e-5, atol=1e-5)
+    assert float(hard_concrete.open_probability(value)) == pytest.approx(
         (drawn != 0).mean(), abs=error
     )
-    assert float(hard_concrete_distribution.expected_gate(value)) == pytest.approx(
-        drawn.mean(), abs=error
-    )
+    assert float(hard_concrete.expected_gate(value)) == pytest.approx(drawn.mean(), abs=error)
 
 
 def test_expected_l0_has_the_gradient_of_finite_differences():
     log_alpha = torch.tensor(LOG_ALPHAS, dtype=torch.float64, requires_grad=True)
-    hard_concrete_distribution.open_probability(log_alpha).sum().backward()
-    step = 1e-5
+    assert torch.autograd.gradcheck(hard_concrete.open_probability, log_alpha)
+
+
+def test_each_pool_is_pulled_as_strongly_as_the_loss_cares_for_its_gates():
+    """A neuron's gradient is a hundredth of a head's; by hand, for each pool alone.
+
+    Multipliers climb while a pool has too many units, and pull only on open gates.
+    """
+    pools = [UnitGroup((0, 2), 1), UnitGroup((1, 3, 4, 5), 2)]
+    lagrangian = Lagrangian(pools, torch.tensor([0, 1, 0, 1, 1, 1]), "cpu")
+    gradient = torch.tensor([0.3, -0.004, -0.5, 0.002, 0.001, -0.001])
+    other = torch.tensor([0.1, 0.2, 0.1, 0.2, 0.1, 0.2])
+    lagrangian.observe(gradient - other)  # a batch in two parts, whose gradients are those of one
+    lagrangian.observe(other)
+    lagrangian.take_step()
+    np.testing.assert_allclose(lagrangian.sensitivity, [0.4, 0.002], rtol=1e-4)
+    lagrangian.observe(2 * gradient)
+    lagrangian.take_step()  # nine parts of the old mean, one of the new
+    np.testing.assert_allclose(lagrangian.sensitivity, [0.44, 0.0022], rtol=1e-4)
+    expected = torch.tensor([2.0, 3.0], requires_grad=True)
+    value = lagrangian.penalty(expected, progress=1.0)
+    value.backward()
+    assert value.item() == 0
+    excess, unit = np.array([1 / 2, 1 / 4]), np.array([0.44 * 2, 0.0022 * 4])
+    pull = unit * 2 * SQUARE * excess / [2, 4]  # d/ds of 20 x^2
+    np.testing.assert_allclose(expected.grad, pull, rtol=1e-4)
+    ascent = -unit[:, None] * np.stack([excess, excess**2], 1)  # of the multipliers
+    np.testing.assert_allclose(lagrangian.multipliers.grad, ascent, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
+    """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
+    layers = find_sublayers(tiny_model("bert"))[:3]
+    gates = HardConcreteGates(GateLayout(layers, None, {"encoder_self": 0}), penalty=0.1)
     with torch.no_grad():
-        higher = hard_concrete_distribution.open_probability(log_alpha + step)
-        lower = hard_concrete_distribution.open_probability(log_alpha - step)
-    np.testing.assert_allclose(log_alpha.grad, (higher - lower) / (2 * step), rtol=1e-7)
-
-
-def definition(r: np.ndarray, keep: int, temperature: float) -> np.ndarray:
-    """The iterated softmax, literally, in float64."""
-    gates = np.zeros_like(r)
-    for _ in range(keep):
-        p = np.exp(r / temperature - (r / temperature).max())
-        p /= p.sum()
-        gates += p
-        r = r + np.log(np.maximum(1 - p, np.finfo(np.float32).tiny))
-    return gates
+        gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
+    assert [gates.mask().kept(layer.name) for layer in layers] == [[1, 3]] * 3
 
 
 @pytest.mark.parametrize("temperature", [1000.0, 3.0, 1.0, 0.3])
 @pytest.mark.parametrize("keep", [0, 1, 4, 9, 10])
 def test_relaxed_subset_is_its_definition(keep: int, temperature: float):
-    r = np.random.default_rng(keep).gumbel(size=10)
-    found = relaxed_subset(torch.tensor(r, dtype=torch.float32), one_pool(10, keep), temperature)
-    np.testing.assert_allclose(found, definition(r, keep, temperature), atol=3e-6, rtol=1e-5)
-    assert float(found.sum()) == pytest.approx(keep, abs=1e-5)
-
-
-@pytest.mark.parametrize("keep", [0, 1, 5, 12])
-def test_a_cold_subset_is_the_hard_one(keep: int):
-    scores = torch.from_numpy(np.random.default_rng(1).gumbel(size=12)).float()
-    expected = np.zeros(12)
-    expected[np.argsort(scores.numpy())[12 - keep :]] = 1
-    for temperature in (1e-2, 1e-4, 1e-6):
-        found = relaxed_subset(scores, one_pool(12, keep), temperature)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    """The iterated softmax, literally, in float64."""
+    scores = r = np.random.default_rng(keep).gumbel(size=10)
+    expected = np.zeros_like(r)
+    for _ in range(keep):
+        p = np.exp(r / temperature - (r / temperature).max())
+        p /= p.sum()
+        expected += p
+        r = r + np.log(np.maximum(1 - p, np.finfo(np.float32).tiny))
+    plan = rounds([], [UnitGroup(tuple(range(10)), keep)], 10)
+    gates = relaxed_subset(torch.tensor(scores, dtype=torch.float32), plan, temperature)
+    np.testing.assert_allclose(gates, expected, atol=3e-6, rtol=1e-5)
 
 
 def test_a_subset_takes_floors_first_and_each_pool_by_itself():
@@ -80,7 +94,8 @@ def test_a_subset_takes_floors_first_and_each_pool_by_itself():
     scores = torch.tensor([5.0, 4.0, -1.0, -2.0, 3.0, 2.0, 1.0])
     layers = [UnitGroup((0, 1), 1), UnitGroup((2, 3), 1), UnitGroup((4, 5, 6), 0)]
     plan = rounds(layers, [UnitGroup((0, 1, 2, 3), 3), UnitGroup((4, 5, 6), 2)], 7)
-    assert relaxed_subset(scores, plan, 1e-3).tolist() == [1, 1, 1, 0, 1, 1, 0]
+    for cold in (1e-3, 1e-6):
+        assert relaxed_subset(scores, plan, cold).tolist() == [1, 1, 1, 0, 1, 1, 0]
     warm = relaxed_subset(scores, plan, 1.0)
     assert float(warm[:4].sum()) == pytest.approx(3, abs=1e-5)
     assert float(warm[4:].sum()) == pytest.approx(2, abs=1e-5)
@@ -95,16 +110,26 @@ def test_subset_gradients_against_finite_differences(temperature: float):
     assert torch.autograd.gradcheck(lambda s: relaxed_subset(s, plan, temperature), scores)
 
 
-def test_straight_through_is_hard_forward_and_relaxed_backward():
-    scores = torch.tensor([0.3, -0.1, 0.2, 0.9], requires_grad=True)
-    weights = torch.tensor([1.0, -2.0, 0.5, 3.0])
-    relaxed = relaxed_subset(scores, one_pool(4, 2), 0.7)
-    (relaxed * weights).sum().backward()
-    assert scores.grad is not None
-    expected = scores.grad.clone()
-    scores.grad = None
-    hard = torch.tensor([1.0, 0.0, 0.0, 1.0])
-    gates = straight_through(hard, relaxed_subset(scores, one_pool(4, 2), 0.7))
-    assert torch.equal(gates, hard)
-    (gates * weights).sum().backward()
-    assert torch.equal(scores.grad, expected)
+@pytest.mark.slow
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_subset_gates_sum_to_the_count_and_harden(progress: float):
+    """With `straight-through` they are hard at once, with the gradient of relaxed ones."""
+    layers = find_sublayers(tiny_model("marian"))[:8]
+    floors = {"encoder_self": 1, "decoder_self": 1, "cross": 1}
+    layout = GateLayout(layers, {"encoder_self": 3, "cross": 5}, floors)
+    factors, gradients = torch.randn(20, generator=torch.Generator().manual_seed(1)), []
+    for estimator in ("gumbel", "straight-through"):
+        gates = SubsetGates(layout, estimator=estimator)
+        with torch.no_grad():
+            gates.weight.normal_(generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(2)
+        drawn = gates.draw(progress)
+        assert drawn[:8].sum().item() == pytest.approx(3, abs=1e-4)
+        assert drawn[8:].sum().item() == pytest.approx(5, abs=1e-4)
+        is_hard = bool(((drawn == 0) | (drawn == 1)).all())
+        assert is_hard if estimator == "straight-through" else not is_hard or progress > 0
+        (drawn * factors).sum().backward()
+        gradients.append(gates.weight.grad)
+        soft, hard = (distance_from_hard(gates.without_noise(x))[1] for x in (0.0, 1.0))
+        assert hard < soft / 10
+    assert torch.equal(*gradients)

@@ -16,7 +16,7 @@ from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
-from compressor.recovery.earlier_weights import with_earlier_weights
+from compressor.recovery.distillation import with_earlier_weights
 from compressor.request.recipe import Recipe
 from compressor.tasks import TASKS
 from tests.helpers import toy

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from compressor.errors import InputError
-from compressor.recovery import Recovered, RecoveryJob
+from compressor.recovery import Recovered, least_squares
 from compressor.recovery.distillation import Distillation
-from tests.helpers.errors import raises
+from compressor.training.data import hold_out
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import STACKS
 
 OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}
-
-
-def distilled(setup: RecoveryJob, **options) -> nn.Module:
-    return repair(setup, distill=OPTIONS | options).model
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
@@ -71,7 +64,7 @@ def test_products_in_bfloat16_bring_it_as_close(name: str):
     assert seen == {"linear": {torch.bfloat16}, "attention": {torch.float32}}
     assert {p.dtype for p in setup.pruned.parameters()} == {torch.float32}
 
-    wide = distilled(setup, epochs=8)
+    wide = repair(setup, distill={**OPTIONS, "epochs": 8}).model
     recovered = repair(setup, distill={**OPTIONS, "epochs": 8, "precision": "bf16"})
     assert " at learning rate 0.001 with products in bf16, best" in recovered.text
     before = divergence(setup, setup.pruned, setup.examples)
@@ -81,7 +74,7 @@ def test_products_in_bfloat16_bring_it_as_close(name: str):
 
 def test_reconstruction_first_is_better_than_distillation_alone():
     setup = job("marian")
-    alone = distilled(setup, epochs=2)
+    alone = repair(setup, distill={**OPTIONS, "epochs": 2}).model
     both = repair(setup, reconstruct={}, distill={**OPTIONS, "epochs": 2})
     after = divergence(setup, both.model, setup.examples)
     assert after < divergence(setup, alone, setup.examples)
@@ -90,9 +83,6 @@ def test_reconstruction_first_is_better_than_distillation_alone():
 
 
 def test_reconstruction_does_not_see_the_rows_that_distillation_judges_itself_on(monkeypatch):
-    from compressor.recovery import least_squares
-    from compressor.training.data import hold_out
-
     seen: set[int] = set()
     monkeypatch.setattr(
         least_squares,
@@ -117,13 +107,7 @@ def test_what_does_not_help_is_taken_back():
 
 def test_the_same_seed_gives_the_same_weights_and_another_other_ones():
     setups = job("marian"), job("marian"), job("marian", seed=1)
-    states = [distilled(setup, epochs=1).state_dict() for setup in setups]
+    options = {**OPTIONS, "epochs": 1}
+    states = [repair(setup, distill=options).model.state_dict() for setup in setups]
     assert all(torch.equal(v, states[1][k]) for k, v in states[0].items())
     assert any(not torch.equal(v, states[2][k]) for k, v in states[0].items())
-
-
-def test_too_few_rows_to_hold_some_out_are_an_error():
-    setup = job("bert")
-    few = dataclasses.replace(setup, examples=setup.examples[:12])
-    with raises(InputError, "too-few-rows-to-train"):
-        repair(few, distill={})

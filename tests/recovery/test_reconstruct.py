@@ -43,22 +43,6 @@ def without_neurons(count: int | None):
     )
 
 
-def ridge_solution(
-    x: np.ndarray, wanted: np.ndarray, old: np.ndarray, damping: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weight and bias by NumPy: rows sqrt(lambda n) I below the centered inputs x.
-
-    They pull towards the old weight.
-    """
-    centered = x - x.mean(0)
-    ridge = np.sqrt(damping * centered.var(0).mean() * len(x)) * np.eye(x.shape[1])
-    target = wanted - wanted.mean(0)
-    solution = np.linalg.lstsq(
-        np.concatenate([centered, ridge]), np.concatenate([target, ridge @ old.T]), rcond=None
-    )[0].T
-    return solution, wanted.mean(0) - solution @ x.mean(0)
-
-
 @pytest.mark.parametrize(
     ("name", "mask"),
     [
@@ -79,37 +63,42 @@ def test_logits_come_closer_to_the_dense_models(name: str, mask):
     )
 
 
-def require_ridge_solution(setup, layer, damping: float, rtol: float, atol: float):
-    """Compare the repair of a projection, before which nothing differs, with ridge regression.
+@pytest.mark.parametrize(
+    ("name", "kind", "rtol"),
+    [
+        ("bert", "encoder_self", 1e-3),
+        ("bert", "encoder_ffn", 5e-3),
+        ("distilbert", "encoder_ffn", 5e-3),
+    ],
+)
+def test_the_first_repair_is_ridge_regression_towards_the_old_weights(name, kind, rtol):
+    """By NumPy: rows sqrt(lambda n) I below the centered inputs x pull towards the old weight.
 
-    Returns:
-        What the projection gets in the pruned model, [tokens, its inputs].
+    Nothing differs before the first attention, nor before the first feed-forward part while no head
+    goes, so what is missing in the stream is missing at its projection.
     """
-    _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
-    x, found = rows_of(setup.pruned, layer.output, setup, layer.kind)
+    attention = kind == "encoder_self"
+    mask, rows = (one_head(0, 2), 48) if attention else (without_neurons(3), MANY)
+    damping = least_squares.DAMPING if attention else least_squares.FEED_FORWARD_DAMPING
+    setup = job(name, mask, rows=rows)
+    layer = next(x for x in setup.layers if x.kind == kind)
+    _, wanted = rows_of(setup.dense, layer.output, setup, kind)
+    x, outputs = rows_of(setup.pruned, layer.output, setup, kind)
     old = setup.pruned.get_submodule(layer.output).weight.detach().double().numpy()
-    solution, intercept = ridge_solution(x, wanted, old, damping)
+    centered = x - x.mean(0)
+    ridge = np.sqrt(damping * centered.var(0).mean() * len(x)) * np.eye(x.shape[1])
+    solution = np.linalg.lstsq(
+        np.concatenate([centered, ridge]),
+        np.concatenate([wanted - wanted.mean(0), ridge @ old.T]),
+        rcond=None,
+    )[0].T
+    intercept = wanted.mean(0) - solution @ x.mean(0)
     projection = reconstructed(setup).get_submodule(layer.output)
-    np.testing.assert_allclose(projection.weight.detach(), solution, rtol=rtol, atol=atol)
-    np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=rtol, atol=atol)
-    repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
-    assert ((repaired - wanted) ** 2).mean() < 0.7 * ((found - wanted) ** 2).mean()
-    return x
-
-
-def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
-    """Nothing differs before the first layer, so what is missing is missing at its projection."""
-    setup = job("bert", one_head(0, 2))
-    require_ridge_solution(setup, setup.layers[0], least_squares.DAMPING, 1e-3, 1e-4)
-
-
-@pytest.mark.parametrize("name", ["bert", "distilbert"])
-def test_neurons_that_stay_make_up_for_those_that_go(name: str):
-    """No head goes, so that nothing differs before the first feed-forward part."""
-    setup = job(name, without_neurons(3), rows=MANY)
-    layer = next(x for x in setup.layers if x.kind == "encoder_ffn")
-    x = require_ridge_solution(setup, layer, least_squares.FEED_FORWARD_DAMPING, 5e-3, 5e-4)
-    assert x.shape[1] == 32
+    weight, bias = projection.weight.detach().numpy(), projection.bias.detach().numpy()
+    np.testing.assert_allclose(weight, solution, rtol=rtol, atol=rtol / 10)
+    np.testing.assert_allclose(bias, intercept, rtol=rtol, atol=rtol / 10)
+    repaired = x @ weight.T + bias
+    assert ((repaired - wanted) ** 2).mean() < 0.7 * ((outputs - wanted) ** 2).mean()
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert"])

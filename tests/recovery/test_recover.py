@@ -11,7 +11,6 @@ import torch
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
-from compressor.recovery import RECOVERIES
 from tests.helpers.errors import raises
 from tests.helpers.reconstruction import MANY, one_head, reconstructed
 from tests.helpers.stages import job, repair
@@ -77,15 +76,21 @@ def test_nothing_is_touched_where_nothing_is_missing():
     assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
 
 
-def test_unknown_methods_missing_rows_and_broken_models_are_errors():
+@pytest.mark.parametrize(
+    ("methods", "rows", "error", "id", "piece"),
+    [
+        ({"distil": {}}, 5, UsageError, "recovery-unknown", "reconstruct"),
+        ({"reconstruct": {}}, 0, UsageError, "calibration-missing", "--recover reconstruct"),
+        ({"distill": {}}, 12, InputError, "too-few-rows-to-train", "12"),
+        ({"reconstruct": {}}, 5, InputError, "activations-not-finite", "encoder_self.1"),
+    ],
+)
+def test_what_cannot_be_recovered(methods, rows, error, id, piece):
     setup = job("bert", rows=5)
-    with raises(UsageError, "recovery-unknown") as caught:
-        repair(setup, distil={})
-    assert all(method in str(caught.value) for method in RECOVERIES)
-    with raises(UsageError, "calibration-missing"):
-        repair(dataclasses.replace(setup, examples=[]), reconstruct={})
-    with torch.no_grad():
-        setup.pruned.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
-    with raises(InputError, "activations-not-finite") as caught:
-        repair(setup, reconstruct={})
-    assert "encoder_self.1" in str(caught.value)
+    setup = dataclasses.replace(setup, examples=(3 * setup.examples)[:rows])
+    if id == "activations-not-finite":
+        with torch.no_grad():
+            setup.pruned.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(torch.nan)
+    with raises(error, id) as caught:
+        repair(setup, **methods)
+    assert piece in str(caught.value)

@@ -47,31 +47,6 @@ def test_blank_lines_of_translations_keep_their_place(tmp_path: Path):
     assert [row.target for row in rows] == [(6, 2), (2,), (7, 2)]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n\t\n"])
-def test_a_file_without_text_is_an_error(tmp_path: Path, content: bytes):
-    path = tmp_path / "text.txt"
-    path.write_bytes(content)
-    with raises(InputError, "distill-text-empty"):
-        TextLines(path)
-
-
-def test_bytes_that_are_not_utf8_are_an_error_with_their_line(tmp_path: Path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"fine\n\nna\xefve\n")
-    with raises(InputError, "file-not-utf8") as caught:
-        TextLines(path)
-    assert f"{path}:3" in str(caught.value)
-    assert "0xef" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "id"), [("missing.txt", "file-missing"), (".", "file-is-directory")]
-)
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, id: str):
-    with raises(InputError, id):
-        TextLines(tmp_path / name)
-
-
 def test_rows_are_what_the_task_encodes(tmp_path: Path):
     lines = [*some_lines(40), " ".join(["w3"] * 50)]
     rows = classified(write(tmp_path / "text.txt", lines)).read([1, 0])
@@ -89,18 +64,6 @@ def test_pairs_are_two_texts_with_a_tab(tmp_path: Path):
     assert [list(row.source) for row in rows] == expected
 
 
-@pytest.mark.parametrize("line", ["w3 w4", "w3\t", "\tw3", "w3\tw4\tw5"])
-def test_a_line_that_is_no_pair_is_an_error_with_its_place(tmp_path: Path, line: str):
-    path = write(tmp_path / "pairs.txt", ["w3\tw4", line])
-    with raises(InputError, "distill-text-not-pairs") as caught:
-        TextLines(path, pairs=True)
-    assert f"{path}:2" in str(caught.value)
-
-
-def objects(path: Path, rows: list[tuple[str, ...]], keys: tuple[str, ...]) -> Path:
-    return packed(path, jsonl(dict(zip(keys, row, strict=True)) for row in rows))
-
-
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.zst", "a.jsonl", "a.jsonl.gz", "a.JSONL.ZST"])
 def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name: str):
     """700 lines: their blocks begin at three kept offsets."""
@@ -109,7 +72,8 @@ def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name:
     shown: list[tuple[int, int]] = []
     if "jsonl" in name.lower():
         rows = [(str(i), f" {line}\n") for i, line in enumerate(lines)]
-        path = objects(tmp_path / name, [*rows[:9], ("", "  "), *rows[9:]], ("id", "text"))
+        rows.insert(9, ("", "  "))
+        path = packed(tmp_path / name, jsonl({"id": id, "text": line} for id, line in rows))
     else:
         path = packed(tmp_path / name, "".join(f" {line}\r\n\n" for line in lines))
     text = classified(path)
@@ -127,30 +91,33 @@ def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize(
-    ("line", "id"),
+    ("name", "content", "id", "piece"),
     [
-        ("w3 w4", "json-malformed"),
-        ('["w3"]', "json-not-object"),
-        ('{"other": "w3"}', "cell-missing"),
-        ('{"text": 3}', "cell-not-text"),
+        ("a.txt", b"\n \n\t\n", "distill-text-empty", ""),
+        ("a.txt", b"fine\n\nna\xefve\n", "file-not-utf8", "a.txt:3"),
+        ("a.txt", None, "file-missing", "a.txt"),
+        (".", None, "file-is-directory", ""),
+        ("pairs.txt", b"w3\tw4\nw3 w4\n", "distill-text-not-pairs", "pairs.txt:2"),
+        ("pairs.txt", b"w3\tw4\nw3\tw4\tw5\n", "distill-text-not-pairs", "pairs.txt:2"),
+        ("a.jsonl", b'{"text": "w3"}\n\nw3 w4\n', "json-malformed", "a.jsonl:3"),
+        ("a.jsonl", b'["w3"]\n', "json-not-object", "a.jsonl:1"),
+        ("a.jsonl", b'{"text": "w3"}\n{"other": "w3"}\n', "cell-missing", "a.jsonl:2"),
+        ("a.jsonl", b'{"text": "w3"}\n{"text": 3}\n', "cell-not-text", "a.jsonl:2"),
+        ("a.txt.gz", None, "packed-file-damaged", "a.txt.gz cannot be unpacked"),
+        ("a.jsonl.zst", None, "packed-file-damaged", "a.jsonl.zst cannot be unpacked"),
     ],
 )
-def test_a_line_that_is_no_object_with_the_text_is_an_error_with_its_place(
-    tmp_path: Path, line: str, id: str
+def test_files_that_cannot_be_read_are_errors_with_their_line(
+    tmp_path: Path, name: str, content: bytes | None, id: str, piece: str
 ):
-    path = packed(tmp_path / "a.jsonl.gz", f'{{"text": "w3"}}\n\n{line}\n')
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    elif id == "packed-file-damaged":
+        cut_off(path, jsonl({"text": line} for line in some_lines(400)))
     with raises(InputError, id) as caught:
-        TextLines(path, columns=[TextColumn(None, ("text",))])
-    assert f"{path}:3" in str(caught.value)
-
-
-@pytest.mark.parametrize("suffix", [".txt.gz", ".jsonl.zst"])
-def test_text_that_was_cut_off_is_an_error_with_its_name(tmp_path: Path, suffix: str):
-    content = jsonl({"text": line} for line in some_lines(400))
-    path = cut_off(tmp_path / f"a{suffix}", content)
-    with raises(InputError, "packed-file-damaged") as caught:
-        TextLines(path, columns=[TextColumn(None, ("text",))])
-    assert f"{path} cannot be unpacked" in str(caught.value)
+        TextLines(path, columns=[TextColumn(None, ("text",))], pairs=name == "pairs.txt")
+    assert piece in str(caught.value)
 
 
 def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
