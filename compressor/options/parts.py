@@ -1,8 +1,8 @@
 """How the values of a request are made from its flat options.
 
-A value whose class is chosen has its `Part` in the annotation of its field, as in
+A value whose class is chosen has a `Part` in the annotation of its field, as in
 `method: Annotated[ScoringMethod, one_of("method", METHODS, "taylor", help)]`. A condition is the
-name of an option that must be given (`calibration`), or what it must say (`method=taylor`).
+name of an option that must be given (`calibration`), or the value it must have (`method=taylor`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,14 @@ from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.options.declare import (
-    Declared,
-    Options,
-    as_flag,
-    declared_by,
-    extra_of,
-    is_given,
-    option,
-    option_name,
-)
+from compressor.options.declare import Declared, Options, as_flag, declared_by, is_given, option
 
 Given = Mapping[str, Any]  # options by name
 Conditions = tuple[str, ...]  # of which one must hold; none: always
 
 
 def holds(conditions: Conditions, given: Given) -> bool:
-    """Whether one of some options is given, and says what it must."""
+    """Whether one of the conditions holds."""
     for condition in conditions:
         name, _, wanted = condition.partition("=")
         value = given.get(name)
@@ -40,16 +31,11 @@ def holds(conditions: Conditions, given: Given) -> bool:
     return not conditions
 
 
-def made(kind: type[Options], given: Given) -> Any:
-    """A class with its options; those that have no use keep their defaults."""
-    return kind(**{x.field: given[x.name] for x in declared_by(kind) if holds(x.only_with, given)})
-
-
 def options_of(value: Options) -> dict[str, Any]:
-    """The options of a class by their names: the inverse of `made`."""
-    values, kind = value.model_dump(), type(value)
-    given = {option_name(field, info): values[field] for field, info in kind.model_fields.items()}
-    return {x.name: given[x.name] for x in declared_by(kind) if holds(x.only_with, given)}
+    """The options that a value was made of, by their names."""
+    values, declared = value.model_dump(), declared_by(type(value))
+    given = {x.name: values[x.field] for x in declared}
+    return {x.name: given[x.name] for x in declared if holds(x.only_with, given)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +46,7 @@ class Part:
         members: each class with the conditions under which it is chosen.
         own: the option that chooses; None: one of the class's options does.
         many: the value is a list, in the order in which `own` names them.
-        noun: what exactly one must be chosen of, for messages.
+        noun: what the classes are, for messages, if exactly one must be chosen.
     """
 
     members: Sequence[tuple[Conditions, type[Options]]]
@@ -76,7 +62,7 @@ class Part:
         return options
 
     def value(self, given: Given) -> Any:
-        """What is chosen, made from checked options."""
+        """The chosen classes with their options, made from checked options."""
         chosen = [(x, kind) for x, kind in self.members if holds(x, given)]
         if self.noun and len(chosen) != 1:
             names = [name for names, _ in self.members for name in names]
@@ -88,7 +74,10 @@ class Part:
                 f"{flags} exclude each other; give one {self.noun}",
                 id="options-exclude-each-other",
             )
-        values = [made(kind, given) for _, kind in chosen]
+        values = []
+        for _, kind in chosen:
+            used = [x for x in declared_by(kind) if holds(x.only_with, given)]
+            values.append(kind(**{x.field: given[x.name] for x in used}))
         if self.own is not None and self.many:
             order = str(given[self.own.name]).split("+")
             return sorted(values, key=lambda value: order.index(value.name))
@@ -97,12 +86,15 @@ class Part:
 
 def switched(name: str, kind: type[Options], help: str) -> Part:
     """A class with options that `--no-NAME` leaves out: None."""
-    return Part([((name,), kind)], _own(name, bool, True, help, kind.panel))
+    return Part([((name,), kind)], _choosing(name, bool, True, help, kind.panel))
 
 
 def selected(noun: str, kinds: Sequence[type[Options]]) -> Part:
-    """One class of several: the one of which an option is given that `selects` it."""
-    return Part([(tuple(_selectors(kind)), kind) for kind in kinds], noun=noun)
+    """One class of several: the one with a given option that `selects` it."""
+    return Part(
+        [(tuple(x.name for x in declared_by(kind) if x.selects), kind) for kind in kinds],
+        noun=noun,
+    )
 
 
 def one_of(name: str, members: Mapping[str, type[Options]], default: str | None, help: str) -> Part:
@@ -116,7 +108,7 @@ def one_of(name: str, members: Mapping[str, type[Options]], default: str | None,
 
 
 def some_of(name: str, members: Mapping[str, type[Options]], default: str, help: str) -> Part:
-    """Several classes of a table, `a+b`, in the order that is given, or `none`."""
+    """Several classes of a table, `a+b`, in this order, or `none`."""
 
     def check(text: str) -> str:
         names = [part.strip() for part in text.split("+")]
@@ -136,18 +128,13 @@ def _named(
     name: str, members: Mapping[str, type[Options]], kind: Any, default: Any, help: str, many: bool
 ) -> Part:
     chosen = [((f"{name}={member}",), options) for member, options in members.items()]
-    own = _own(name, kind, default, help, chosen[0][1].panel)
-    return Part(chosen, own, many)
+    return Part(chosen, _choosing(name, kind, default, help, chosen[0][1].panel), many)
 
 
-def _own(name: str, kind: Any, default: Any, help: str, panel: str) -> Declared:
+def _choosing(name: str, kind: Any, default: Any, help: str, panel: str) -> Declared:
     """The option that chooses, at the top of the panel of what it chooses from."""
     info = FieldInfo.from_annotated_attribute(kind, option(default, help=help, first=True))
     return Declared(name, name, info, (), panel)
-
-
-def _selectors(kind: type[Options]) -> list[str]:
-    return [x.name for x in declared_by(kind) if extra_of(x.info)["selects"]]
 
 
 def _require_known(option: str, text: str, name: str, known: Collection[str]) -> None:

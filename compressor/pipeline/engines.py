@@ -60,13 +60,14 @@ def builds_of(
         EnvironmentProblem: a package is missing or too old.
     """
     task = TASKS[artifact.task]
-    builds = []
+    builds, known = [], set()
     for name in engines:
         engine = task.engine(name)
         if precisions is None:
             wanted = [engine.default_precision(artifact)]
         else:
             available = engine.precisions(directory, artifact)
+            known |= set(available)
             wanted = [precision for precision in precisions if precision in available]
             if not wanted:
                 raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
@@ -74,9 +75,8 @@ def builds_of(
             engine.files(directory, artifact, precision)  # raises where it has nothing to open
             builds.append(Build(directory, name, precision))
     for precision in precisions or ():
-        if precision not in {build.precision for build in builds}:
-            known = (task.engine(name).precisions(directory, artifact) for name in engines)
-            raise _lacking(directory, repr(precision), sorted(set().union(*known)))
+        if precision not in known:
+            raise _lacking(directory, repr(precision), sorted(known))
     return builds
 
 
@@ -115,22 +115,22 @@ def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -
     artifact = read_artifact(directory)
     if model.name != DENSE:
         engines = delivered(engines)
-    return [
-        model.model_copy(
-            update={
-                "name": "-".join([model.name, name, *([precision] * (precision != BASE))]),
+    builds = []
+    for engine in engines:
+        if engine == ONNXRUNTIME:
+            continue
+        for precision in TASKS[artifact.task].engine(engine).measured(directory, artifact, device):
+            update = {
+                "name": "-".join([model.name, engine, *([precision] * (precision != BASE))]),
                 "precision": precision,
-                "engine": name,
+                "engine": engine,
                 "base": model.name,
                 "default": False,
                 "scoring": None,
                 "checks": [],
             }
-        )
-        for name in engines
-        if name != ONNXRUNTIME
-        for precision in TASKS[artifact.task].engine(name).measured(directory, artifact, device)
-    ]
+            builds.append(model.model_copy(update=update))
+    return builds
 
 
 def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
@@ -140,8 +140,8 @@ def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
         UsageError: an engine does not run on the device that was named.
         EnvironmentProblem: the device is not usable.
     """
-    wanted = {
-        build.engine: [x.precision for x in builds if x.engine == build.engine] for build in builds
-    }
-    devices = {task.engine(name).choose_device(device, names) for name, names in wanted.items()}
+    precisions: dict[str, list[str]] = {}
+    for build in builds:
+        precisions.setdefault(build.engine, []).append(build.precision)
+    devices = {task.engine(name).choose_device(device, x) for name, x in precisions.items()}
     return devices.pop() if len(devices) == 1 else "cpu"

@@ -29,7 +29,6 @@ from compressor.pipeline.build import (
     export_bytes,
     export_dense,
     export_precision,
-    ranking,
     save,
     verify,
 )
@@ -37,37 +36,33 @@ from compressor.pipeline.engines import DENSE, delivered, engine_builds, require
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     ModelAndRows,
-    TargetTokens,
     load,
-    make_probe,
+    make_check_batches,
     pick_device,
-    target_tokens,
     with_calibration,
 )
-from compressor.pipeline.layouts import check_export, layout_writer, texts_to_keep
+from compressor.pipeline.layouts import check_export, check_place, layout_writer
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
 from compressor.pipeline.recover import (
     answered_by_pytorch,
     open_text,
     recover,
-    require_earlier,
-    require_rows_to_train,
+    require_trainable,
     text_beams,
     text_to_learn,
 )
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.scores_file import require_weights, select_units, weights_of
-from compressor.pipeline.setup import RunSetup, prepare
-from compressor.pipeline.trials import RunTrials, choose, learn
+from compressor.pipeline.search import RunEvaluator, choose, learn
+from compressor.pipeline.setup import ArtifactPlan, RunSetup, TargetTokens, prepare, target_tokens
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
-from compressor.request.plan import ArtifactPlan, RunPlan
 from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
 from compressor.request.resolve import resolve
-from compressor.request.validate import check_options, require_rows
-from compressor.results import Check, Variant
+from compressor.request.validate import check_options, gate_rules, require_rows, texts_to_keep
+from compressor.results import Check, Ranking, Variant
 from compressor.runtime.session import choose_device
 from compressor.steps import Steps, open_steps
 from compressor.storage.files import require_directory
@@ -90,8 +85,8 @@ def run(
             the same recipe goes on from the last finished step.
     """
     require_directory(output)
-    plan = resolve(recipe)
-    setup = prepare(plan, load(plan.model), output, progress)
+    recipe = resolve(recipe)
+    setup = prepare(recipe, load(recipe.model), output, progress)
     with open_steps(output, setup.identity(progress), progress, setup.written_bytes) as steps:
         parallel.on_main(lambda: require_own_outputs(steps, output, setup.artifacts))
         started = steps.do(start, title="reading inputs", command=command)
@@ -101,22 +96,24 @@ def run(
             export_dense, title="exporting the dense model to compare with", given=setup.dense,
             directory=steps.state / DENSE, engines=setup.engines, steps=steps,
         )  # fmt: skip
-        text, translations = text_to_learn(setup.text, plan.recovery, dense, setup.device, steps)
+        text, translations = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
         given = replace(given, text=text, translations=translations)
         models = [dense, *other_forms(dense, given.dense, given, steps)]
-        search = None
+        search, method = None, recipe.method
         for artifact in given.artifacts:
-            trials = RunTrials(steps, given, artifact, dense, partial(try_build, given, steps))
-            name, title = artifact.name, artifact.action
-            if plan.method.learns:
-                choice = steps.do(learn, name, trials, title=title, shared=True)
+            build_candidate = partial(try_build, given, steps)
+            evaluator = RunEvaluator(steps, given, artifact, dense, build_candidate)
+            name = artifact.name
+            title = artifact.budget.action(method.name if method.learns else "")
+            if method.learns:
+                choice = steps.do(learn, name, evaluator, title=title, shared=True)
             else:
-                scores = trials.scores()
-                choice = steps.do(choose, name, scores, trials, title=title, shared=True)
+                scores = evaluator.scores()
+                choice = steps.do(choose, name, scores, evaluator, title=title, shared=True)
             if choice.text:
                 progress.message(f"  {choice.text}")
             pruned = steps.do(
-                build, name, choice, given, title=build_title(choice, plan), shared=True,
+                build, name, choice, given, title=build_title(choice, recipe), shared=True,
                 artifact=artifact, making=steps.making(artifact.directory), steps=steps,
             )  # fmt: skip
             models += [pruned, *other_forms(pruned, given.source, given, steps)]
@@ -125,7 +122,7 @@ def run(
         throughput = benchmark(models, given, steps)
         builds = choose_defaults(builds, throughput)
         report = describe_run(given, started, dense, builds, throughput, search)
-        outcomes = rules.check(report, plan.rules, plan.inconclusive)
+        outcomes = rules.check(report, gate_rules(recipe.gate), recipe.gate.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
         parallel.on_main(lambda: publish(steps, report, given))
     return without_paths(report, output)
@@ -145,43 +142,49 @@ def build(
     Args:
         making: an empty directory, whose files go to the artifact's.
     """
-    plan, given, mask = setup.plan, setup.source, choice.mask
-    checkpoint, probe, tokens = given.checkpoint, given.probe, setup.tokens.tokens
+    recipe, given, mask, scores = setup.recipe, setup.source, choice.mask, choice.scores
+    checkpoint, checked_on, tokens = given.checkpoint, given.check_batches, setup.tokens.tokens
     source, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
     with making as folder:
         pruned = prune(source, checkpoint.layers, mask)
         check = verify(source, pruned, given, mask)
         recovered = recover(
-            plan.recovery, given, pruned, mask, seed=plan.seed, device=setup.device,
+            recipe.recovery, given, pruned, mask, seed=recipe.seed, device=setup.device,
             progress=steps.progress, text=setup.text, state=steps.scratch / "repair.safetensors",
         )  # fmt: skip
         small, reloaded = save(
-            checkpoint, recovered, choice, probe, folder, budget=budget, seed=plan.seed
+            checkpoint, recovered, choice, checked_on, folder, budget=budget, seed=recipe.seed
         )
         exported = parallel.on_main(
-            lambda: export(small, tokens, probe, folder, delivered(setup.engines))
+            lambda: export(small, tokens, checked_on, folder, delivered(setup.engines))
         )
         share = setup.costs.share(mask, None if tokens is None else len(tokens))
-        checks, text = [check, reloaded, *exported], recovered.text or "none"
+        checks = [check, reloaded, *exported]
         built = parallel.on_main(
-            lambda: describe(
-                name, small.model, mask, share, budget, folder, folder, checks, choice.text, text
-            )
+            lambda: describe(name, small.model, mask, share, budget, folder, folder, checks)
         )
     release(small.model, keep=source)  # whose weights it shares where nothing was removed
-    directory = artifact.directory.as_posix()
-    return built.model_copy(update={"scoring": ranking(choice.scores), "directory": directory})
+    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
+    ranking = Ranking(
+        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
+    )
+    update = {
+        "selection": choice.text,
+        "recovery": recovered.text or "none",
+        "scoring": ranking,
+        "directory": artifact.directory.as_posix(),
+    }
+    return built.model_copy(update=update)
 
 
-def build_title(choice: Choice, plan: RunPlan) -> str:
-    """What `build` does, for messages."""
-    names = "+".join(method.name for method in plan.recovery)
+def build_title(choice: Choice, recipe: Recipe) -> str:
+    names = "+".join(method.name for method in recipe.recovery)
     repair = f", repairing ({names})" if names else ""
     return f"removing units ({choice.mask} kept){repair}, exporting, checking"
 
 
 def try_build(setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path) -> None:
-    """Build a model for a search, which is not delivered."""
+    """Build a candidate of a search, which is not delivered."""
     artifact = replace(setup.artifacts[0], directory=directory)
     setup = replace(setup, engines=(ONNXRUNTIME,))
     build(name, choice, setup, artifact=artifact, making=nullcontext(directory), steps=steps)
@@ -246,8 +249,8 @@ def prune_checkpoint(
     """Remove the least important units, repair what is left, and save.
 
     Returns:
-        The mask, the check of the cut (before the repair, on random ragged batches), and what the
-        repair did, in words; empty if nothing.
+        The mask, the check of the pruned model (before the repair, on random ragged batches), and
+        what the repair did, in words; empty if nothing.
     """
     methods, seed = request.recovery, request.seed
     require_new(output)
@@ -263,8 +266,7 @@ def prune_checkpoint(
     checkpoint = load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
     given = with_calibration(request.data, checkpoint, progress)
-    require_rows_to_train(methods, len(given.examples))
-    require_earlier(methods)
+    require_trainable(methods, len(given.examples))
     text = open_text(methods, given.rows, given.task, checkpoint, request.data, progress)
     budget, mask = select_units(request, scores, checkpoint)
     dense, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
@@ -278,8 +280,10 @@ def prune_checkpoint(
             methods, given, pruned, mask, seed=seed, device=device, progress=progress,
             text=translated,
         )  # fmt: skip
-        choice = Choice(mask, scores)
-        save(checkpoint, recovered, choice, given.probe, making, budget=budget.text, seed=seed)
+        save(
+            checkpoint, recovered, Choice(mask, scores), given.check_batches, making,
+            budget=budget.text, seed=seed,
+        )  # fmt: skip
     return mask, check, recovered.text
 
 
@@ -309,18 +313,19 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     require_engines(engines, task)
-    source, target = texts_to_keep(request, checkpoint, output)
+    check_place(output, checkpoint, request.export.source_text)
+    source, target = texts_to_keep(request.export, request.data, task, checkpoint.name)
     if source is not None:
         checkpoint = cut_vocabulary(checkpoint, source)
     seen = None if target is None else tokens_of_text(target, checkpoint.tokenizer)
     given = with_calibration(request.data, checkpoint)
-    compared = given.probe
+    compared = random = given.check_batches
     if given.rows is not None:
-        compared = make_probe(given.rows, given.examples, checkpoint.model, task)
+        compared = make_check_batches(given.rows, given.examples, checkpoint.model, task)
     with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
         tokens = task.graphs.output_tokens(checkpoint, seen)
-        probe = replace(compared, batches=given.probe.batches)
-        checks = export(checkpoint, tokens, probe, making, engines)
+        checked_on = replace(compared, batches=random.batches)
+        checks = export(checkpoint, tokens, checked_on, making, engines)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"

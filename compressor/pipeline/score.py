@@ -1,4 +1,4 @@
-"""Scores of units by one method over the calibration rows."""
+"""Scores of units, and divergences of layers, by one method over the calibration rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compressor.evaluation import main_metric, require_sight
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.importance.depth import layers_to_drop
 from compressor.model.depth import skipped
-from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
+from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.parallel.launch import counted
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
@@ -32,8 +32,8 @@ def score(
     """Scores of all units of some sublayers.
 
     Args:
-        mask: units that are still there; the others are gated to zero and score zero. Layers
-            that it drops are skipped; their units have no scores.
+        mask: units that are left; the others are gated to zero and score zero. Layers that it
+            drops are skipped; their units have no scores.
         model: one of the checkpoint's shape, to be scored in its place.
     """
     assert isinstance(method, ScoringMethod)
@@ -65,14 +65,6 @@ def score(
         model.to("cpu")
 
 
-def scored_units(sublayers: Sequence[Sublayer], method: UnitMethod) -> str:
-    """`72 heads and 9,216 neurons with second-order`, for messages."""
-    full = Mask.full(sublayers)
-    names = sorted({units_of(kind) for kind in full.kinds()})
-    counts = " and ".join(f"{full.total(name):,} {name}" for name in names)
-    return f"{counts} with {method.name}"
-
-
 def find_layers(
     numbers: Mapping[str, int],
     dropped: Sequence[str],
@@ -87,14 +79,8 @@ def find_layers(
         numbers: stack -> how many of its layers go.
         dropped: layers that went before.
     """
-    checkpoint, task = given.checkpoint, given.task
+    model, layers = given.checkpoint.model, given.checkpoint.layers
+    batches, report = given.task.batches(parallel.shard(given.examples), model), progress.update
     return layers_to_drop(
-        checkpoint.model,
-        checkpoint.layers,
-        task.batches(parallel.shard(given.examples), checkpoint.model),
-        task,
-        numbers,
-        device,
-        partial(progress.update, "layers"),
-        dropped,
+        model, layers, batches, given.task, numbers, device, partial(report, "layers"), dropped
     )

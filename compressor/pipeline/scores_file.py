@@ -23,11 +23,7 @@ _FIELDS = {"scores": dict, "method": str, "signature": str, "cost": dict, "weigh
 
 
 def write_scores(path: Path, scores: Scores, model: ModelSection) -> dict[str, Any]:
-    """Write scores with a fingerprint of the weights of the model that they are of.
-
-    Returns:
-        What was written.
-    """
+    """Write scores with a fingerprint of the scored weights; returns what was written."""
     data = {**scores.to_json(), "weights": scores.weights or weights_of(model)}
     write_json(path, data)
     return data
@@ -71,11 +67,7 @@ def is_scores_file(path: Path) -> bool:
 
 
 def require_weights(scores: Scores, model: ModelSection) -> None:
-    """Check that scores are of the model that is to be pruned by them.
-
-    Raises:
-        UsageError: they are of another one.
-    """
+    """Raise `UsageError` for scores of other weights than those of the model to prune."""
     if scores.weights and scores.weights != weights_of(model):
         raise UsageError(
             f"the scores are of another model than {model.path}: its weights differ; make new ones "
@@ -87,7 +79,7 @@ def require_weights(scores: Scores, model: ModelSection) -> None:
 def select_units(
     request: PruneRequest, scores: Scores, checkpoint: Checkpoint
 ) -> tuple[Counts, Mask]:
-    """The budget that `compress prune` is given, and the units that it keeps by scores.
+    """The budget of `compress prune`, and the units that it keeps by scores.
 
     Raises:
         UsageError: several budgets, one that cannot be met, or scores of other units.

@@ -20,7 +20,7 @@ from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import best_tokens, output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import make_probe
+from compressor.pipeline.inputs import make_check_batches
 from compressor.runtime.generation import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
@@ -41,7 +41,7 @@ def made(tmp_path_factory):
     task = TASKS["translation"]
     rows = TASKS["translation"].read_rows(toy.pairs_file(root / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
-    probe = make_probe(rows, examples, model, task)
+    probe = make_check_batches(rows, examples, model, task)
     network = Network(checkpoint, model, mask, output_tokens(checkpoint))
     checks = export_model(network, probe.batches, probe.texts, root / "out")
     inputs = [batch.inputs() for batch in probe.batches]

@@ -29,7 +29,7 @@ from compressor.model.depth import skipped, without_skipped
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
-from compressor.pipeline.inputs import synthetic_probe
+from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import Translator
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
@@ -164,7 +164,7 @@ def test_padding_in_the_middle_of_a_translation_is_no_difference(tmp_path):
     checkpoint = opened("m2m_100", tmp_path / "dense")
     checkpoint.tokenizer.pad_token = checkpoint.tokenizer.convert_ids_to_tokens(1)
     model, checks, _ = export(checkpoint, tmp_path / "out")
-    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
     inputs = [{k: v for k, v in b.inputs().items() if "decoder" not in k} for b in batches]
     made = [row for x in inputs for row in model.generate(**x, max_length=24).tolist()]
     assert any(1 in row and {*row[row.index(1) :]} - {1, 2} for row in made)
