@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from compressor.commands import application
+from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from tests.helpers import toy
 from tests.helpers.command_line import compress
@@ -64,18 +64,17 @@ def test_help_names_every_command_and_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("run", "inspect", "prune", "export", "gate", "translate", "classify", "doctor"):
+    for name in COMMANDS:
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("words", [[], ["study"]])
-def test_a_bare_command_shows_its_commands(words, capsys):
+@pytest.mark.parametrize(("words", "name"), [([], "doctor"), (["study"], "curve")])
+def test_a_bare_command_shows_its_commands(words, name, capsys):
     assert run(words) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    name = "curve" if words else "doctor"
-    assert f"\n  {name} " in told.out
-    assert "..." not in told.out.partition("Commands:")[2]  # no description is cut
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert f"\n  {name} " in shown.out
+    assert "..." not in shown.out.partition("Commands:")[2]  # no description is cut
 
 
 PANELS = [
@@ -92,14 +91,8 @@ def test_help_has_an_example_and_panels(monkeypatch, capsys):
     assert headings[1:] == ["Example", *PANELS]
     assert "list[" not in text
     assert max(map(len, text.splitlines())) <= 80
-    first = [text.split(f"\n{name}:\n")[1].split()[:2] for name in PANELS]
-    assert first[0] == ["-m,", "--model"]
-    assert [words[0] for words in first[1:5]] == [
-        "--calibration",
-        "--method",
-        "--macs",
-        "--recover",
-    ]
+    first = [text.split(f"\n{name}:\n")[1].split()[0] for name in PANELS]
+    assert first[:5] == ["-m,", "--calibration", "--method", "--macs", "--recover"]
 
 
 def test_the_examples_of_the_help_are_right_but_for_their_files(tmp_path, monkeypatch, capsys):
@@ -128,27 +121,21 @@ def test_stdout_is_the_result_alone(inputs, finished):
     assert done.stdout.count("dense") >= 1
 
 
-def test_verbose_tells_how_long_it_took(finished):
-    arguments = ("gate", finished / "report.json", "--max-metric-drop", "accuracy=100")
-    assert " s\n" not in compress(*arguments).stderr
-    assert compress(*arguments, "-v").stderr.startswith("took ")
-
-
 def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
     report = finished / "report.json"
-    assert run(["gate", str(report), "--max-metric-drop", "accuracy=100"]) == 0
+    met = compress("gate", report, "--max-metric-drop", "accuracy=100", "-v")
+    assert met.returncode == 0
+    assert met.stderr.startswith("took ")
     missed = compress("gate", report, "--min-speedup", "1000@4")
-    assert missed.returncode == 1
+    assert (missed.returncode, missed.stderr) == (1, "")
     assert missed.stdout.startswith("FAILED  ")
     assert run(["gate", str(report), "--max-metric-drop", "bleu=1"]) == 4
     assert run(["gate", str(report), "--max-metric-drop", "accuracy"]) == 2
-    assert run(["gate", str(report)]) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "id", "message"),
     [
-        ("run -o x --keep 0.5", 2, "option-missing", "--model"),
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
         ("inspect .", 4, "", "is empty; give a checkpoint's directory"),
@@ -173,30 +160,26 @@ def test_errors_have_a_status_an_id_and_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-MALFORMED = [
-    ("text\tlabel\nw5\tLABEL_9\n", ":2"),
-    ("text\tlabel\nw5\tLABEL_1\n", "too few rows"),
-    (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
-]
-
-
-def with_bad_data(inputs, content: str | bytes, tmp_path: Path) -> list[object]:
-    bad = tmp_path / "bad.tsv"
-    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
-    options = [bad if o == inputs["calibration"] else o for o in run_options(inputs)]
-    return [*options, "--keep", "0.5", "-o", tmp_path / "out"]
-
-
-@pytest.mark.parametrize(("content", "place"), MALFORMED)
-def test_malformed_data_is_told_with_file_and_line(inputs, content, place, tmp_path, capsys):
-    """In this process: starting five others takes most of a minute."""
-    assert run([*map(str, with_bad_data(inputs, content, tmp_path))]) == 4
-    told = capsys.readouterr()
-    assert "bad.tsv" in told.err
-    assert place in told.err
-    assert told.err.startswith("error: ")
-    assert told.out == ""
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"text\tlabel\nw5\tLABEL_9\n", ":2"),
+        (b"text\tlabel\nw5\tLABEL_1\n", "too few rows"),
+        (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
+    ],
+)
+def test_malformed_data_is_reported_with_file_and_line(inputs, content, place, tmp_path, capsys):
+    """In this process: starting others takes most of a minute."""
+    bad, out = tmp_path / "bad.tsv", tmp_path / "out"
+    bad.write_bytes(content)
+    options = run_options(inputs | {"calibration": bad})
+    assert run([*map(str, options), "--keep", "0.5", "-o", str(out)]) == 4
+    shown = capsys.readouterr()
+    assert "bad.tsv" in shown.err
+    assert place in shown.err
+    assert shown.err.startswith("error: ")
+    assert shown.out == ""
+    assert not out.exists()
 
 
 def test_a_requested_device_that_is_not_there_is_an_error(inputs, tmp_path):
@@ -301,8 +284,8 @@ def test_doctor_knows_this_environment():
 def test_doctor_says_how_to_install_an_engine_that_is_absent(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "openvino", None)  # its import fails
     assert run(["doctor"]) == 0
-    told = capsys.readouterr().out
-    (line,) = (line for line in told.splitlines() if " absent: " in line)
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if " absent: " in line)
     assert line.startswith("openvino ")
     assert "not installed" in line
     assert "pip install 'openvino>=" in line
