@@ -19,7 +19,7 @@ from compressor.request.recipe import GateRequest, make_gate
 )
 def gate(
     report: Annotated[Path, typer.Argument(metavar="REPORT", help="A report.json.")],
-    given: dict[str, Any],
+    typed: dict[str, Any],
     config: Annotated[
         Path | None,
         typer.Option("-c", "--config", help="Rules from a recipe; flags win."),
@@ -46,7 +46,7 @@ def gate(
     from compressor.storage.files import require_directory, require_file, write_at_once
     from compressor.storage.outputs import update_manifest
 
-    request = make_gate(config, **given)
+    request = make_gate(config, **typed)
     wanted, junit, ci = gate_rules(request.gate), request.junit, request.ci
     if not wanted and request.baseline is None:
         raise UsageError(

@@ -55,7 +55,7 @@ class Command:
 
     Args:
         function: takes what its own signature declares; with a request, also `request`, and where
-            it has a parameter `given`, the options as they were typed, by name.
+            it has a parameter `typed`, the options as they were typed, by name.
         json: whether it has `--json`.
         help: its description; None: the function's docstring.
         example: a command line, shown at the top of its help.
@@ -69,26 +69,26 @@ class Command:
 
     def add_to(self, app: typer.Typer, name: str) -> None:
         """Register it under a name."""
-        own = dict(inspect.signature(self.function, eval_str=True).parameters)
-        takes_request = own.pop("request", None) is not None
-        takes_given = own.pop("given", None) is not None
+        signature = dict(inspect.signature(self.function, eval_str=True).parameters)
+        takes_request = signature.pop("request", None) is not None
+        takes_typed = signature.pop("typed", None) is not None
         options = {} if self.request is None else options_of_command(self.request)
         shared = {"quiet": Quiet, "verbose": Verbose} | ({"as_json": Json} if self.json else {})
 
         @functools.wraps(self.function)
         def called(**values: Any) -> int:
             _require_utf8(values)
-            given = {name: values.pop(name) for name in options}
+            typed = {name: values.pop(name) for name in options}
             values = {name: value for name, value in values.items() if name not in shared}
             if takes_request:
                 assert self.request is not None
-                values["request"] = assemble(self.request, given)
-            if takes_given:
-                values["given"] = given
+                values["request"] = assemble(self.request, typed)
+            if takes_typed:
+                values["typed"] = typed
             with warnings_as_messages(console):
                 return self.function(**values)
 
-        parameters = _ordered(own, options, shared)
+        parameters = _ordered(signature, options, shared)
         called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters],
             return_annotation=int,
@@ -141,21 +141,21 @@ def _require_utf8(values: Mapping[str, Any]) -> None:
 
 
 def _ordered(
-    own: Mapping[str, inspect.Parameter],
+    signature: Mapping[str, inspect.Parameter],
     options: Mapping[str, Declared],
     shared: Mapping[str, Any],
 ) -> list[inspect.Parameter]:
     """All parameters of a command by panel, which stands where the last of its options does."""
     generated = [_parameter(option) for option in options.values()]
-    first = {name for name, x in options.items() if extra_of(x.info)["first"]} | set(own)
-    place = {_panel(x): n for n, x in enumerate([*own.values(), *generated])}
-    place[GENERAL] = len(place) + len(own) + len(generated)  # what all commands have comes last
-    ordered = [*generated, *own.values()]
+    first = {name for name, x in options.items() if extra_of(x.info)["first"]} | set(signature)
+    rank = {_panel(x): n for n, x in enumerate([*signature.values(), *generated])}
+    rank[GENERAL] = len(rank) + len(signature) + len(generated)  # what all commands have comes last
+    ordered = [*generated, *signature.values()]
     ordered += [_optional(name, annotation, False) for name, annotation in shared.items()]
     for parameter in ordered:  # who reads a file says that it cannot, as for any other reason
         for declared in getattr(parameter.annotation, "__metadata__", ()):
             declared.readable = False
-    return sorted(ordered, key=lambda x: (place[_panel(x)], x.name not in first))
+    return sorted(ordered, key=lambda x: (rank[_panel(x)], x.name not in first))
 
 
 def _parameter(option: Declared) -> inspect.Parameter:

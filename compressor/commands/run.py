@@ -18,9 +18,9 @@ from compressor.request.recipe import Recipe, make_recipe
     Recipe,
     example="compress run -m MODEL --calibration valid.tsv --test test.tsv --macs 0.5 -o out",
 )
-def run(output: o.Output, given: dict[str, Any], config: o.Config = None) -> int:
+def run(output: o.Output, typed: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
-    recipe = _as_launched(make_recipe(config, **given))
+    recipe = _as_launched(make_recipe(config, **typed))
     launch.start(recipe.device, accelerate_options.wants_shards())
     launch.require_same_versions(compressor.__version__)
     from compressor.pipeline.run import run as run_pipeline

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     example="compress score -m MODEL --calibration valid.tsv -o scores.json",
 )
 def score(
-    given: dict[str, Any],
+    typed: dict[str, Any],
     output: Annotated[
         Path,
         typer.Option(
@@ -34,7 +34,7 @@ def score(
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.pipeline.run import score_checkpoint
-    from compressor.pipeline.scores_file import is_scores_file, write_scores
+    from compressor.pipeline.score import is_scores_file, write_scores
     from compressor.request.validate import score_requests
     from compressor.storage.files import require_file
     from compressor.study.agreement import (
@@ -44,7 +44,7 @@ def score(
         is_comparison_plot,
     )
 
-    request, *others = score_requests(given)
+    request, *others = score_requests(typed)
     plot = output.with_suffix(".png")
     require_file(output, "a scores file", is_scores_file)
     if others and output.suffix.lower() == plot.suffix:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.options.declare import Declared, Options, as_flag, declare, is_given, shown
-from compressor.options.parts import Given, Part, holds
+from compressor.options.parts import Part, Values, holds
 
 COMMAND_LINE = "the command line"
 
@@ -38,8 +38,8 @@ class Request(Options):
     options: Mapping[str, Any] = Field(default_factory=dict)
 
     @classmethod
-    def defaults(cls, given: Given) -> dict[str, Any]:
-        """Defaults that depend on given options."""
+    def defaults(cls, values: Values) -> dict[str, Any]:
+        """Defaults that depend on other options."""
         return {}
 
 
@@ -95,14 +95,14 @@ def flat_model(request: type[Request]) -> type[BaseModel]:
 
 def assemble(
     request: type[Asked],
-    given: Mapping[str, Any],
-    file: Mapping[str, Any] | None = None,
+    typed: Values,
+    file: Values | None = None,
     source: str = COMMAND_LINE,
 ) -> Asked:
     """Options over a recipe file over the defaults, as a checked request.
 
     Args:
-        given: option -> value; None or an empty list for those that were not given.
+        typed: option -> value; None or an empty list for those that were left out.
         file: the contents of a recipe file.
         source: how messages name the file.
 
@@ -110,7 +110,7 @@ def assemble(
         UsageError: an unknown option, a wrong value, or one without effect.
     """
     options = options_of_command(request)
-    flags, written = _stated(given), _stated(file or {})
+    flags, written = _stated(typed), _stated(file or {})
     values = {**written, **flags}
     selecting = {name for name, declared in options.items() if declared.selects}
     if selecting & flags.keys():
@@ -147,17 +147,17 @@ def assemble(
     return request(**fields, options=used)
 
 
-def _stated(values: Given) -> dict[str, Any]:
+def _stated(values: Values) -> dict[str, Any]:
     """The values that are not empty, with paths as text."""
     stated = {name: value for name, value in values.items() if value not in (None, [], ())}
     return {name: str(x) if isinstance(x, Path) else x for name, x in stated.items()}
 
 
-def _useless(options: Mapping[str, Declared], given: Given) -> list[str]:
-    """Given options that have no effect beside the others."""
+def _useless(options: Mapping[str, Declared], values: Values) -> list[str]:
+    """Options that have no effect beside the others."""
     usual = {n: x.info.default for n, x in options.items() if not x.info.is_required()}
-    known = {**usual, **given}
-    return [n for n in given if n in options and not holds(options[n].only_with, known)]
+    known = {**usual, **values}
+    return [n for n in values if n in options and not holds(options[n].only_with, known)]
 
 
 def _choices(conditions: tuple[str, ...]) -> str:
@@ -168,7 +168,7 @@ def _choices(conditions: tuple[str, ...]) -> str:
     return ", or ".join(f"{as_flag(name)} {values}".rstrip() for name, values in texts)
 
 
-def _require_no_truth(options: Mapping[str, Declared], values: Given) -> None:
+def _require_no_truth(options: Mapping[str, Declared], values: Values) -> None:
     """`yes` in a file is not 1, which pydantic would take it for."""
     for name, value in values.items():
         if name not in options or options[name].kind is bool:

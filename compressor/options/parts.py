@@ -17,15 +17,15 @@ from pydantic.fields import FieldInfo
 from compressor.errors import UsageError, did_you_mean
 from compressor.options.declare import Declared, Options, as_flag, declared_by, is_given, option
 
-Given = Mapping[str, Any]  # options by name
+Values = Mapping[str, Any]  # options by name
 Conditions = tuple[str, ...]  # of which one must hold; none: always
 
 
-def holds(conditions: Conditions, given: Given) -> bool:
+def holds(conditions: Conditions, values: Values) -> bool:
     """Whether one of the conditions holds."""
     for condition in conditions:
         name, _, wanted = condition.partition("=")
-        value = given.get(name)
+        value = values.get(name)
         if wanted in str(value).split("+") if wanted else is_given(value):
             return True
     return not conditions
@@ -33,9 +33,9 @@ def holds(conditions: Conditions, given: Given) -> bool:
 
 def options_of(value: Options) -> dict[str, Any]:
     """The options that a value was made of, by their names."""
-    values, declared = value.model_dump(), declared_by(type(value))
-    given = {x.name: values[x.field] for x in declared}
-    return {x.name: given[x.name] for x in declared if holds(x.only_with, given)}
+    fields, declared = value.model_dump(), declared_by(type(value))
+    values = {x.name: fields[x.field] for x in declared}
+    return {x.name: values[x.name] for x in declared if holds(x.only_with, values)}
 
 
 @dataclass(frozen=True)
@@ -44,44 +44,44 @@ class Part:
 
     Args:
         members: each class with the conditions under which it is chosen.
-        own: the option that chooses; None: one of the class's options does.
-        many: the value is a list, in the order in which `own` names them.
+        choosing: the option that chooses; None: one of the class's options does.
+        many: the value is a list, in the order in which `choosing` names them.
         noun: what the classes are, for messages, if exactly one must be chosen.
     """
 
     members: Sequence[tuple[Conditions, type[Options]]]
-    own: Declared | None = None
+    choosing: Declared | None = None
     many: bool = False
     noun: str = ""
 
     def declared(self) -> list[Declared]:
         """All options, that of the choice first."""
-        options = [] if self.own is None else [self.own]
+        options = [] if self.choosing is None else [self.choosing]
         for conditions, kind in self.members:
             options += declared_by(kind, conditions)
         return options
 
-    def value(self, given: Given) -> Any:
+    def value(self, values: Values) -> Any:
         """The chosen classes with their options, made from checked options."""
-        chosen = [(x, kind) for x, kind in self.members if holds(x, given)]
+        chosen = [(x, kind) for x, kind in self.members if holds(x, values)]
         if self.noun and len(chosen) != 1:
             names = [name for names, _ in self.members for name in names]
             if not chosen:
                 flags = " or ".join(map(as_flag, names))
                 raise UsageError(f"there is no {self.noun}; add {flags}", id="option-missing")
-            flags = " and ".join(as_flag(name) for name in names if is_given(given[name]))
+            flags = " and ".join(as_flag(name) for name in names if is_given(values[name]))
             raise UsageError(
                 f"{flags} exclude each other; give one {self.noun}",
                 id="options-exclude-each-other",
             )
-        values = []
+        parts: list[Any] = []
         for _, kind in chosen:
-            used = [x for x in declared_by(kind) if holds(x.only_with, given)]
-            values.append(kind(**{x.field: given[x.name] for x in used}))
-        if self.own is not None and self.many:
-            order = str(given[self.own.name]).split("+")
-            return sorted(values, key=lambda value: order.index(value.name))
-        return values[0] if values else None
+            used = [x for x in declared_by(kind) if holds(x.only_with, values)]
+            parts.append(kind(**{x.field: values[x.name] for x in used}))
+        if self.choosing is not None and self.many:
+            order = str(values[self.choosing.name]).split("+")
+            return sorted(parts, key=lambda part: order.index(part.name))
+        return parts[0] if parts else None
 
 
 def switched(name: str, kind: type[Options], help: str) -> Part:

@@ -57,7 +57,7 @@ class Table(Mapping[str, Member], Generic[Member]):
         return len(self._rows)
 
 
-def opened(place: str) -> Any:
-    """What `package.module:attribute` names, imported."""
-    module, _, attribute = place.partition(":")
+def opened(path: str) -> Any:
+    """The object at `package.module:attribute`, imported."""
+    module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)

@@ -38,15 +38,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def verify(source: nn.Module, pruned: nn.Module, given: ModelAndRows, mask: Mask) -> Check:
-    """Compare a pruned model with the one that it was cut from, its units masked.
-
-    Raises:
-        VerificationError: they differ.
-    """
-    checkpoint, inputs = given.checkpoint, given.check_batches.inputs
+def verify(model: nn.Module, pruned: nn.Module, source: ModelAndRows, mask: Mask) -> Check:
+    """Compare a pruned model with the one that it was cut from, its units masked."""
+    checkpoint, inputs = source.checkpoint, source.check_batches.inputs
     cut = without_skipped(checkpoint, pruned, mask).model
-    return parallel.on_main(lambda: verify_surgery(source, cut, checkpoint.layers, mask, inputs))
+    return parallel.on_main(lambda: verify_surgery(model, cut, checkpoint.layers, mask, inputs))
 
 
 def save(
@@ -60,9 +56,6 @@ def save(
     seed: int,
 ) -> tuple[Checkpoint, Check]:
     """Save a pruned model; loaded again it is the same, bit for bit.
-
-    Args:
-        budget: in words, for the record beside the weights.
 
     Returns:
         The dense checkpoint with the smaller model and the units that it has.
@@ -97,11 +90,7 @@ def _rounded(name: str, scores: Sequence[float]) -> list[float]:
 
 
 def verify_reload(checkpoint: Checkpoint, directory: Path, check_batches: CheckBatches) -> Check:
-    """Compare a model and its tokenizer with the files that they were saved to.
-
-    Raises:
-        VerificationError: weights differ in a single bit, or a text has other tokens.
-    """
+    """Compare a model, bit for bit, and its tokenizer with the files that they were saved to."""
     import torch
 
     opened = open_checkpoint(str(directory), verify=False)
@@ -162,13 +151,13 @@ def export(
 
 
 def export_dense(
-    *, given: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
+    *, source: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
 ) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
-    checkpoint = given.checkpoint
+    checkpoint = source.checkpoint
     with steps.making(directory) as making:
-        tokens = given.task.graphs.output_tokens(checkpoint)
-        checks = export(checkpoint, tokens, given.check_batches, making, engines)
+        tokens = source.task.graphs.output_tokens(checkpoint)
+        checks = export(checkpoint, tokens, source.check_batches, making, engines)
     full = Mask.full(checkpoint.layers)
     return describe(
         DENSE, checkpoint.model, full, 1.0, "all units", directory, checkpoint.directory, checks
@@ -179,7 +168,7 @@ def export_precision(
     model: Variant,
     precision: str,
     *,
-    given: ModelAndRows,
+    source: ModelAndRows,
     device: str,
     steps: Steps,
 ) -> Variant:
@@ -188,13 +177,13 @@ def export_precision(
     It is compared on the device that is measured on, if that has kernels for the precision.
 
     Args:
-        given: the dense model.
+        source: the dense model.
     """
-    directory, checkpoint = Path(model.directory), given.checkpoint
-    inputs = given.check_batches.inputs
+    directory, checkpoint = Path(model.directory), source.checkpoint
+    inputs = source.check_batches.inputs
     with steps.making(directory) as making:
         # Before another model is opened: it takes memory.
-        examples = given.examples if given.calibrated else ()
+        examples = source.examples if source.calibrated else ()
         write_precision(directory, precision, examples, making, device)
     if model.name == DENSE:
         expected = expect_answers(checkpoint.model.eval(), inputs, directory, precision)

@@ -19,12 +19,7 @@ DENSE = "dense"  # name of the model to compare with
 
 
 def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:
-    """Check, before anything long is computed, that engines can be used.
-
-    Raises:
-        UsageError: one does not run models of the task, or not on the device.
-        EnvironmentProblem: its package is missing or too old.
-    """
+    """Check, before anything long is computed, that engines run models of the task on a device."""
     for name in names:
         engine = task.engine(name)
         if engine.dense_only and not task.plain_logits:
@@ -57,7 +52,6 @@ def builds_of(
     Raises:
         UsageError: an engine does not run the artifact, or has none of the precisions; or no engine
             has one of them.
-        EnvironmentProblem: a package is missing or too old.
     """
     task = TASKS[artifact.task]
     builds, known = [], set()
@@ -134,12 +128,7 @@ def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -
 
 
 def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
-    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else.
-
-    Raises:
-        UsageError: an engine does not run on the device that was named.
-        EnvironmentProblem: the device is not usable.
-    """
+    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else."""
     precisions: dict[str, list[str]] = {}
     for build in builds:
         precisions.setdefault(build.engine, []).append(build.precision)

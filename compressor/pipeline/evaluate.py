@@ -63,18 +63,17 @@ def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[V
     outputs = {m.name: answer_rows(steps, m, rows, setup) for m in models}
 
     def compared(name: str, base: str) -> list[Comparison]:
-        title = f"comparing {name} with {base} ({settings.resamples} resamples)"
-        return steps.do(
-            compare, name, outputs[name], base, outputs[base], title=title, rows=rows,
-            resamples=settings.resamples, seed=setup.recipe.seed,
-        )  # fmt: skip
+        resamples, seed = settings.resamples, setup.recipe.seed
+        title = f"comparing {name} with {base} ({resamples} resamples)"
+        inputs = rows, outputs[base], outputs[name], resamples, seed
+        return steps.do(compare_rows, *inputs, title=title)
 
     evaluated = []
     for model in models:
-        given = outputs[model.name]
+        texts = outputs[model.name]
         update: dict[str, Any] = {
-            "quality": score_rows(rows, given),
-            "samples": sample_answers(given, settings.samples),
+            "quality": score_rows(rows, texts),
+            "samples": sample_answers(texts, settings.samples),
         }
         if model.name != DENSE:
             update["comparisons"] = compared(model.name, DENSE)
@@ -83,20 +82,6 @@ def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[V
             update["base_comparisons"] = compared(model.name, model.base)
         evaluated.append(model.model_copy(update=update))
     return evaluated
-
-
-def compare(
-    name: str,
-    outputs: list[str],
-    base: str,
-    reference: list[str],
-    *,
-    rows: Rows,
-    resamples: int,
-    seed: int,
-) -> list[Comparison]:
-    """Paired differences of a model's answers from another's in every metric."""
-    return compare_rows(rows, reference, outputs, resamples, seed)
 
 
 def benchmark(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> Throughput | None:

@@ -174,11 +174,7 @@ def read(
 
 
 def hold_out(data: DataRows, seed: int) -> DataRows:
-    """The rows with the test rows in two: those to search on, and those held out as test rows.
-
-    Raises:
-        InputError: too few test rows for two parts.
-    """
+    """The rows with the test rows in two: those to search on, and those held out as test rows."""
     assert data.test is not None
     search, test = split_rows(data.test, seed)
     (searched, what), (held, _) = search.counted, test.counted

@@ -128,11 +128,7 @@ LAYOUTS: dict[str, Callable[[ExportRequest, Path], list[Check]] | None] = {
 
 
 def layout_writer(name: str) -> Callable[[ExportRequest, Path], list[Check]] | None:
-    """What writes a layout; None for this tool's own.
-
-    Raises:
-        UsageError: an unknown layout.
-    """
+    """What writes a layout; None for this tool's own."""
     if name not in LAYOUTS:
         raise UsageError(
             f"--layout {name!r} is unknown; use {', '.join(LAYOUTS)}" + did_you_mean(name, LAYOUTS),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def recover(
     methods: Sequence[RecoveryMethod],
-    given: ModelAndRows,
+    source: ModelAndRows,
     pruned: nn.Module,
     mask: Mask,
     *,
@@ -58,18 +58,18 @@ def recover(
     """Repair a pruned model, but for layers that it skips.
 
     Args:
-        given: the dense model, and calibration rows.
+        source: the dense model, and calibration rows.
         mask: the units that the pruned model has.
         text: to distill from; for a translator with its translations.
         state: file from which a stopped training goes on; None for none.
     """
     job = RecoveryJob(
-        dense=given.checkpoint.model,
+        dense=source.checkpoint.model,
         pruned=pruned,
         mask=mask,
-        layers=left_of(pruned, given.checkpoint.layers),
-        task=given.task,
-        examples=given.examples,
+        layers=left_of(pruned, source.checkpoint.layers),
+        task=source.task,
+        examples=source.examples,
         seed=seed,
         device=device,
         progress=partial(progress.update, "repair"),
@@ -106,15 +106,11 @@ def open_text(
     section: Columns,
     progress: Progress,
 ) -> Text | None:
-    """The text to distill from, all lines checked; None if none is given.
+    """The text to distill from, all lines checked; None if none is source.
 
     Args:
         rows: calibration rows; where they are pairs of texts, lines are pairs, too.
         section: names the columns of JSONL.
-
-    Raises:
-        UsageError: rows of the task have parts that a line lacks.
-        InputError: see `TextLines`.
     """
     text = extra_text(methods)
     if text is None:

@@ -51,8 +51,7 @@ from compressor.pipeline.recover import (
     text_beams,
     text_to_learn,
 )
-from compressor.pipeline.score import find_layers, score
-from compressor.pipeline.scores_file import require_weights, select_units, weights_of
+from compressor.pipeline.score import find_layers, require_weights, score, select_units, weights_of
 from compressor.pipeline.search import RunEvaluator, choose, learn
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, TargetTokens, prepare, target_tokens
 from compressor.progress import SILENT, Progress
@@ -91,18 +90,17 @@ def run(
         parallel.on_main(lambda: require_own_outputs(steps, output, setup.artifacts))
         started = steps.do(start, title="reading inputs", command=command)
         tokens, limits = scored_tokens(setup, steps), without_layers(setup, steps)
-        given = replace(setup, tokens=tokens, limits=limits)
         dense = steps.do(
-            export_dense, title="exporting the dense model to compare with", given=setup.dense,
+            export_dense, title="exporting the dense model to compare with", source=setup.dense,
             directory=steps.state / DENSE, engines=setup.engines, steps=steps,
         )  # fmt: skip
         text, translations = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
-        given = replace(given, text=text, translations=translations)
-        models = [dense, *other_forms(dense, given.dense, given, steps)]
+        setup = replace(setup, tokens=tokens, limits=limits, text=text, translations=translations)
+        models = [dense, *other_forms(dense, setup.dense, setup, steps)]
         search, method = None, recipe.method
-        for artifact in given.artifacts:
-            build_candidate = partial(try_build, given, steps)
-            evaluator = RunEvaluator(steps, given, artifact, dense, build_candidate)
+        for artifact in setup.artifacts:
+            build_candidate = partial(try_build, setup, steps)
+            evaluator = RunEvaluator(steps, setup, artifact, dense, build_candidate)
             name = artifact.name
             title = artifact.budget.action(method.name if method.learns else "")
             if method.learns:
@@ -113,18 +111,18 @@ def run(
             if choice.text:
                 progress.message(f"  {choice.text}")
             pruned = steps.do(
-                build, name, choice, given, title=build_title(choice, recipe), shared=True,
+                build, name, choice, setup, title=build_title(choice, recipe), shared=True,
                 artifact=artifact, making=steps.making(artifact.directory), steps=steps,
             )  # fmt: skip
-            models += [pruned, *other_forms(pruned, given.source, given, steps)]
+            models += [pruned, *other_forms(pruned, setup.source, setup, steps)]
             search = choice.search
-        dense, *builds = evaluate(models, given, steps)
-        throughput = benchmark(models, given, steps)
+        dense, *builds = evaluate(models, setup, steps)
+        throughput = benchmark(models, setup, steps)
         builds = choose_defaults(builds, throughput)
-        report = describe_run(given, started, dense, builds, throughput, search)
+        report = describe_run(setup, started, dense, builds, throughput, search)
         outcomes = rules.check(report, gate_rules(recipe.gate), recipe.gate.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
-        parallel.on_main(lambda: publish(steps, report, given))
+        parallel.on_main(lambda: publish(steps, report, setup))
     return without_paths(report, output)
 
 
@@ -142,14 +140,14 @@ def build(
     Args:
         making: an empty directory, whose files go to the artifact's.
     """
-    recipe, given, mask, scores = setup.recipe, setup.source, choice.mask, choice.scores
-    checkpoint, checked_on, tokens = given.checkpoint, given.check_batches, setup.tokens.tokens
-    source, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
+    recipe, source, mask, scores = setup.recipe, setup.source, choice.mask, choice.scores
+    checkpoint, checked_on, tokens = source.checkpoint, source.check_batches, setup.tokens.tokens
+    model, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
     with making as folder:
-        pruned = prune(source, checkpoint.layers, mask)
-        check = verify(source, pruned, given, mask)
+        pruned = prune(model, checkpoint.layers, mask)
+        check = verify(model, pruned, source, mask)
         recovered = recover(
-            recipe.recovery, given, pruned, mask, seed=recipe.seed, device=setup.device,
+            recipe.recovery, source, pruned, mask, seed=recipe.seed, device=setup.device,
             progress=steps.progress, text=setup.text, state=steps.scratch / "repair.safetensors",
         )  # fmt: skip
         small, reloaded = save(
@@ -163,7 +161,7 @@ def build(
         built = parallel.on_main(
             lambda: describe(name, small.model, mask, share, budget, folder, folder, checks)
         )
-    release(small.model, keep=source)  # whose weights it shares where nothing was removed
+    release(small.model, keep=model)  # whose weights it shares where nothing was removed
     values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
     ranking = Ranking(
         method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
@@ -208,7 +206,7 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
         return limits
     divergences = steps.do(
         find_layers, limits.to_drop, (), title="finding the layers to drop", shared=True,
-        given=setup.source, device=setup.device, progress=progress,
+        source=setup.source, device=setup.device, progress=progress,
     )  # fmt: skip
     for name, divergence in divergences.items():
         progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
@@ -216,13 +214,13 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
 
 
 def other_forms(
-    model: Variant, given: ModelAndRows, setup: RunSetup, steps: Steps
+    model: Variant, source: ModelAndRows, setup: RunSetup, steps: Steps
 ) -> list[Variant]:
     """Other precisions, and other engines, of a model in float32."""
     return [
         steps.do(
             export_precision, model, name, title=f"exporting {model.name} in {name}, checking",
-            given=given, device=setup.device, steps=steps,
+            source=source, device=setup.device, steps=steps,
         )
         for name in setup.precisions[1:]
     ] + engine_builds(model, setup.engines, setup.device)  # fmt: skip
@@ -234,10 +232,10 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
-    given = with_calibration(request.data, checkpoint, progress)
+    source = with_calibration(request.data, checkpoint, progress)
     sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
     scores = score(
-        Mask.full(checkpoint.layers), given=given, method=request.method, sublayers=sublayers,
+        Mask.full(checkpoint.layers), source=source, method=request.method, sublayers=sublayers,
         seed=request.seed, device=device, progress=progress,
     )  # fmt: skip
     return replace(scores, weights=weights_of(request.model))
@@ -265,9 +263,9 @@ def prune_checkpoint(
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
-    given = with_calibration(request.data, checkpoint, progress)
-    require_trainable(methods, len(given.examples))
-    text = open_text(methods, given.rows, given.task, checkpoint, request.data, progress)
+    source = with_calibration(request.data, checkpoint, progress)
+    require_trainable(methods, len(source.examples))
+    text = open_text(methods, source.rows, source.task, checkpoint, request.data, progress)
     budget, mask = select_units(request, scores, checkpoint)
     dense, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
     with (
@@ -275,13 +273,13 @@ def prune_checkpoint(
         whole_output(output, needed, "saving the pruned checkpoint") as making,
     ):
         pruned = prune(dense, checkpoint.layers, mask)
-        check = verify(dense, pruned, given, mask)
+        check = verify(dense, pruned, source, mask)
         recovered = recover(
-            methods, given, pruned, mask, seed=seed, device=device, progress=progress,
+            methods, source, pruned, mask, seed=seed, device=device, progress=progress,
             text=translated,
         )  # fmt: skip
         save(
-            checkpoint, recovered, Choice(mask, scores), given.check_batches, making,
+            checkpoint, recovered, Choice(mask, scores), source.check_batches, making,
             budget=budget.text, seed=seed,
         )  # fmt: skip
     return mask, check, recovered.text
@@ -314,14 +312,14 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     task = TASKS[checkpoint.task]
     require_engines(engines, task)
     check_place(output, checkpoint, request.export.source_text)
-    source, target = texts_to_keep(request.export, request.data, task, checkpoint.name)
-    if source is not None:
-        checkpoint = cut_vocabulary(checkpoint, source)
-    seen = None if target is None else tokens_of_text(target, checkpoint.tokenizer)
-    given = with_calibration(request.data, checkpoint)
-    compared = random = given.check_batches
-    if given.rows is not None:
-        compared = make_check_batches(given.rows, given.examples, checkpoint.model, task)
+    kept, scored = texts_to_keep(request.export, request.data, task, checkpoint.name)
+    if kept is not None:
+        checkpoint = cut_vocabulary(checkpoint, kept)
+    seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
+    source = with_calibration(request.data, checkpoint)
+    compared = random = source.check_batches
+    if source.rows is not None:
+        compared = make_check_batches(source.rows, source.examples, checkpoint.model, task)
     with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
         tokens = task.graphs.output_tokens(checkpoint, seen)
         checked_on = replace(compared, batches=random.batches)
@@ -330,7 +328,7 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
             added = add_precision(
-                checkpoint.model, compared.inputs, making, precision, device, given.examples
+                checkpoint.model, compared.inputs, making, precision, device, source.examples
             )
             require_within(added, precision)
             checks += added

@@ -117,7 +117,7 @@ class RunEvaluator:
     def _scoring(self) -> dict[str, Any]:
         setup, recipe = self.setup, self.setup.recipe
         return {
-            "given": setup.source, "method": recipe.method, "sublayers": setup.sublayers,
+            "source": setup.source, "method": recipe.method, "sublayers": setup.sublayers,
             "seed": recipe.seed, "device": setup.device, "progress": self.steps.progress,
         }  # fmt: skip
 
@@ -178,7 +178,7 @@ class RunEvaluator:
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
         chosen = self.steps.do(
-            find_layers, {stack: 1}, dropped, title=title, shared=True, given=self.setup.source,
+            find_layers, {stack: 1}, dropped, title=title, shared=True, source=self.setup.source,
             device=self.setup.device, progress=self.steps.progress,
         )  # fmt: skip
         return next(iter(chosen))

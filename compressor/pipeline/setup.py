@@ -195,11 +195,7 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
 
 
 def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[ArtifactPlan]:
-    """One plan for each budget; several get a directory below `output` each.
-
-    Raises:
-        UsageError: the same budget twice, or one that the model or the method cannot meet.
-    """
+    """One plan for each budget, if the model can meet it; several get a directory each."""
     budgets: Sequence[Budget] = recipe.budget.each()
     names = [budget.slug for budget in budgets]
     if len(set(names)) < len(names):

@@ -21,8 +21,8 @@ from compressor.learned_masks import LEARNED
 from compressor.options.assemble import Asked, Request, assemble, options_of_command
 from compressor.options.declare import option
 from compressor.options.parts import (
-    Given,
     Part,
+    Values,
     one_of,
     options_of,
     selected,
@@ -100,9 +100,9 @@ class Recipe(Request):
     device: Device = DEVICE
 
     @classmethod
-    def defaults(cls, given: Given) -> dict[str, Any]:
+    def defaults(cls, values: Values) -> dict[str, Any]:
         # Reconstruction would undo what training did to weights.
-        return {} if given.get("train_weights", "none") == "none" else {"recover": "none"}
+        return {} if values.get("train_weights", "none") == "none" else {"recover": "none"}
 
     def with_recovery(self, steps: Sequence[RecoveryMethod]) -> Self:
         """A copy with other options of the repair."""
