@@ -48,11 +48,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A finished step: its result as JSON, and path -> SHA-256 of its files.
-
-    Args:
-        sha256: of both, so that a damaged record is not taken for another result.
-    """
+    """A finished step: its result as JSON, path -> SHA-256 of its files, and SHA-256 of both."""
 
     result: Any
     files: dict[str, str]

@@ -103,11 +103,7 @@ class Declared:
 
 
 def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) -> Declared:
-    """The option of one field of a class.
-
-    Args:
-        only_with: conditions under which the class is chosen; none: always.
-    """
+    """The option of a field of a class, which is chosen under conditions, or always."""
     info = kind.model_fields[field]
     extra = extra_of(info)
     if extra["only_with"]:

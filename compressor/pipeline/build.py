@@ -55,11 +55,7 @@ def save(
     budget: str,
     seed: int,
 ) -> tuple[Checkpoint, Check]:
-    """Save a pruned model; loaded again it is the same, bit for bit.
-
-    Returns:
-        The dense checkpoint with the smaller model and the units that it has.
-    """
+    """Save a pruned model, which loads again bit for bit; its checkpoint, and the check of that."""
     trim_memory()
     mask, scores = choice.mask, choice.scores
     small = without_skipped(dense, recovered.model, mask)
@@ -140,11 +136,7 @@ def export(
     directory: Path,
     engines: Sequence[str],
 ) -> list[Check]:
-    """Write float32 graphs, and what engines need beside them, and compare them with PyTorch.
-
-    Args:
-        tokens: that the decoder scores; None for all.
-    """
+    """Write float32 graphs, and what engines need beside them, and compare them with PyTorch."""
     network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
     on = check_batches
     return export_model(network, on.batches, on.texts, directory, engines, on.pairs)
@@ -175,9 +167,6 @@ def export_precision(
     """Write one more precision of an exported model and compare it with the float32 network.
 
     It is compared on the device that is measured on, if that has kernels for the precision.
-
-    Args:
-        source: the dense model.
     """
     directory, checkpoint = Path(model.directory), source.checkpoint
     inputs = source.check_batches.inputs
@@ -222,12 +211,7 @@ def describe(
     checkpoint: Path,
     checks: Sequence[Check],
 ) -> Variant:
-    """The facts of an exported float32 model.
-
-    Args:
-        directory: with its graphs.
-        checkpoint: directory with its weights.
-    """
+    """The facts of an exported float32 model, with its graphs and its weights in directories."""
     weights = weight_files(checkpoint, allow_pickle=True)  # that were loaded already
     tokens = count_output_tokens(directory)
     rows, stored = (None, None) if tokens else embedding_rows(model)

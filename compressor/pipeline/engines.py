@@ -44,14 +44,13 @@ class Build:
 def builds_of(
     directory: Path, artifact: Artifact, engines: Sequence[str], precisions: Sequence[str] | None
 ) -> list[Build]:
-    """What to measure of an artifact.
+    """What to measure of an artifact: each engine in those of the precisions that it has.
 
     Args:
-        precisions: each engine computes in those of them that it has; None: in its default one.
+        precisions: None for each engine's default one.
 
     Raises:
-        UsageError: an engine does not run the artifact, or has none of the precisions; or no engine
-            has one of them.
+        UsageError: an engine has none of the precisions, or no engine has one of them.
     """
     task = TASKS[artifact.task]
     builds, known = [], set()
@@ -100,11 +99,7 @@ def delivered(engines: Sequence[str]) -> list[str]:
 
 
 def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -> list[Variant]:
-    """A model in every other engine that a run measures on a device, in all precisions there.
-
-    Args:
-        model: an exported float32 model.
-    """
+    """An exported float32 model in the run's other engines, in all precisions to measure."""
     directory = Path(model.directory)
     artifact = read_artifact(directory)
     if model.name != DENSE:

@@ -28,11 +28,7 @@ from compressor.throughput import Subject
 def answer_rows(
     steps: Steps, model: Variant, rows: Rows, setup: RunSetup, what: str = "rows"
 ) -> list[str]:
-    """An exported model's answers to rows.
-
-    Args:
-        what: the rows are, for messages.
-    """
+    """An exported model's answers to rows, called `what` in messages."""
     title = f"evaluating {model.name} on {rows.count} {what}"
     return steps.do(
         answer, model, rows, title=title, shared=True, device=setup.device,
@@ -48,14 +44,7 @@ def answer(
 
 
 def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[Variant]:
-    """The models with their quality on the test rows, each compared with the dense one.
-
-    Args:
-        models: the dense one first.
-
-    Returns:
-        Copies; the models as they are if there are no test rows.
-    """
+    """The models, the dense one first, with their quality on the test rows, if there are any."""
     rows, settings = setup.data.test, setup.recipe.evaluation
     if rows is None:
         steps.progress.message("quality is not measured: no --test FILE was given")
@@ -85,11 +74,7 @@ def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[V
 
 
 def benchmark(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> Throughput | None:
-    """Interleaved timings of all models at all batch sizes; None where none are asked for.
-
-    Args:
-        models: the dense one first.
-    """
+    """Interleaved timings of all models, the dense one first; None where none are asked for."""
     settings = setup.recipe.throughput
     if settings is None:
         return None
@@ -167,11 +152,8 @@ def speed(build: Variant, throughput: Throughput) -> float:
 def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) -> dict[str, str]:
     """Precision -> the engine that `engine="auto"` stands for.
 
-    The fastest by `speed` of those that lose no quality significantly against float32; none where
-    no other engine than onnxruntime was timed.
-
-    Args:
-        builds: one model in its precisions and engines.
+    The fastest build of one model by `speed`, of those that lose no quality significantly against
+    float32; none where no other engine than onnxruntime was timed.
     """
     served = set(delivered([build.engine for build in builds]))
     builds = [build for build in builds if build.engine in served]

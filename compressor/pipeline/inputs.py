@@ -209,11 +209,7 @@ def encode(
 
 
 def pick_device(wanted: str, progress: Progress) -> str:
-    """The device to compute on with torch and onnxruntime alike.
-
-    Raises:
-        EnvironmentProblem: a named device that one of the two cannot use.
-    """
+    """The device to compute on with torch and onnxruntime alike; a named one must do for both."""
     device = choose_device(wanted)
     import torch
 

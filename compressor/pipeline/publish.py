@@ -90,10 +90,7 @@ def require_own_outputs(steps: Steps, output: Path, plans: Sequence[ArtifactPlan
 def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
     """Write reports, recipes, model cards and manifests.
 
-    Of the machine's directories only the recipes tell, which are for running again.
-
-    Raises:
-        InputError: a file was changed while the run was going on, or is the user's.
+    Only the recipes name the machine's directories: they are for running again.
     """
     output, models = setup.output, facts.pruned(report)
     known = setup.recipe.card.over(read_card(setup.dense.checkpoint.directory))

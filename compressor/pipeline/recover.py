@@ -83,12 +83,7 @@ def recover(
 def require_trainable(
     methods: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
 ) -> None:
-    """Raise `InputError` for too few rows to train on, or without the artifact to start from.
-
-    Args:
-        rows: number of calibration rows.
-        learns: a mask is learned.
-    """
+    """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
     if learns or any(step.trains for step in methods):
         from compressor.training.data import require_enough
 
@@ -106,7 +101,7 @@ def open_text(
     section: Columns,
     progress: Progress,
 ) -> Text | None:
-    """The text to distill from, all lines checked; None if none is source.
+    """The text to distill from, all lines checked; None if none is given.
 
     Args:
         rows: calibration rows; where they are pairs of texts, lines are pairs, too.
@@ -143,11 +138,7 @@ def text_to_learn(
     device: str,
     steps: Steps,
 ) -> tuple[Text | None, str]:
-    """A run's text to distill from: unpacked, and for a translator with translations.
-
-    Returns:
-        The text, and the SHA-256 of its translations; empty for none.
-    """
+    """A run's text, unpacked, and translated for a translator; SHA-256 of the translations."""
     translations = ""
     if text is not None and text.lines.is_packed:
         path = steps.state / "distill-text.unpacked"
@@ -176,11 +167,7 @@ def unpack(*, lines: TextLines, path: Path, steps: Steps) -> int:
 def translate(
     beams: int, dense: Variant, *, text: Text, path: Path, device: str, steps: Steps
 ) -> str:
-    """Write the exported dense model's translations, several times as fast as PyTorch's on a CPU.
-
-    Returns:
-        SHA-256 of the file that is written.
-    """
+    """Write the exported dense model's translations: on a CPU several times as fast as PyTorch."""
     runtime = text.task.open(dense.directory, precision=BASE, device=device)
     file, progress = text.lines.path, steps.progress
     warned = False

@@ -247,8 +247,7 @@ def prune_checkpoint(
     """Remove the least important units, repair what is left, and save.
 
     Returns:
-        The mask, the check of the pruned model (before the repair, on random ragged batches), and
-        what the repair did, in words; empty if nothing.
+        The mask, the check of the pruned model before the repair, and what the repair did.
     """
     methods, seed = request.recovery, request.seed
     require_new(output)

@@ -92,8 +92,7 @@ def find_layers(
     """The layers whose skipping changes predictions least, and the divergence in nats; in order.
 
     Args:
-        numbers: stack -> how many of its layers go.
-        dropped: layers that went before.
+        numbers: stack -> how many of its layers go, after those `dropped` before.
     """
     model, layers = source.checkpoint.model, source.checkpoint.layers
     batches, report = source.task.batches(parallel.shard(source.examples), model), progress.update

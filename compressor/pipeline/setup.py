@@ -148,11 +148,7 @@ class RunSetup:
 
 
 def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress) -> RunSetup:
-    """Read the rows, and check all that can be checked before the first long computation.
-
-    Args:
-        recipe: resolved (`compressor.request.resolve`).
-    """
+    """Read the rows of a resolved recipe, and check all that can be checked in advance."""
     task = TASKS[dense.task]
     recipe = check_model(recipe, dense, task)
     source_text, target_text = texts_to_keep(recipe.export, recipe.data, task, dense.name, progress)

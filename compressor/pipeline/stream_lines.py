@@ -95,15 +95,7 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 
 
 class LineWriter:
-    """Writes lines to a file, as UTF-8 that end with LF.
-
-    Args:
-        output: name of the file; None for the standard output.
-
-    Raises:
-        InputError: it cannot be written.
-        BrokenPipeError: the reader of the standard output went away.
-    """
+    """Writes lines to a file, as UTF-8 that end with LF; see `line_writer`."""
 
     def __init__(self, file: BinaryIO, output: Path | None) -> None:
         self._file, self._output = file, output
@@ -127,8 +119,8 @@ def line_writer(output: Path | None) -> Iterator[LineWriter]:
         output: the file, whose directories are made; None for the standard output.
 
     Raises:
-        InputError: the file exists, or see `LineWriter`.
-        BrokenPipeError: see `LineWriter`.
+        InputError: the file exists, or cannot be written.
+        BrokenPipeError: the reader of the standard output went away.
     """
     with ExitStack() as stack:
         if output is None:
@@ -196,9 +188,7 @@ def serve(
     Args:
         answer: a stream of answers to a stream of lines; takes the number of lines to read ahead.
         form: the line to write for an answer and its number, counted from 1.
-        output: see `line_writer`.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.
-        progress: receives the number of lines done.
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0

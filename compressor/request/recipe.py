@@ -112,11 +112,7 @@ class Recipe(Request):
         return self.model_copy(update={"recovery": steps, "options": options})
 
     def to_yaml(self, budget: Budget | None = None) -> str:
-        """All options as a recipe file.
-
-        Args:
-            budget: of an artifact, one of the run's; None for the run.
-        """
+        """All options as a recipe file, of the run or of the artifact of one of its budgets."""
         options = {**self.options, **({} if budget is None else options_of(budget))}
         return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
 

@@ -124,7 +124,4 @@ class PredictRequest(_Answers, _Engine, Request):
 # Passed on when the artifact is opened.
 OPENING_OPTIONS = ("cache", "source_language", "target_language")
 # Options that some tasks have, which their runtimes name (`Runtime.line_options`).
-TASK_OPTIONS = (
-    "prompt", "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
-    "max_new_tokens", "source_language", "target_language",
-)  # fmt: skip
+TASK_OPTIONS = tuple(name for name in _Answers.model_fields if name != "jsonl")

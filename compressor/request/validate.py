@@ -30,11 +30,7 @@ _UNTESTED = "test-rows-missing"
 
 
 def gate_rules(gate: Gate) -> list[Rule]:
-    """The rules that a recipe or a command line asks for.
-
-    Raises:
-        UsageError: one is malformed, or two limit the same number.
-    """
+    """The rules of a recipe or a command line; `UsageError` for malformed or duplicate ones."""
     return parse_rules(gate.model_dump())
 
 
@@ -51,11 +47,7 @@ def check_recipe(recipe: Recipe) -> None:
 def require_rows(
     method: UnitMethod | None, recovery: Sequence[RecoveryMethod], data: CalibrationData
 ) -> None:
-    """Raise `UsageError` if a method or a repair needs calibration rows and none are given.
-
-    Args:
-        method: of scoring or of learning a mask; None for none.
-    """
+    """Raise `UsageError` if a method or a repair needs calibration rows and none are given."""
     if data.calibration is not None:
         return
     missing, wanted = "calibration-missing", "needs --calibration FILE; give one"
@@ -169,11 +161,7 @@ def _check_timing(settings: Benchmark | None, option: str, batch_size: int | Non
 
 
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
-    """The recipe with what the task decides.
-
-    Raises:
-        UsageError: an option that has no effect on this model.
-    """
+    """The recipe with what the task decides; `UsageError` for options without effect on it."""
     recipe.method.check_task(task)
     for rule in gate_rules(recipe.gate):
         rule.require_task(task)
@@ -183,11 +171,7 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
 
 
 def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:
-    """Raise `UsageError` for options that other tasks have and this one has not.
-
-    Args:
-        model: name of the checkpoint, for the message.
-    """
+    """Raise `UsageError` for options that other tasks have and that of the named model has not."""
     for section in filter(None, sections):
         for name, info in type(section).model_fields.items():
             value = getattr(section, name)
@@ -202,10 +186,6 @@ def texts_to_keep(
 
     Args:
         columns: names the columns of JSONL.
-
-    Raises:
-        UsageError: the task has no such option.
-        InputError: a file cannot be read, or holds no text.
     """
     files: list[TextFile | None] = []
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
@@ -232,12 +212,8 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
 def score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:
     """One request for each method that `compress score` runs; options go to the methods with them.
 
-    Args:
-        options: by name; None where not given.
-
     Raises:
-        UsageError: an unknown method, one that is named twice, an option that none of them has, or
-            no rows to look at.
+        UsageError: an unknown or repeated method, an option that none has, or missing rows.
     """
     methods = [options.get("method") or DEFAULT_METHOD, *(options.get("compare") or [])]
     for number, method in enumerate(methods):
