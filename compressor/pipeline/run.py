@@ -84,8 +84,8 @@ def run(
             the same recipe goes on from the last finished step.
     """
     require_directory(output)
-    recipe = resolve(recipe)
-    setup = prepare(recipe, load(recipe.model), output, progress)
+    setup = prepare(resolve(recipe), load(recipe.model), output, progress)
+    recipe = setup.recipe
     with open_steps(output, setup.identity(progress), progress, setup.written_bytes) as steps:
         parallel.on_main(lambda: require_own_outputs(steps, output, setup.artifacts))
         started = steps.do(start, title="reading inputs", command=command)
