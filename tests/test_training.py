@@ -67,7 +67,7 @@ class Regression(Problem):
         return float((self.weight.detach() - WANTED).norm())
 
 
-def test_it_reaches_the_answer_and_reports_every_epoch():
+def test_it_finds_the_answer_and_tells_of_every_epoch():
     problem, lines, steps = Regression(noise=0), [], []
     trained = train(
         problem,
@@ -101,16 +101,18 @@ def test_the_best_weights_come_back_and_training_stops():
 
 def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
     """The same steps, but for rounding, with the memory of a part; three tokens in each row."""
-    weights, losses = [], []
-    for most, size in ((2048, 8), (7, 2)):
+    found = []
+    for most in (2048, 7):
         monkeypatch.setattr(loop, "most_tokens", lambda *_, most=most: most)
         problem = Regression(noise=0)
         trained = train(problem, DATA, Schedule(3, batch_size=8, weight_decay=0, patience=9))
-        assert {len(rows) for rows in problem.seen} == {size}
-        assert trained.steps == 15
-        weights.append(problem.weight.detach())
-        losses.append([epoch["loss"] for epoch in trained.history])
-    torch.testing.assert_close(weights[1], weights[0])
+        sizes = {len(rows) for rows in problem.seen}
+        found.append((trained.steps, trained.history, problem.weight.detach(), sizes))
+    whole, parts = found
+    assert (whole[3], parts[3]) == ({8}, {2})
+    assert whole[0] == parts[0] == 15
+    torch.testing.assert_close(parts[2], whole[2])
+    losses = [[epoch["loss"] for epoch in history] for _, history, *_ in found]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
@@ -118,41 +120,58 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    ("steps", "stop_at"), [(None, 3), (None, 5), (None, 12), (7, None), (7, 5), (7, 6)]
-)
-def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path, monkeypatch, steps, stop_at):
-    """Saved after every step; stopped within the first epoch, at its end, and later.
-
-    A limit of seven steps ends it within the second of four epochs of five, which is validated.
-    """
+@pytest.mark.parametrize("stop_at", [3, 5, 12])
+def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch, stop_at: int):
+    """Saved after every step; stopped within the first epoch, at its end, and later."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
-    state, lines = tmp_path / "state.safetensors", []
-    schedule = Schedule(4, batch_size=8, patience=9, steps=steps)
-    whole, total = Regression(), steps or 20
-    expected = train(whole, DATA, schedule, seed=3, report=lines.append)
-    assert expected.steps == total
-    assert len(lines) == len(expected.history) == (2 if steps else 4)
-    assert all(epoch["validation"] is not None for epoch in expected.history)
-    assert whole.progress == pytest.approx([i / total for i in range(total)])
+    schedule = Schedule(4, batch_size=8, patience=9)
+    whole = Regression()
+    expected = train(whole, DATA, schedule, seed=3)
 
-    def interrupt(done: int, most: int) -> None:
-        assert most == total
+    def interrupt(done: int, total: int) -> None:
         if done == stop_at:
             raise Stop
 
-    if stop_at is not None:
-        with pytest.raises(Stop):
-            train(Regression(), DATA, schedule, seed=3, state=state, progress=interrupt)
+    state = tmp_path / "state.safetensors"
+    with pytest.raises(Stop):
+        train(Regression(), DATA, schedule, seed=3, state=state, progress=interrupt)
     rest = Regression()
-    trained = train(rest, DATA, schedule, seed=3, state=state)
+    found = train(rest, DATA, schedule, seed=3, state=state)
     assert torch.equal(rest.weight, whole.weight)
-    assert (trained.best, trained.best_epoch) == (expected.best, expected.best_epoch)
+    assert (found.steps, found.best, found.best_epoch) == (20, expected.best, expected.best_epoch)
     # Finished: going on again does nothing, and gives the same weights.
     again = Regression()
     train(again, DATA, schedule, seed=3, state=state)
     assert torch.equal(again.weight, whole.weight)
     assert not again.seen
+
+
+@pytest.mark.parametrize("stop_at", [None, 5, 6])
+def test_a_limit_of_steps_ends_it_within_an_epoch(tmp_path: Path, monkeypatch, stop_at):
+    """Seven steps of four epochs of five; the last two are validated, too, after a stop as well."""
+    monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
+    schedule, state = Schedule(4, batch_size=8, patience=9, steps=7), tmp_path / "state.safetensors"
+    whole, lines = Regression(), []
+    expected = train(whole, DATA, schedule, report=lines.append)
+    assert expected.steps == 7
+    assert [(e["epoch"], e["validation"] is None) for e in expected.history] == [
+        (1, False), (2, False)
+    ]  # fmt: skip
+    assert lines[1].startswith("  epoch 2 of 2: ")
+    assert whole.progress == pytest.approx([i / 7 for i in range(7)])
+
+    def interrupt(done: int, total: int) -> None:
+        assert total == 7
+        if done == stop_at:
+            raise Stop
+
+    if stop_at is not None:
+        with pytest.raises(Stop):
+            train(Regression(), DATA, schedule, state=state, progress=interrupt)
+    rest = Regression()
+    found = train(rest, DATA, schedule, state=state)
+    assert torch.equal(rest.weight, whole.weight)
+    assert (found.steps, found.best, found.best_epoch) == (7, expected.best, expected.best_epoch)
 
 
 def test_the_rate_rises_then_falls(monkeypatch):
@@ -207,9 +226,10 @@ def test_an_unusable_state_is_made_again_with_a_message(tmp_path: Path, damage):
     expected = train(whole, DATA, schedule, state=state)
     damage(state)
     again = Regression()
-    assert train(again, DATA, schedule, state=state, report=lines.append) == expected
+    found = train(again, DATA, schedule, state=state, report=lines.append)
     assert str(state) in lines[0]
     assert len(lines) == 3
+    assert found == expected
     assert torch.equal(again.weight, whole.weight)
     train(Regression(), DATA, schedule, state=state, report=lines.append)
     assert len(lines) == 3  # the file is whole again
@@ -252,13 +272,7 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     seconds = iter(range(10_000))
     monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
     problem, shown, rates = Regression(noise=0), [], []
-    step = loop.torch.optim.AdamW.step
-
-    def noting(self, *args, **kwargs):
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(loop.torch.optim.AdamW, "step", noting)
+    monkeypatch.setattr(loop.torch.optim.AdamW, "step", watched(loop.torch.optim.AdamW.step, rates))
     schedule = Schedule(60, batch_size=8, warmup=0.1, patience=60, seconds=50)
     trained = train(problem, DATA, schedule, progress=lambda *step: shown.append(step))
     assert 50 <= trained.seconds <= 53
@@ -267,3 +281,13 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     assert rates.index(max(rates)) < 10
     assert rates[-1] < 0.1 * max(rates)
     assert sorted(rates[10:], reverse=True) == rates[10:]
+
+
+def watched(step, rates):
+    """The optimizer's step, which notes the learning rate."""
+
+    def noting(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    return noting

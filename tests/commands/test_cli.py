@@ -45,6 +45,13 @@ def run_options(inputs: dict[str, Path]) -> list[object]:
     ]  # fmt: skip
 
 
+def output_of(*arguments: object) -> str:
+    """The standard output of a command that succeeds."""
+    done = compress(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def finished(inputs, once, tmp_path_factory) -> Path:
     def make(directory: Path) -> None:
@@ -195,64 +202,51 @@ def test_a_requested_device_that_is_not_there_is_an_error(inputs, tmp_path):
 
 
 def test_single_steps_do_what_run_does(inputs, finished, tmp_path):
-    scores = tmp_path / "scores.json"
-    model = ["-m", inputs["model"]]
-    done = compress("score", *model, "--calibration", inputs["calibration"], "-o", scores,
-                    "--device", "cpu")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("second-order: ")
-    assert "second-order|" in done.stdout
-    pruned = tmp_path / "pruned"
-    done = compress("prune", *model, "--scores", scores, "--keep", "0.5", "-o", pruned,
-                    "--recover", "reconstruct", "--calibration", inputs["calibration"],
-                    "--device", "cpu")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    scores, pruned = tmp_path / "scores.json", tmp_path / "pruned"
+    common = ["-m", inputs["model"], "--calibration", inputs["calibration"], "--device", "cpu"]
+    shown = output_of("score", *common, "-o", scores)
+    assert shown.startswith("second-order: ")
+    assert "second-order|" in shown
+    repair = ["--keep", "0.5", "--recover", "reconstruct"]
+    output_of("prune", *common, *repair, "--scores", scores, "-o", pruned)
     heads = [json.loads((d / "units.json").read_text())["kept"] for d in (pruned, finished)]
     assert heads[0] == heads[1]
-    done = compress("export", "-m", pruned, "-o", pruned)
-    assert done.returncode == 0, done.stderr
-    assert (pruned / "onnx" / "model.onnx").read_bytes() == (
-        finished / "onnx" / "model.onnx"
-    ).read_bytes()
-    done = compress("evaluate", pruned, finished, "--test", inputs["test"], "--json")
-    first, second = json.loads(done.stdout)["artifacts"]
+    output_of("export", "-m", pruned, "-o", pruned)
+    graphs = [(d / "onnx" / "model.onnx").read_bytes() for d in (pruned, finished)]
+    assert graphs[0] == graphs[1]
+    shown = output_of("evaluate", pruned, finished, "--test", inputs["test"], "--json")
+    first, second = json.loads(shown)["artifacts"]
     assert first["quality"] == second["quality"]
     assert all(c["difference"] == 0 for c in second["comparisons"])
-    dense = finished / ".compress" / "dense"
-    done = compress("bench", dense, finished, "--test", inputs["test"], "-b", "2",
-                    "--bench-seconds", "0.05")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "CPUExecutionProvider" in done.stdout
+    dense, timed = finished / ".compress" / "dense", ["-b", "2", "--bench-seconds", "0.05"]
+    shown = output_of("bench", dense, finished, "--test", inputs["test"], *timed)
+    assert "CPUExecutionProvider" in shown
 
 
 def test_heads_and_neurons_are_scored_and_pruned_in_single_steps(inputs, tmp_path):
-    model, scores = ["-m", inputs["model"]], tmp_path / "scores.json"
-    done = compress("score", *model, "--method", "magnitude", "--prune", "both", "-o", scores)
-    assert done.returncode == 0, done.stderr
-    heads = [line for line in done.stdout.splitlines() if line.startswith("encoder_self.")]
-    parts = [line for line in done.stdout.splitlines() if line.startswith("encoder_ffn.")]
+    model, scores, out = ["-m", inputs["model"]], tmp_path / "scores.json", tmp_path / "pruned"
+    shown = output_of("score", *model, "--method", "magnitude", "--prune", "both", "-o", scores)
+    heads = [line for line in shown.splitlines() if line.startswith("encoder_self.")]
+    parts = [line for line in shown.splitlines() if line.startswith("encoder_ffn.")]
     # Each head's score; of 48 neurons lowest, quartiles and highest.
     assert [len(line.split()) for line in heads + parts] == [5] * 3 + [6] * 3
     values = json.loads(scores.read_text())["scores"]["encoder_ffn.0"]
     assert float(parts[0].split()[5]) == pytest.approx(max(values), rel=1e-2)
-    out = tmp_path / "pruned"
-    done = compress("prune", *model, "--scores", scores, "-o", out,
-                    "--keep", "heads=0.5,neurons=0.5", "--multiple", "8")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "6 of 12 heads, 72 of 144 neurons kept" in done.stdout
+    budget = ["--keep", "heads=0.5,neurons=0.5", "--multiple", "8"]
+    shown = output_of("prune", *model, *budget, "--scores", scores, "-o", out)
+    assert "6 of 12 heads, 72 of 144 neurons kept" in shown
     kept = json.loads((out / "units.json").read_text())["kept"]
     assert sum(len(units) for name, units in kept.items() if name.startswith("encoder_ffn")) == 72
 
 
 def test_inspect_shows_what_units_cost(inputs):
-    done = compress("inspect", inputs["model"], "--json")
-    data = json.loads(done.stdout)
+    data = json.loads(output_of("inspect", inputs["model"], "--json"))
     parts = {part["name"]: part for part in data["parts"]}
     assert list(parts) == ["encoder_self", "encoder_ffn", "embeddings", "other"]
     assert parts["encoder_self"]["units"] == [4, 4, 4]
     assert parts["encoder_ffn"]["units"] == [48, 48, 48]
     assert all(0 < shape["fixed_share"] < 1 for shape in data["shapes"])
-    text = compress("inspect", inputs["model"]).stdout
+    text = output_of("inspect", inputs["model"])
     assert "3 x 4 = 12 heads of 8" in text
     assert "3 x 48 = 144 neurons" in text
     assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
@@ -263,22 +257,19 @@ def test_inspect_shows_what_units_cost(inputs):
 
 
 def test_reports_can_be_written_again(finished, tmp_path):
-    done = compress("report", finished / "report.json", "-o", tmp_path, "--plots",
-                    "--format", "html", "--format", "junit")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    formats = ["--format", "html", "--format", "junit", "--plots"]
+    output_of("report", finished / "report.json", "-o", tmp_path, *formats)
     assert {"report.html", "junit.xml", "throughput.png"} <= {p.name for p in tmp_path.iterdir()}
 
 
 def test_doctor_knows_this_environment():
-    done = compress("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
+    data = json.loads(output_of("doctor", "--json"))
     assert data["providers"]["cpu"].startswith("works")
     assert data["versions"]["torch"]
     known = {"onnxruntime", "openvino", "ctranslate2", "pytorch", "pytorch-compiled"}
     assert data["engines"].keys() == known
     assert data["engines"]["pytorch"].startswith(data["versions"]["torch"])
-    assert compress("doctor").stdout.splitlines()[-1] == "no problems found"
+    assert output_of("doctor").splitlines()[-1] == "no problems found"
 
 
 def test_doctor_says_how_to_install_an_engine_that_is_absent(monkeypatch, capsys):
