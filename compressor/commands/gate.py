@@ -60,10 +60,11 @@ def gate(
     if ci is not None:
         require_directory(ci, "--ci")
         require_replaceable(ci, ci_formats(), "--ci")
-    judged = load_report(report, verify=request.verify)
-    outcomes, changes = rules.check(judged, wanted, request.gate.inconclusive), []
+    judged, earlier = load_report(report, verify=request.verify), None
     if request.baseline is not None:
         earlier = load_report(request.baseline, verify=request.verify)
+    outcomes, changes = rules.check(judged, wanted, request.gate.inconclusive), []
+    if earlier is not None:
         outcomes += baseline.outcomes(judged, earlier)
         changes = baseline.compare_reports(judged, earlier)
     judged = judged.model_copy(update={"gate": outcomes, "changes": changes})
