@@ -60,9 +60,8 @@ def gate(
     if ci is not None:
         require_directory(ci, "--ci")
         require_replaceable(ci, ci_formats(), "--ci")
-    judged, earlier = load_report(report, verify=request.verify), None
-    if request.baseline is not None:
-        earlier = load_report(request.baseline, verify=request.verify)
+    judged = load_report(report, verify=request.verify)
+    earlier = load_report(request.baseline, verify=request.verify) if request.baseline else None
     outcomes, changes = rules.check(judged, wanted, request.gate.inconclusive), []
     if earlier is not None:
         outcomes += baseline.outcomes(judged, earlier)
