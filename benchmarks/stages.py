@@ -21,7 +21,7 @@ from pathlib import Path
 # Step of a run -> its name in results.
 NAMES = {
     "start": "started", "export_dense": "dense", "score": "scores", "choose": "choice",
-    "export_precision": "precision", "answer": "answers", "compare": "comparison",
+    "export_precision": "precision", "answer": "answers", "compare_rows": "comparison",
     "time_models": "throughput",
 }  # fmt: skip
 _PROCESS = Path("/proc/self")

@@ -50,9 +50,9 @@ def run(
     """
     make_recipe = _of_full_package("run", "compressor.request.recipe:make_recipe")
     run_recipe = _of_full_package("run", "compressor.pipeline.run:run")
+    silent = _of_full_package("run", "compressor.progress:SILENT")
     recipe = make_recipe(None if config is None else Path(config), **options)
-    given = {} if progress is None else {"progress": progress}
-    report: Report = run_recipe(recipe, Path(output), **given)
+    report: Report = run_recipe(recipe, Path(output), progress=progress or silent)
     return report
 
 
@@ -63,9 +63,9 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'compressor' has no attribute {name!r}")
 
 
-def _of_full_package(name: str, place: str) -> Any:
-    """What `name` needs of the package `compress-heads`: `module:attribute`."""
-    module, _, attribute = place.partition(":")
+def _of_full_package(name: str, path: str) -> Any:
+    """The object at `module:attribute` of `compress-heads`, which `compressor.NAME` needs."""
+    module, _, attribute = path.partition(":")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:

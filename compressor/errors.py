@@ -20,9 +20,8 @@ class CompressError(Exception):
     """Base of all expected errors; never raised itself.
 
     Args:
-        message: one sentence for the user; where an input put more than MOST_CHARACTERS into it,
-            its middle is left out.
-        id: what is wrong, in kebab-case, for example `tokenizer-unreadable`.
+        message: one sentence for the user; the middle of more than MOST_CHARACTERS is left out.
+        id: the problem, in kebab-case, for example `tokenizer-unreadable`.
     """
 
     exit_code = 70
@@ -39,7 +38,7 @@ class CompressError(Exception):
 
 
 class CompressWarning(UserWarning):
-    """Something the user should know; the command line tells it as a message."""
+    """Something the user should know; the command line shows it as a message."""
 
 
 class UsageError(CompressError):
@@ -49,7 +48,7 @@ class UsageError(CompressError):
 
 
 class EnvironmentProblem(CompressError):
-    """A device, provider or package that was asked for is not there."""
+    """A requested device, provider or package is missing."""
 
     exit_code = 3
 
@@ -61,13 +60,13 @@ class InputError(CompressError):
 
 
 class VerificationError(CompressError):
-    """The smaller model does not do what it must: pruned != masked, or ONNX != PyTorch."""
+    """A smaller model is wrong: pruned != masked, or ONNX != PyTorch."""
 
     exit_code = 5
 
 
 def cannot_read(path: object, error: OSError) -> InputError:
-    """The error of a file that is there, and that this user may not read, or the disk refuses."""
+    """The error of a file that exists but cannot be read."""
     advice = (
         "make it readable for the user who runs this" if error.errno == EACCES else "copy it again"
     )

@@ -1,4 +1,4 @@
-"""Where long work reports what it is doing; silent unless a caller passes something else.
+"""Where long work reports its progress; silent unless a caller passes something else.
 
 The command line's console is one implementation (`compressor.commands.console`).
 """
@@ -29,14 +29,11 @@ class Progress(Protocol):
 class Silent:
     """Reports nothing; the default when used as a library."""
 
-    def message(self, text: str) -> None:
-        pass
+    def message(self, text: str) -> None: ...
 
-    def detail(self, text: str) -> None:
-        pass
+    def detail(self, text: str) -> None: ...
 
-    def update(self, what: str, done: int, total: int | None) -> None:
-        pass
+    def update(self, what: str, done: int, total: int | None) -> None: ...
 
 
 SILENT = Silent()
@@ -44,7 +41,7 @@ SILENT = Silent()
 
 @contextmanager
 def warnings_as_messages(progress: Progress) -> Iterator[None]:
-    """Show our own warnings as messages, without the place in the code that they come from."""
+    """Show our own warnings as messages, without their place in the code."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:

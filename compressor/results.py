@@ -1,7 +1,7 @@
-"""The typed results of a run's stages, which reports, gates and manifests read.
+"""The typed results of a run's steps, which reports, gates and manifests read.
 
 Each can be written to JSON and read back. Units are in the field names; ratios are pruned over
-dense where larger is better for pruned. Results never change: a stage that adds something returns
+dense where larger is better for pruned. Results never change: a step that adds something returns
 a copy.
 """
 
@@ -10,12 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    ValidationInfo,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
@@ -80,9 +75,8 @@ class Comparison(ResultModel):
     # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
     discordant: tuple[Whole, Whole] | None = None
     floor: Number | None = None  # what chance gives the dense model's answers
-    at_floor: bool = (
-        False  # whether its score cannot be distinguished from it; then nothing is concluded
-    )
+    # Whether its score cannot be distinguished from the floor; then nothing is concluded.
+    at_floor: bool = False
 
 
 class Check(ResultModel):
@@ -130,7 +124,7 @@ class Variant(ResultModel):
     engine: str = DEFAULT_ENGINE  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of
     default: bool = True  # whether the runtime takes this precision where none is named
-    selection: str = ""  # how the units were found, in words, where scores alone do not tell
+    selection: str = ""  # how the units were chosen, in words, where scores alone do not say
     scoring: Ranking | None = None  # where it is not the report's
     recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
@@ -141,7 +135,7 @@ class Variant(ResultModel):
 
     @property
     def in_default_engine(self) -> bool:
-        """Whether the engine that runs every artifact ran it, and no further one."""
+        """Whether the engine that runs every artifact ran it."""
         return self.engine == DEFAULT_ENGINE
 
     @property
@@ -171,7 +165,7 @@ class Timing(ResultModel):
     speedup: Number | None = None  # sentences per second over dense, from the same run
     speedup_interval: Interval | None = None
     macs_ratio: Ratio | None = None  # multiply-adds of dense over this model's, at these lengths
-    provider: str | None = None  # what ran it; None where only the whole measurement tells
+    provider: str | None = None  # what ran it; None for that of the whole measurement
     precision: str | None = None
     engine: str | None = None
     # Where several engines were timed: over the dense model in the same engine (float32 where that
@@ -227,7 +221,7 @@ class CostTable(ResultModel):
 
 
 class SpeedTry(ResultModel):
-    """A choice of units that was timed to see whether it reaches the wanted speed-up."""
+    """A choice of units that was timed for the wanted speed-up."""
 
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen
@@ -244,12 +238,12 @@ class LayersTry(ResultModel):
     kept: str = ""  # units; none where no choice is fast enough
     speedup: Number | None = None  # over dense, measured
     # From the dense model on held-out rows, after the repair, nats per loss term; None where the
-    # wanted speed-up was not reached.
+    # wanted speed-up was missed.
     divergence: Number | None = None
 
 
 class SpeedSearch(ResultModel):
-    """How units were chosen for a speed-up: what units cost, and the choices that were timed."""
+    """How units were chosen for a speed-up: their costs, and the choices that were timed."""
 
     wanted: Number
     costs: CostTable
@@ -290,14 +284,11 @@ Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule 
 
 
 class Outcome(ResultModel):
-    """One gate rule and what became of it.
-
-    `met` counts an inconclusive rule as it was asked to (`--inconclusive`).
-    """
+    """One gate rule and its verdict."""
 
     rule: str
     variant: str
-    met: bool
+    met: bool  # an inconclusive rule as `--inconclusive` says
     message: str
     verdict: Verdict
     measured: Number | None = None

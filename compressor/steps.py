@@ -1,14 +1,14 @@
 """The steps of a run: functions whose results are kept on disk, from which a stopped run goes on.
 
 `Steps.do` computes a step once. Its key is the function's name, the run's options and input files,
-and what it is given; results of other steps count by their contents and by the SHA-256 of the files
-that they wrote. A changed input therefore changes the key, and nothing says which step needs which.
+and the step's inputs; results of other steps count by their contents and by the SHA-256 of the
+files that they wrote. A changed input changes the key, so no table of dependencies is needed.
 
 A record in `OUT/.compress` holds the result as JSON, the hashes of the files that the step wrote,
-and its own. It is written last and at once, so it is there exactly when all of that is complete. A
-record that was changed, or whose files are missing or changed, counts as not there: the step is
-done again, after a message. The manifest takes its hashes from the records, so a file that was
-damaged since does not get a new one.
+and its own. It is written last and at once, so it exists exactly when all of that is complete. A
+record that was changed, or whose files are missing or changed, does not count: the step is done
+again, after a message. The manifest takes its hashes from the records, so a file that was damaged
+since does not get a new one.
 
 One process at a time works in an output directory; a lock says which. Of several ranks of a run
 (`compressor.parallel`) rank 0 has the lock, writes and reads records; the others only read files.
@@ -16,12 +16,11 @@ One process at a time works in an output directory; a lock says which. Of severa
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
@@ -35,7 +34,7 @@ from compressor.progress import Progress
 from compressor.results import Variant
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import write_json
-from compressor.storage.hashes import sha256_below, sha256_of
+from compressor.storage.hashes import sha256_below, sha256_of, sha256_of_text
 from compressor.storage.locks import lock_output
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import move_files, remove_leftovers, staging
@@ -49,11 +48,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What is kept of a finished step: its result as JSON, and path -> SHA-256 of its files.
-
-    Args:
-        sha256: of both, so that a record that was damaged is not taken for another result.
-    """
+    """A finished step: its result as JSON, path -> SHA-256 of its files, and SHA-256 of both."""
 
     result: Any
     files: dict[str, str]
@@ -61,8 +56,7 @@ class StepRecord:
 
     @classmethod
     def of(cls, result: Any, files: dict[str, str]) -> Self:
-        text = json.dumps([result, files], sort_keys=True)
-        return cls(result, files, hashlib.sha256(text.encode()).hexdigest())
+        return cls(result, files, sha256_of_text(json.dumps([result, files], sort_keys=True)))
 
 
 _RECORD = TypeAdapter(StepRecord)
@@ -79,8 +73,8 @@ class Steps:
     def __init__(self, root: Path, identity: Mapping[str, Any], progress: Progress) -> None:
         self.root, self.state, self.progress = root, root / STATE, progress
         self.identity = json.loads(json.dumps(identity))
-        self.files: dict[str, str] = {}  # path -> SHA-256, of all steps that were found or done
-        self.doing = "beginning"  # the step that was begun last, in words
+        self.files: dict[str, str] = {}  # path -> SHA-256, of all steps so far
+        self.doing = "beginning"  # title of the step that was begun last
         self._running: list[tuple[str, dict[str, str]]] = []  # label and files, innermost last
         self._announced: set[str] = set()
 
@@ -92,18 +86,18 @@ class Steps:
         shared: bool = False,
         **context: Any,
     ) -> Result:
-        """What a function returns for its inputs, computed once.
+        """The function's result for its inputs, computed once.
 
         Args:
             function: or a method, whose object is an input, too.
             inputs: positional arguments, which tell this step from others of the function.
             title: what the user reads while it runs.
-            shared: of several ranks all take part in it; otherwise rank 0 computes it alone. All
-                get the result of rank 0.
-            context: more arguments of the function, which the same run has always given it.
+            shared: all ranks take part in it; otherwise rank 0 computes it alone. All get the
+                result of rank 0.
+            context: more arguments of the function, always the same within a run.
         """
         encode, decode = self._forms(function)
-        label, result = parallel.on_main(lambda: self._find(function, inputs, decode, title))
+        label, result = parallel.on_main(lambda: self._recall(function, inputs, decode, title))
         if result is None:
             files: dict[str, str] = {}
             began = time.perf_counter()
@@ -111,13 +105,13 @@ class Steps:
             try:
                 parallel.on_main(lambda: self.begin(label, title))
                 if shared:
-                    made = function(*inputs, **context)
+                    computed = function(*inputs, **context)
                 else:
-                    made = parallel.on_main(lambda: function(*inputs, **context))
+                    computed = parallel.on_main(lambda: function(*inputs, **context))
             finally:
                 self._running.pop()
-            # As it is read later, so that a stopped run goes on with exactly the same.
-            result = decode(parallel.on_main(lambda: self._finish(label, encode(made), files)))
+            kept = parallel.on_main(lambda: self._keep(label, encode(computed), files))
+            result = decode(kept)  # as it is read later, so that a stopped run gets exactly this
             took = f"  {title}: {time.perf_counter() - began:.1f} s"
             parallel.on_main(lambda: self.progress.detail(took))
             trim_memory()
@@ -136,23 +130,22 @@ class Steps:
         self.doing = title
         self.progress.message(f"{title} …")
 
-    def _finish(self, label: str, result: Any, files: dict[str, str]) -> Any:
+    def _keep(self, label: str, result: Any, files: dict[str, str]) -> Any:
         self.files |= files
         write_json(self.state / f"{label}.json", asdict(StepRecord.of(result, files)))
         return result
 
-    def _find(
+    def _recall(
         self,
         function: Callable[..., Result],
         inputs: Sequence[Any],
         decode: Callable[[Any], Result],
         title: str,
     ) -> tuple[str, Result | None]:
-        """A step's label, and its result; None where there is none that can be relied on."""
-        name = function.__name__.strip("_")
-        given = [getattr(function, "__self__", None), *inputs]
-        key = json.dumps([self.identity, self._fingerprint(given)], sort_keys=True)
-        label = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        """A step's label, and its result; None without a sound record."""
+        values = [getattr(function, "__self__", None), *inputs]
+        key = json.dumps([self.identity, self._fingerprint(values)], sort_keys=True)
+        label = f"{function.__name__.strip('_')}-{sha256_of_text(key)[:16]}"
         path = self.state / f"{label}.json"
         if not path.exists():
             return label, None
@@ -181,7 +174,7 @@ class Steps:
         kind = get_type_hints(function)["return"]
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         if kind is not Variant:
-            return lambda made: adapter.dump_python(made, mode="json"), adapter.validate_python
+            return lambda result: adapter.dump_python(result, mode="json"), adapter.validate_python
         # The output directory may be moved: a model's lies in it.
         return self._model_to_json, lambda data: adapter.validate_python(
             data | {"directory": (self.root / data["directory"]).as_posix()}
@@ -192,7 +185,7 @@ class Steps:
         return model.model_dump(mode="json") | {"directory": directory}
 
     def _fingerprint(self, value: Any) -> Any:
-        """What tells an input from others, as JSON."""
+        """JSON that differs for different inputs."""
         if isinstance(value, Variant):
             return [self._model_to_json(value), self.files_below(Path(value.directory))]
         if isinstance(value, BaseModel):
@@ -212,7 +205,7 @@ class Steps:
         return value
 
     def files_below(self, directory: Path) -> dict[str, str]:
-        """Path from a directory -> SHA-256, of what the steps so far wrote there for the user."""
+        """Path from a directory -> SHA-256, of the steps' files for the user in it."""
         below = directory.relative_to(self.root)
         return {
             Path(name).relative_to(below).as_posix(): digest
@@ -223,10 +216,7 @@ class Steps:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty directory, removed when the block ends; of several ranks that of rank 0.
-
-        The others wait at the end, until all need it no longer.
-        """
+        """An empty directory of rank 0, removed when the block ends on all ranks."""
         with staging(self.state) if parallel.is_main() else nullcontext(self.state) as staged:
             yield parallel.agree(staged)
             parallel.gather(None)
@@ -235,19 +225,19 @@ class Steps:
     def making(self, directory: Path) -> Iterator[Path]:
         """An empty directory, whose files go to `directory` when the block ends without an error.
 
-        Until then nothing of what is made stands under its final name. Of several ranks all get
-        the directory of rank 0.
+        Until then no file stands under its final name. All ranks get the directory of rank 0.
         """
+
+        def move() -> None:
+            hashes = sha256_below(staged)
+            move_files(staged, directory, hashes, last=GRAPHS_FILE)
+            for name, digest in hashes.items():
+                path = directory / name
+                self._note(path, _graphs_digest(path) if path.name == GRAPHS_FILE else digest)
+
         with self.staging() as staged:
             yield staged
-            parallel.on_main(lambda: self._take(staged, directory))
-
-    def _take(self, staged: Path, directory: Path) -> None:
-        hashes = sha256_below(staged)
-        move_files(staged, directory, hashes, last=GRAPHS_FILE)
-        for name, digest in hashes.items():
-            path = directory / name
-            self._note(path, _graphs_digest(path) if path.name == GRAPHS_FILE else digest)
+            parallel.on_main(move)
 
     def wrote(self, path: Path) -> str:
         """Note a file that the running step wrote; its SHA-256."""
@@ -262,12 +252,12 @@ class Steps:
         """The first of some files that is missing or changed; later steps may add graphs."""
         for name, digest in files.items():
             path = self.root / name
-            if not path.is_file() or not _holds(path, digest):
+            if not path.is_file() or not _is_unchanged(path, digest):
                 return str(path)
         return ""
 
 
-def _holds(path: Path, digest: str) -> bool:
+def _is_unchanged(path: Path, digest: str) -> bool:
     if path.name != GRAPHS_FILE:
         return sha256_of(path) == digest
     precisions, _, _ = digest.partition(":")
@@ -278,10 +268,9 @@ def _holds(path: Path, digest: str) -> bool:
 
 
 def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
-    """What `graphs.json` says of some precisions, all by default: their names and a SHA-256.
+    """Names of some precisions of `graphs.json`, all by default, and SHA-256 of their facts.
 
-    Later steps add precisions and choose the default one and engines, without which it is
-    computed.
+    Later steps add precisions and choose the default one and engines, which do not count.
     """
     data = json.loads(path.read_text(encoding="utf-8"))
     if data.pop("default_precision") not in data["precisions"]:
@@ -291,8 +280,7 @@ def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
     data["precisions"] = {name: data["precisions"][name] for name in names}
     made_for = {name: x for name, x in (data.pop("made_for", None) or {}).items() if name in names}
     data |= {"made_for": made_for} if made_for else {}
-    text = json.dumps(data, sort_keys=True)
-    return f"{','.join(names)}:{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{','.join(names)}:{sha256_of_text(json.dumps(data, sort_keys=True))}"
 
 
 @contextmanager
@@ -309,18 +297,19 @@ def open_steps(
         needed: about how many bytes the run writes in all.
 
     Raises:
-        InputError: the directory holds something that is not ours, another process works there,
-            or the disk is full, read-only or missing.
+        InputError: the directory holds foreign files, another process works in it, or the disk is
+            full, read-only or missing.
         UsageError: it holds a run with other options or other inputs.
         EnvironmentProblem: a rank does not see the directory.
     """
     steps = Steps(root, identity, progress)
+    run = steps.state / _RUN
     with translate_disk_errors(root, needed, lambda: steps.doing), ExitStack() as stack:
-        parallel.on_main(lambda: _require_own(root))
+        parallel.on_main(lambda: _require_ours(root, run))
         if parallel.is_main():
             stack.callback(lock_output(steps.state / _LOCK, root).release)
-        parallel.on_main(lambda: _take_up(steps))
-        seen = parallel.gather((steps.state / _RUN).exists())
+        parallel.on_main(lambda: _take_up(steps, run))
+        seen = parallel.gather(run.exists())
         if not all(seen):
             raise EnvironmentProblem(
                 f"rank {seen.index(False)} does not see {root}, where rank 0 writes; give an "
@@ -330,31 +319,32 @@ def open_steps(
         yield steps
 
 
-def _require_own(root: Path) -> None:
-    """Raise `InputError` for a directory that holds something else than a run."""
-    is_new = not (root / STATE / _RUN).exists()
-    if is_new and root.exists() and any(path.name != STATE for path in root.iterdir()):
+def _require_ours(root: Path, run: Path) -> None:
+    """Raise `InputError` for a directory that holds anything but a run."""
+    if not run.exists() and root.exists() and any(path.name != STATE for path in root.iterdir()):
         raise InputError(
             f"{root} is not empty and holds no run; choose another --output", id="output-not-empty"
         )
 
 
-def _take_up(steps: Steps) -> None:
-    """Check that what is there belongs to the same run, and note its options if nothing is."""
-    path = steps.state / _RUN
-    before = _read_identity(path) if path.exists() else None
-    if before is not None:
-        for key, old, new in _differences(before, steps.identity):
-            raise UsageError(
-                f"{steps.root} holds a run with {key}={old!r}, now it is {new!r}; "
-                "give the same options to go on, or another --output",
-                id="output-of-another-run",
-            )
-    elif path.exists():
-        steps.progress.message(f"{path} cannot be read; it is written again")
+def _take_up(steps: Steps, run: Path) -> None:
+    """Check that an earlier run in the directory is the same, or note this one's options."""
+    before = None
+    if run.exists():
+        with suppress(ValueError):
+            before = json.loads(run.read_text(encoding="utf-8"))
+        if not isinstance(before, dict):
+            before = None
+            steps.progress.message(f"{run} cannot be read; it is written again")
+    for key, old, new in [] if before is None else _differences(before, steps.identity):
+        raise UsageError(
+            f"{steps.root} holds a run with {key}={old!r}, now it is {new!r}; "
+            "give the same options to go on, or another --output",
+            id="output-of-another-run",
+        )
     remove_leftovers(steps.root, recursive=True)
     if before is None:
-        write_json(path, steps.identity)
+        write_json(run, steps.identity)
 
 
 def _differences(
@@ -367,11 +357,3 @@ def _differences(
             yield from _differences(old, new, f"{section}{key}.")
         elif old != new:
             yield f"{section}{key}", old, new
-
-
-def _read_identity(path: Path) -> dict[str, Any] | None:
-    try:
-        identity = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return identity if isinstance(identity, dict) else None

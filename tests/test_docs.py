@@ -79,13 +79,13 @@ def flags_of_commands() -> dict[str, set[str]]:
     """Full name of a command -> its flags."""
     sections = re.split(r"^## ", options_page(), flags=re.MULTILINE)[1:]
     everywhere = set(re.findall(r"`(-[-\w]+)`", sections[-1]))
-    found = {}
+    flags = {}
     for section in sections[:-1]:
         name, _, rest = section.partition("\n")
         cells = " ".join(re.findall(r"^\| `([^`]*)`", rest, re.MULTILINE))
         cells = re.sub(r"--\[no-\]([-a-z]+)", r"--\1 --no-\1", cells)
-        found[name] = everywhere | set(re.findall(r"(?<![\w-])--?[a-z][-\w]*", cells))
-    return found
+        flags[name] = everywhere | set(re.findall(r"(?<![\w-])--?[a-z][-\w]*", cells))
+    return flags
 
 
 def commands_in(text: str) -> list[str]:

@@ -47,15 +47,11 @@ def test_the_python_reference_has_what_is_public(site: Path):
     from compressor import runtime
 
     text = (site / "python.html").read_text(encoding="utf-8")
-    kinds = {name: getattr(runtime, name) for name in set(runtime.__all__) - {"Runtime"}}
-    classes = [
-        name for name, kind in kinds.items()
-        if isinstance(kind, type) and issubclass(kind, runtime.Runtime)
-    ]  # fmt: skip
-    assert "Translator" in classes
     assert "compressor.model.checkpoint.load" in text
-    missing = [name for name in classes if f"compressor.runtime.{name}" not in text]
-    assert missing == []
+    for name in set(runtime.__all__) - {"Runtime"}:
+        kind = getattr(runtime, name)
+        if isinstance(kind, type) and issubclass(kind, runtime.Runtime):
+            assert f"compressor.runtime.{name}" in text
 
 
 @pytest.mark.slow

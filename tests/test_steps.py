@@ -59,46 +59,36 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2])
 
 
-def test_what_was_done_is_kept(steps):
-    assert [built(steps, 7), built(steps, 8)] == [7, 7]
+def changed(**facts):
+    return lambda path: write_json(path, GRAPHS | facts)
 
 
-@pytest.mark.parametrize("name", ["weights", "graphs.json"])
-@pytest.mark.parametrize("harm", [zeros, cut, Path.unlink])
-def test_a_lost_or_changed_file_makes_its_step_undone(steps, harm, name):
-    built(steps, 1)
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        *((name, harm) for name in ("weights", "graphs.json") for harm in (zeros, cut)),
+        ("weights", Path.unlink),
+        ("graphs.json", changed(pad=1)),
+        ("graphs.json", changed(precisions={})),
+        ("graphs.json", changed(precisions={"fp32": {"model": "other.onnx"}})),
+        ("graphs.json", changed(default_precision="int8")),
+        ("graphs.json", changed(end=2)),
+    ],
+)
+def test_a_step_is_done_once_and_again_when_a_file_is_lost_or_changed(steps, name, harm):
+    assert [built(steps, 1), built(steps, 2)] == [1, 1]
     harm(steps.root / name)
-    assert built(steps, 2) == 2
-    assert built(steps, 3) == 2
+    assert [built(steps, 2), built(steps, 3)] == [2, 2]
 
 
 def test_files_of_others_and_what_later_steps_add_are_no_loss(steps):
     (steps.root / "report.md").write_text("short", encoding="utf-8")
     built(steps, 1)
     more = GRAPHS["precisions"] | {"int8": {"model": "model.int8.onnx"}}
-    later = {"precisions": more, "default_precision": "int8"}
-    write_json(steps.root / "graphs.json", GRAPHS | later)
-    (steps.root / "report.md").write_text("much longer", encoding="utf-8")
+    changed(precisions=more, default_precision="int8")(steps.root / "graphs.json")
     (steps.root / "weights.int8").touch()
-    assert built(steps, 2) == 1
     (steps.root / "report.md").unlink()
     assert built(steps, 2) == 1
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pad": 1},
-        {"precisions": {}},
-        {"precisions": {"fp32": {"model": "other.onnx"}}},
-        {"default_precision": "int8"},
-        {"end": 2},
-    ],
-)
-def test_what_a_step_wrote_into_a_description_of_graphs_may_not_change(steps, change):
-    built(steps, 1)
-    write_json(steps.root / "graphs.json", GRAPHS | change)
-    assert built(steps, 2) == 2
 
 
 def test_what_fails_leaves_nothing_under_its_final_name(steps):
@@ -111,12 +101,6 @@ def test_what_fails_leaves_nothing_under_its_final_name(steps):
         steps.do(interrupted, title="building")
     assert not (steps.root / "made").exists()
     assert steps.files == {}
-
-
-def model(directory: Path, **facts) -> Variant:
-    given = {"name": "a", "budget": "", "kept": {}, "heads": {}, "neurons": {}, "kept_neurons": {}}
-    numbers = dict.fromkeys(("macs_share", "parameters", "checkpoint_bytes", "onnx_bytes"), 1)
-    return Variant(directory=str(directory), precision="fp32", **given | numbers | facts)
 
 
 MASK = Mask({"cross.0": (True, False)})
@@ -147,11 +131,6 @@ def test_another_input_is_another_step(steps, first, second):
     assert [steps.do(step, x, title="") for x in (first, second, first)] == [1, 2, 1]
 
 
-def test_what_scores_took_makes_no_other_step(steps):
-    later = Scores(SCORES.values, SCORES.method, SCORES.signature, {"seconds": 2.0})
-    assert count(steps, SCORES) == count(steps, later) == 1
-
-
 def count(steps: Steps, given: object) -> int:
     return steps.do(counted, given, title="", steps=steps)
 
@@ -160,18 +139,29 @@ def counted(given: object, *, steps: Steps) -> int:
     return len(list(steps.state.glob("counted-*.json"))) + 1
 
 
+def test_what_scores_took_makes_no_other_step(steps):
+    later = Scores(SCORES.values, SCORES.method, SCORES.signature, {"seconds": 2.0})
+    assert count(steps, SCORES) == count(steps, later) == 1
+
+
 def test_a_file_that_was_made_again_differently_changes_what_depends_on_it(steps):
+    directory = steps.root / "model"
+    numbers = dict.fromkeys(("macs_share", "parameters", "checkpoint_bytes", "onnx_bytes"), 1)
+
     def make(*, content: bytes) -> Variant:
-        with steps.making(steps.root / "model") as making:
+        with steps.making(directory) as making:
             (making / "weights").write_bytes(content)
-        return model(steps.root / "model")
+        return Variant(
+            name="a", directory=str(directory), budget="", kept={}, heads={}, neurons={},
+            kept_neurons={}, precision="fp32", **numbers,
+        )  # fmt: skip
 
     first = steps.do(make, title="", content=b"1")
     assert count(steps, first) == count(steps, first) == 1
-    (steps.root / "model" / "weights").unlink()
+    (directory / "weights").unlink()
     again = steps.do(make, title="", content=b"1")
     assert (again, count(steps, again)) == (first, 1)  # the same bytes as before
-    (steps.root / "model" / "weights").unlink()
+    (directory / "weights").unlink()
     other = steps.do(make, title="", content=b"2")
     assert count(steps, other) == 2
 
@@ -216,20 +206,16 @@ RECORD = asdict(StepRecord.of(1, {}))
     "text",
     [
         "",
-        "{",
         '{"result": 1, "fi',
-        "\x00 garbage",
         b"\xff\xfe\x00\x80",
         "[1, 2]",
-        "null",
         json.dumps(RECORD | {"result": 2}),
         json.dumps(asdict(StepRecord.of("many", {}))),
-        json.dumps(RECORD | {"result": None}),
         json.dumps(RECORD | {"files": ["weights"]}),
         json.dumps({"files": {}}),
     ],
 )
-def test_a_damaged_record_is_told_and_counts_as_not_there(tmp_path, text):
+def test_a_damaged_record_is_reported_and_does_not_count(tmp_path, text):
     progress = Progress()
     with opened(tmp_path / "out", progress=progress) as steps:
         built(steps, 1)
@@ -241,20 +227,14 @@ def test_a_damaged_record_is_told_and_counts_as_not_there(tmp_path, text):
     assert "building is done again" in message
 
 
-def test_a_step_that_is_asked_for_often_is_told_once(tmp_path):
+def test_a_moved_output_keeps_its_steps_which_are_announced_once(tmp_path):
     progress = Progress()
-    for _ in range(2):  # as if by two processes
-        with opened(tmp_path / "out", progress=progress) as steps:
-            assert [built(steps, 1) for _ in range(3)] == [1, 1, 1]
-    assert progress.messages == ["building …", "building: done before"]
-
-
-def test_a_moved_output_still_has_its_files(tmp_path):
-    with opened(tmp_path / "out") as steps:
-        built(steps, 1)
+    with opened(tmp_path / "out", progress=progress) as steps:
+        assert [built(steps, 1) for _ in range(3)] == [1, 1, 1]
     moved = (tmp_path / "out").rename(tmp_path / "moved")
-    with opened(moved) as steps:
-        assert built(steps, 2) == 1
+    with opened(moved, progress=progress) as steps:
+        assert [built(steps, 2) for _ in range(3)] == [1, 1, 1]
+    assert progress.messages == ["building …", "building: done before"]
 
 
 def test_another_run_is_refused_with_the_option_that_differs(tmp_path):
@@ -263,20 +243,17 @@ def test_another_run_is_refused_with_the_option_that_differs(tmp_path):
     for _ in range(2):
         with opened(root, before):
             pass
-    other = {"budget": {"name": "counts", "keep": ["0.7"]}}
-    with raises(UsageError, "output-of-another-run") as caught, opened(root, before | other):
-        pass
-    assert "budget.keep=['0.5'], now it is ['0.7']" in str(caught.value)
-    with (
-        raises(UsageError, "output-of-another-run") as caught,
-        opened(root, before | {"throughput": None}),
+    for other, message in (
+        ({"budget": {"name": "counts", "keep": ["0.7"]}}, "budget.keep=['0.5'], now it is ['0.7']"),
+        ({"throughput": None}, "throughput="),
     ):
-        pass
-    assert "throughput=" in str(caught.value)
+        with raises(UsageError, "output-of-another-run") as caught, opened(root, before | other):
+            pass
+        assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
-def test_a_run_whose_options_are_lost_finds_its_own_steps_alone(tmp_path, text):
+@pytest.mark.parametrize("text", ["", "[1]"])
+def test_a_run_whose_options_are_lost_goes_on_with_its_own_steps_alone(tmp_path, text):
     root, progress = tmp_path / "out", Progress()
     with opened(root, {"seed": 1}) as steps:
         built(steps, 1)
@@ -299,18 +276,18 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_the_manifest_lists_what_was_written_and_tells_what_changed(tmp_path):
+def test_the_manifest_lists_what_was_written_and_shows_what_changed(tmp_path):
     (tmp_path / "onnx").mkdir()
     (tmp_path / "weights").write_bytes(b"12345")
     (tmp_path / "onnx" / "model.onnx").write_bytes(b"graph")
     names = ["weights", "onnx/model.onnx"]
     hashes = {name: sha256_of(tmp_path / name) for name in names}
     write_manifest(tmp_path, {"tool": "compress 1", "seed": 3}, hashes)
-    found = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
     # printf 12345 | sha256sum
     digest = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"
-    assert found["files"]["weights"] == {"bytes": 5, "sha256": digest}
-    assert found["seed"] == 3
+    assert manifest["files"]["weights"] == {"bytes": 5, "sha256": digest}
+    assert manifest["seed"] == 3
     listed = read_manifest(tmp_path)
     assert list(listed) == sorted(names)
     assert [find_change(tmp_path, name, x) for name, x in listed.items()] == ["", ""]

@@ -273,7 +273,7 @@ class Experiment:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
         return score(
-            mask, given=self._given, method=method, sublayers=self._sublayers(cell.prune),
+            mask, source=self._given, method=method, sublayers=self._sublayers(cell.prune),
             seed=cell.seed, device="cpu", progress=self.progress, model=model,
         )  # fmt: skip
 

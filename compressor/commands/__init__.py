@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -63,7 +64,7 @@ def _common(
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The application with the command that is called; with all of them where none is."""
+    """The application with the called command; with all of them if none is called."""
     app = typer.Typer(
         name="compress",
         help="Remove the attention heads and feed-forward neurons a transformer does not need, "
@@ -76,11 +77,9 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common)
-    called = [name for name in arguments[:1] if name in COMMANDS]
-    for name in called or COMMANDS:
-        member = name.replace("-", "_")
-        module = import_module(f"compressor.commands.{IN_FILE.get(name, member)}")
-        getattr(module, member).add_to(app, name)
+    for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
+        module = import_module(f"compressor.commands.{IN_FILE.get(name, name)}")
+        getattr(module, name).add_to(app, name)
     return app
 
 
@@ -94,7 +93,7 @@ def invoke(arguments: Sequence[str]) -> int:
     if problem:
         return _fail(problem, EnvironmentProblem.exit_code, None, "environment-unusable")
     console.silent = launch.rank() > 0
-    launch.on_lost(lambda error: _tell(error.args[0], error.exit_code, error.id))
+    launch.on_lost(lambda error: _report(error.args[0], error.exit_code, error.id))
     began = time.perf_counter()
     try:
         _require_one_process(arguments)
@@ -116,18 +115,17 @@ def invoke(arguments: Sequence[str]) -> int:
             what += " by the launcher, which ends all processes when one ends"
         return _fail(f"{what}; the same command {how}", INTERRUPTED, None, "interrupted")
     except (BrokenPipeError, SystemExit) as error:
-        # The reader of stdout went away (`| head`); nothing is left to tell it. Within a command
-        # Typer catches that and calls sys.exit(1).
+        # The reader of stdout went away (`| head`), so nothing is left to write to it. Within a
+        # command Typer catches that and calls sys.exit(1).
         if not isinstance(error.__context__ or error, BrokenPipeError):
             raise
         leave_stdout()
         return 0
-    except Exception as error:  # noqa: BLE001 - the last line: what is not known is a bug
-        return _failed(arguments, error)
+    except Exception as error:  # noqa: BLE001 - the last line: an unknown error is a bug
+        return _fail_with(error, arguments)
 
 
-def _failed(arguments: Sequence[str], error: Exception) -> int:
-    """Say what went wrong; the exit status."""
+def _fail_with(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, typer.TyperException):
         message = f"{error.format_message()} (see --help)"
         return _fail(message, UsageError.exit_code, error, "command-line-invalid")
@@ -153,7 +151,7 @@ def _failed(arguments: Sequence[str], error: Exception) -> int:
 
 
 def _environment_problem() -> str:
-    """What keeps every command from working here; empty for nothing."""
+    """A reason why no command can work; empty for none."""
     if sys.flags.optimize >= 2:
         return (
             "Python runs with -OO (or PYTHONOPTIMIZE=2), which strips the docstrings that "
@@ -177,28 +175,25 @@ def _require_one_process(arguments: Sequence[str]) -> None:
         )
 
 
-def _tell(message: str, status: int, id: str) -> None:
-    """Say why the command ends; of several processes one says it."""
+def _fail(message: str, status: int, error: BaseException | None, id: str) -> int:
+    if error is not None and os.environ.get("COMPRESS_DEBUG") == "1":
+        traceback.print_exception(error)
+    _report(message, status, id)
+    return status
+
+
+def _report(message: str, status: int, id: str) -> None:
+    """Write why the command ends; of several processes one does."""
     if launch.is_first_to_report():
         console.silent = False
         console.error(f"rank {launch.rank()}: {message}" if launch.rank() else message, status, id)
         launch.wait_for_others()
 
 
-def _fail(message: str, status: int, error: BaseException | None, id: str) -> int:
-    if error is not None and os.environ.get("COMPRESS_DEBUG") == "1":
-        import traceback
-
-        traceback.print_exception(error)
-    _tell(message, status, id)
-    return status
-
-
-def _occupy_standard_streams() -> None:
-    """Open standard streams that the caller closed, or the next file would get their numbers.
-
-    `sys.stdout` stays None then, so that who needs it can tell; messages go nowhere.
-    """
+def main() -> None:
+    """Entry point of the console script."""
+    # Open standard streams that the caller closed, or the next file would get their numbers.
+    # `sys.stdout` stays None then, which `console` checks; messages go nowhere.
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -206,11 +201,6 @@ def _occupy_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    _occupy_standard_streams()
     status = invoke(sys.argv[1:])
     gc.freeze()  # or Python ends with a search for garbage in all of PyTorch
     sys.exit(status)

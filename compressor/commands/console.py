@@ -27,9 +27,9 @@ class Console:
         quiet: no messages and no progress, only the result and errors.
         verbose: also details.
         as_json: the result is one JSON object on stdout.
-        silent: nothing at all is written: one of several processes of a run tells for all.
-        unwritten: why the result could not be written, where somebody may have wanted it.
-        doing: what was said last to be under way, from a message that ends with an ellipsis.
+        silent: nothing at all is written; of several processes of a run one writes.
+        unwritten: why the result could not be written; empty if it was, or no one reads stdout.
+        doing: the last message that ended with an ellipsis.
     """
 
     quiet: bool = False
@@ -49,7 +49,7 @@ class Console:
             self._print(text)
 
     def detail(self, text: str) -> None:
-        """Something only a user who asked for details (`-v`) wants to know."""
+        """A message for `-v`."""
         if self.verbose:
             self.message(text)
 
@@ -115,10 +115,9 @@ class Console:
                 self.unwritten = f"cannot write the result to standard output: {error.strerror}"
 
     def _print(self, text: str) -> None:
-        if self.silent:
-            return
-        self._clear_line()
-        _write(text + "\n")
+        if not self.silent:
+            self._clear_line()
+            _write(text + "\n")
 
     def _clear_line(self) -> None:
         if self._line is not None and self._line.visible:

@@ -44,8 +44,12 @@ class GroupHelp(TyperGroup):
     """A command with commands, whose descriptions are shown whole."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = []
+        for name, command in self.commands.items():
+            paragraph = (command.help or "").split("\n\n")[0]
+            rows.append((name, " ".join(paragraph.split())))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary(x)) for name, x in self.commands.items()])
+            formatter.write_dl(rows)
 
 
 def example(line: str) -> str:
@@ -58,36 +62,28 @@ def example(line: str) -> str:
     return " \\\n".join(f" {line}" for line in lines)
 
 
-def summary(command: Any) -> str:
-    """The first paragraph of what a command says it does."""
-    return " ".join((command.help or "").split("\n\n")[0].split())
-
-
 def panels(command: Any, ctx: Any) -> list[tuple[str, list[tuple[str, str]]]]:
     """A command's arguments and options: (panel, rows of name and help), in declared order."""
-    arguments = [p for p in command.get_params(ctx) if p.param_type_name == "argument"]
-    options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
-    shown = [("Arguments", [(_argument(p), _help(p, ctx)) for p in arguments])]
+    parameters = command.get_params(ctx)
+    arguments = [
+        (_argument(p), str(p.get_help_record(ctx)[1]))
+        for p in parameters
+        if p.param_type_name == "argument"
+    ]
+    options = [p for p in parameters if p.param_type_name == "option"]
+    shown = [("Arguments", arguments)] if arguments else []
     if len(options) <= _NO_PANELS:
-        return [*shown[: len(arguments)], ("Options", [_row(p, ctx) for p in options])]
-    shown += [(name, [_row(p, ctx) for p in group]) for name, group in groupby(options, _panel)]
-    return [(name, rows) for name, rows in shown if rows]
-
-
-def _panel(parameter: Any) -> str:
-    return getattr(parameter, "rich_help_panel", None) or GENERAL
+        return [*shown, ("Options", [_row(p, ctx) for p in options])]
+    by_panel = groupby(options, lambda p: getattr(p, "rich_help_panel", None) or GENERAL)
+    return shown + [(name, [_row(p, ctx) for p in group]) for name, group in by_panel]
 
 
 def _argument(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
-def _help(parameter: Any, ctx: Any) -> str:
-    return str(parameter.get_help_record(ctx)[1])
-
-
 def _row(parameter: Any, ctx: Any) -> tuple[str, str]:
-    """`--[no-]verify`, `-b, --batch-size <text>`, and what it is for."""
+    """`--[no-]verify`, `-b, --batch-size <text>`, and its help."""
     names, text = parameter.get_help_record(ctx)
     if parameter.secondary_opts:
         return f"--[no-]{parameter.opts[0].removeprefix('--')}", text

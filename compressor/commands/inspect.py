@@ -1,4 +1,4 @@
-"""`compress inspect`: what a checkpoint is made of, what its parts cost, and what is in no unit."""
+"""`compress inspect`: the parts of a checkpoint, what they cost, and how much is in no unit."""
 
 from __future__ import annotations
 
@@ -28,9 +28,15 @@ def inspect(
     """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
     from compressor.pipeline.inputs import load
     from compressor.pipeline.inspection import inspect_checkpoint
+    from compressor.report.phrases import join
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))
+    fixed = sum(part.parameters for part in facts.parts if part.of is None)
+    shares = [
+        f"{shape.fixed_share:.1%} at {shape.batch_size}x{shape.source_tokens}"
+        for shape in facts.shapes
+    ]
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "
         f"{facts.parameters:,} parameters stored as {facts.dtype}",
@@ -39,7 +45,8 @@ def inspect(
         "",
         "share: of the parameters; macs: of the multiply-adds at batch size x tokens per row",
         "",
-        _fixed(facts),
+        f"In no head or neuron: {fixed / facts.parameters:.1%} of the parameters, and of the "
+        f"multiply-adds {join(shares)}",
         *_next(facts, model, request.task),
     ]
     console.result("\n".join(lines), asdict(facts))
@@ -50,22 +57,15 @@ def _parts(facts: Inspection) -> str:
     from compressor.report.table import columns
     from compressor.report.text_table import render_table
 
+    rows = []
+    for part in facts.parts:
+        parameters, share = f"{part.parameters:,}", f"{part.parameters / facts.parameters:.1%}"
+        if part.name == "vocabulary" and facts.tied:
+            parameters, share = "(embeddings)", ""
+        macs = [f"{x:.1%}" for x in part.macs_share]
+        rows.append([part.name, _units(part), parameters, share, *macs])
     shapes = [f"macs {shape.batch_size}x{shape.source_tokens}" for shape in facts.shapes]
-    rows = [
-        [
-            part.name,
-            _units(part),
-            "(embeddings)" if _is_tied(facts, part) else f"{part.parameters:,}",
-            "" if _is_tied(facts, part) else f"{part.parameters / facts.parameters:.1%}",
-            *(f"{share:.1%}" for share in part.macs_share),
-        ]
-        for part in facts.parts
-    ]
     return render_table(columns("part, units", "parameters", "share", *shapes), rows)
-
-
-def _is_tied(facts: Inspection, part: PartFacts) -> bool:
-    return part.name == "vocabulary" and facts.tied
 
 
 def _units(part: PartFacts) -> str:
@@ -78,23 +78,8 @@ def _units(part: PartFacts) -> str:
     return f"{counts} = {sum(part.units):,} {part.of}{width}"
 
 
-def _fixed(facts: Inspection) -> str:
-    """What is left however many units go."""
-    from compressor.report.phrases import join
-
-    parameters = sum(part.parameters for part in facts.parts if part.of is None)
-    shares = [
-        f"{shape.fixed_share:.1%} at {shape.batch_size}x{shape.source_tokens}"
-        for shape in facts.shapes
-    ]
-    return (
-        f"In no head or neuron: {parameters / facts.parameters:.1%} of the parameters, and of the "
-        f"multiply-adds {join(shares)}"
-    )
-
-
 def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
-    """What `--macs` can ask for, and the command to go on with; nothing of a pruned model."""
+    """The least that `--macs` can reach, and a command to go on with; empty for a pruned model."""
     least = [
         (shape.source_tokens, shape.least_share)
         for shape in facts.shapes

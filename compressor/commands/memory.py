@@ -26,12 +26,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_message(command: str, doing: str) -> str:
-    """What to do about it.
-
-    Args:
-        command: that ran, for example `run`.
-        doing: the last message about what was being done; empty for none.
-    """
+    """What to do about it; `doing` is the last message about work under way, or empty."""
     while_doing = f" while {doing}" if doing else ""
     return (
         f"memory ran out in `compress {command}`{while_doing}; use fewer or shorter rows, smaller "

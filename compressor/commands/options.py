@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,7 +55,7 @@ class Command:
 
     Args:
         function: takes what its own signature declares; with a request, also `request`, and where
-            it has a parameter `given`, the options as they were typed, by name.
+            it has a parameter `typed`, the options as they were typed, by name.
         json: whether it has `--json`.
         help: its description; None: the function's docstring.
         example: a command line, shown at the top of its help.
@@ -69,27 +69,26 @@ class Command:
 
     def add_to(self, app: typer.Typer, name: str) -> None:
         """Register it under a name."""
-        own = dict(inspect.signature(self.function, eval_str=True).parameters)
-        takes_request = own.pop("request", None) is not None
-        takes_given = own.pop("given", None) is not None
+        signature = dict(inspect.signature(self.function, eval_str=True).parameters)
+        takes_request = signature.pop("request", None) is not None
+        takes_typed = signature.pop("typed", None) is not None
         options = {} if self.request is None else options_of_command(self.request)
         shared = {"quiet": Quiet, "verbose": Verbose} | ({"as_json": Json} if self.json else {})
 
         @functools.wraps(self.function)
         def called(**values: Any) -> int:
             _require_utf8(values)
-            given = {name: values.pop(name) for name in options}
-            for key in shared:
-                values.pop(key)
+            typed = {name: values.pop(name) for name in options}
+            values = {name: value for name, value in values.items() if name not in shared}
             if takes_request:
                 assert self.request is not None
-                values["request"] = assemble(self.request, given)
-            if takes_given:
-                values["given"] = given
+                values["request"] = assemble(self.request, typed)
+            if takes_typed:
+                values["typed"] = typed
             with warnings_as_messages(console):
                 return self.function(**values)
 
-        parameters = _ordered(own, options.values(), shared)
+        parameters = _ordered(signature, options, shared)
         called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters],
             return_annotation=int,
@@ -113,7 +112,6 @@ class CommandGroup:
     members: Mapping[str, Command]
 
     def add_to(self, app: typer.Typer, name: str) -> None:
-        """Register all of them under a name."""
         group = typer.Typer(cls=GroupHelp, help=self.help, invoke_without_command=True)
         group.callback()(show_help)
         for member, command in self.members.items():
@@ -122,24 +120,19 @@ class CommandGroup:
 
 
 def show_help(context: typer.Context) -> None:
-    """What a command that has commands does when none is named."""
+    """Print the help of a command that has commands, if none is named."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def _require_utf8(values: Mapping[str, Any]) -> None:
-    """Refuse bytes that are not UTF-8, which neither JSON nor the libraries below take in a path.
-
-    Raises:
-        InputError: an argument has such bytes.
-    """
+    """Raise `InputError` for bytes that neither JSON nor the libraries below take in a path."""
     listed = (value if isinstance(value, list) else [value] for value in values.values())
     for value in itertools.chain.from_iterable(listed):
-        text = str(value)
-        shown = text.encode("utf-8", "backslashreplace").decode().replace("\\udc", "\\x")
         try:
-            text.encode()
+            str(value).encode()
         except UnicodeEncodeError as error:
+            shown = str(value).encode("utf-8", "backslashreplace").decode().replace("\\udc", "\\x")
             raise InputError(
                 f"{shown} is not UTF-8, and no name of a file that is read or written may be "
                 "anything else; rename it",
@@ -148,25 +141,25 @@ def _require_utf8(values: Mapping[str, Any]) -> None:
 
 
 def _ordered(
-    own: Mapping[str, inspect.Parameter],
-    options: Iterable[Declared],
+    signature: Mapping[str, inspect.Parameter],
+    options: Mapping[str, Declared],
     shared: Mapping[str, Any],
 ) -> list[inspect.Parameter]:
     """All parameters of a command by panel, which stands where the last of its options does."""
-    generated = {option.name: _parameter(option) for option in options}
-    first = {x.name for x in options if extra_of(x.info)["first"]} | set(own)
-    place = {_panel(x): n for n, x in enumerate([*own.values(), *generated.values()])}
-    place[GENERAL] = len(place) + len(own) + len(generated)  # what all commands have comes last
-    ordered = [*generated.values(), *own.values()]
+    generated = [_parameter(option) for option in options.values()]
+    first = {name for name, x in options.items() if extra_of(x.info)["first"]} | set(signature)
+    rank = {_panel(x): n for n, x in enumerate([*signature.values(), *generated])}
+    rank[GENERAL] = len(rank) + len(signature) + len(generated)  # what all commands have comes last
+    ordered = [*generated, *signature.values()]
     ordered += [_optional(name, annotation, False) for name, annotation in shared.items()]
     for parameter in ordered:  # who reads a file says that it cannot, as for any other reason
         for declared in getattr(parameter.annotation, "__metadata__", ()):
             declared.readable = False
-    return sorted(ordered, key=lambda x: (place[_panel(x)], x.name not in first))
+    return sorted(ordered, key=lambda x: (rank[_panel(x)], x.name not in first))
 
 
 def _parameter(option: Declared) -> inspect.Parameter:
-    """An option as a parameter that Typer understands; None means that it was not given."""
+    """An option as a parameter for Typer; None means that it was not given."""
     short = extra_of(option.info)["short"]
     negative = f"/--no-{option.flag.removeprefix('--')}" if option.kind is bool else ""
     names = [*([short] if short else []), option.flag + negative]

@@ -40,68 +40,61 @@ LinesOutput = Annotated[
 ]
 
 
-@o.command(PredictRequest, json=False, example="compress predict out lines.txt -o answers.txt")
-def predict(
-    request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
-) -> int:
-    """Answer lines with an artifact, one line each; what is in a line is its task's."""
-    return _predict(request, directory, files, output)
+def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
+    """A command that answers lines by artifacts for these tasks; none: for any."""
+
+    def answer(
+        request: PredictRequest,
+        directory: Artifact,
+        files: Files = None,
+        output: LinesOutput = None,
+    ) -> int:
+        from compressor.pipeline.stream_lines import Lines, serve
+
+        lines = Lines(files or [])
+        model = _open(request, directory, tasks)
+        given = {name: getattr(request, name) for name in model.line_options}
+        options = {
+            name: value
+            for name, value in given.items()
+            if value is not None and name not in OPENING_OPTIONS
+        }
+        paired = "each line is two texts" if options.pop("pairs", False) else model.pair_lines
+        rows = _pairs(lines, paired) if paired else lines
+        limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+        progress = console if console.counts_lines(to_stdout=output is None) else SILENT
+        if output is not None and output.suffix == ".npy":
+            return _write_array(model, rows, output, request, **limits)
+
+        def form(number: int, line: Line) -> str:
+            text, data = line
+            return (
+                json.dumps({"line": number} | data, ensure_ascii=False) if request.jsonl else text
+            )
+
+        serve(
+            lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
+            form, output, request.chunk_lines, progress,
+        )  # fmt: skip
+        return 0
+
+    return o.Command(answer, PredictRequest, json=False, help=help, example=example)
 
 
-@o.command(PredictRequest, json=False, example="compress translate out lines.txt -o answers.txt")
-def translate(
-    request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
-) -> int:
-    """Translate lines: `predict` for translators alone."""
-    return _predict(request, directory, files, output, ("translation",))
-
-
-@o.command(PredictRequest, json=False, example="compress classify out lines.txt --top-k 3")
-def classify(
-    request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
-) -> int:
-    """Label lines: `predict` for classifiers alone."""
-    return _predict(request, directory, files, output, ("classification", "multilabel"))
-
-
-def _predict(
-    request: PredictRequest,
-    directory: Path,
-    files: list[Path] | None,
-    output: Path | None,
-    tasks: Sequence[str] = (),
-) -> int:
-    """Write the answer to each line.
-
-    Args:
-        tasks: that the artifact may be for; none: any.
-    """
-    from compressor.pipeline.stream_lines import Lines, serve
-
-    lines = Lines(files or [])
-    model = _open(request, directory, tasks)
-    given = {name: getattr(request, name) for name in model.line_options}
-    options = {
-        name: value
-        for name, value in given.items()
-        if value is not None and name not in OPENING_OPTIONS
-    }
-    paired = "each line is two texts" if options.pop("pairs", False) else model.pair_lines
-    rows = _pairs(lines, paired) if paired else lines
-    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
-    progress = console if console.counts_lines(to_stdout=output is None) else SILENT
-    if output is not None and output.suffix == ".npy":
-        return _write_array(model, rows, output, request, **limits)
-
-    def form(number: int, line: Line) -> str:
-        text, data = line
-        return json.dumps({"line": number} | data, ensure_ascii=False) if request.jsonl else text
-
-    serve(
-        lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
-        form, output, request.chunk_lines, progress,
-    )  # fmt: skip
-    return 0
+predict = _answering(
+    "Answer lines with an artifact, one line each; what is in a line is its task's.",
+    "compress predict out lines.txt -o answers.txt",
+)
+translate = _answering(
+    "Translate lines: `predict` for translators alone.",
+    "compress translate out lines.txt -o answers.txt",
+    ("translation",),
+)
+classify = _answering(
+    "Label lines: `predict` for classifiers alone.",
+    "compress classify out lines.txt --top-k 3",
+    ("classification", "multilabel"),
+)
 
 
 def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
@@ -152,9 +145,6 @@ def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
 
     Args:
         wanted: what a line has to be, for the message.
-
-    Raises:
-        InputError: a line has fewer or more.
     """
     for line in lines:
         texts = line.split("\t") if line.strip() else ["", ""]
@@ -173,6 +163,7 @@ def _write_array(
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
 
+    from compressor.pipeline.stream_lines import refuse_existing
     from compressor.runtime import Embedder
     from compressor.runtime.batching import CHUNK_ROWS
     from compressor.storage.files import require_directory, written_at_once
@@ -182,10 +173,7 @@ def _write_array(
             f"--output {output}: only embeddings are written as an array; give another name",
             id="output-not-array",
         )
-    if output.exists():
-        raise InputError(
-            f"{output} exists; choose another --output, or remove it", id="output-not-empty"
-        )
+    refuse_existing(output)
     require_directory(output.parent)
     chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
     progress = console if console.counts_lines(to_stdout=False) else SILENT

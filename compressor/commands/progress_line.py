@@ -49,21 +49,18 @@ class ProgressLine:
         if not task.finished and now - self._drawn < _REDRAW_SECONDS:
             return ""
         self._drawn, self.visible = now, not task.finished
-        line = _CLEAR + self._draw()
-        if not task.finished:
-            return line
-        self._progress.remove_task(task.id)
-        return line + "\n"
+        with self._console.capture() as captured:
+            self._console.print(self._progress.get_renderable())
+        line = _CLEAR + captured.get().split("\n")[0].rstrip()
+        if task.finished:
+            self._progress.remove_task(task.id)
+            line += "\n"
+        return line
 
     def clear(self) -> str:
         """Removes the line, for other text to take its place until the next update."""
         self.visible, self._drawn = False, float("-inf")
         return _CLEAR
-
-    def _draw(self) -> str:
-        with self._console.capture() as captured:
-            self._console.print(self._progress.get_renderable())
-        return captured.get().split("\n")[0].rstrip()
 
 
 class _RateAndTimeLeft(ProgressColumn):

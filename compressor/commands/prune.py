@@ -27,7 +27,7 @@ def prune(
 ) -> int:
     """Remove the least important units, maybe repair, and save the smaller checkpoint."""
     from compressor.pipeline.run import prune_checkpoint
-    from compressor.pipeline.scores_file import read_scores
+    from compressor.pipeline.score import read_scores
 
     mask, check, repair = prune_checkpoint(request, read_scores(scores), output, console)
     counts = "; ".join(

@@ -20,30 +20,21 @@ def report(
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from a report.json."""
     from compressor.report import require_replaceable, write_reports
-    from compressor.report.plots import save_plots
+    from compressor.report.plots import PLOT_FORMATS, PLOTS, is_plot, save_plots
     from compressor.report.schema import load_report
     from compressor.report.summary import short_table, summary
-    from compressor.storage.files import require_directory
+    from compressor.storage.files import require_directory, require_file
 
     require_directory(output)
     require_replaceable(output, request.format)
+    plots = PLOTS if request.plots else ()
+    for path in [output / f"{plot}{suffix}" for plot in plots for suffix in PLOT_FORMATS]:
+        require_file(path, "a plot of a report", is_plot)
+    loaded = load_report(report, verify=request.verify)
+    written = write_reports(loaded, output, request.format)
     if request.plots:
-        _require_plots(output)
-    given = load_report(report, verify=request.verify)
-    written = write_reports(given, output, request.format)
-    if request.plots:
-        written += save_plots(given, output)
+        written += save_plots(loaded, output)
     paths = [str(path) for path in written]
     console.message("wrote " + ", ".join(paths))
-    console.result(short_table(given), {"written": paths, **summary(given)})
+    console.result(short_table(loaded), {"written": paths, **summary(loaded)})
     return 0
-
-
-def _require_plots(directory: Path) -> None:
-    """Refuse to replace files that are not plots of ours, before anything is made."""
-    from compressor.report.plots import PLOT_FORMATS, PLOTS, is_plot
-    from compressor.storage.files import require_file
-
-    for figure in PLOTS:
-        for suffix in PLOT_FORMATS:
-            require_file(directory / f"{figure}{suffix}", "a plot of a report", is_plot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import compressor
 from compressor.commands import options as o
@@ -13,34 +13,16 @@ from compressor.commands.console import console
 from compressor.parallel import accelerate_options, launch
 from compressor.request.recipe import Recipe, make_recipe
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @o.command(
     Recipe,
     example="compress run -m MODEL --calibration valid.tsv --test test.tsv --macs 0.5 -o out",
 )
-def run(output: o.Output, given: dict[str, Any], config: o.Config = None) -> int:
+def run(output: o.Output, typed: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
-    recipe = _as_launched(make_recipe(config, **given))
+    recipe = _as_launched(make_recipe(config, **typed))
     launch.start(recipe.device, accelerate_options.wants_shards())
     launch.require_same_versions(compressor.__version__)
-    status = execute(recipe, output)
-    launch.finish()
-    return status
-
-
-def _as_launched(recipe: Recipe) -> Recipe:
-    """The recipe with what a launcher's configuration says, where the recipe leaves it open."""
-    precision = accelerate_options.training_precision()
-    recovery = [step.with_precision(precision) for step in recipe.recovery]
-    device = "cpu" if recipe.device == "auto" and accelerate_options.wants_cpu() else recipe.device
-    return recipe.model_copy(update={"recovery": recovery, "device": device})
-
-
-def execute(recipe: Recipe, output: Path) -> int:
-    """Run a recipe, print the short table, and return the gate's exit status."""
     from compressor.pipeline.run import run as run_pipeline
     from compressor.report.rules import exit_status
     from compressor.report.summary import short_table, summary
@@ -50,4 +32,13 @@ def execute(recipe: Recipe, output: Path) -> int:
     report = run_pipeline(recipe, output, command, console)
     console.message(f"\nreport: {output / 'report.html'}\n")
     console.result(short_table(report), {"output": str(output), **summary(report)})
+    launch.finish()
     return exit_status(report.gate)
+
+
+def _as_launched(recipe: Recipe) -> Recipe:
+    """The recipe with what a launcher's configuration says, where the recipe leaves it open."""
+    precision = accelerate_options.training_precision()
+    recovery = [step.with_precision(precision) for step in recipe.recovery]
+    device = "cpu" if recipe.device == "auto" and accelerate_options.wants_cpu() else recipe.device
+    return recipe.model_copy(update={"recovery": recovery, "device": device})

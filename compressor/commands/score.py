@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     example="compress score -m MODEL --calibration valid.tsv -o scores.json",
 )
 def score(
-    given: dict[str, Any],
+    typed: dict[str, Any],
     output: Annotated[
         Path,
         typer.Option(
@@ -34,18 +34,32 @@ def score(
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.pipeline.run import score_checkpoint
-    from compressor.pipeline.scores_file import write_scores
+    from compressor.pipeline.score import is_scores_file, write_scores
     from compressor.request.validate import score_requests
-    from compressor.study.agreement import compare_scores, comparison_plot, comparison_text
+    from compressor.storage.files import require_file
+    from compressor.study.agreement import (
+        compare_scores,
+        comparison_plot,
+        comparison_text,
+        is_comparison_plot,
+    )
 
-    request, *others = score_requests(given)
+    request, *others = score_requests(typed)
     plot = output.with_suffix(".png")
-    _require_outputs(output, plot if others else None)
+    require_file(output, "a scores file", is_scores_file)
+    if others and output.suffix.lower() == plot.suffix:
+        raise UsageError(
+            f"--output {output} is where the plot of --compare goes; give it another ending, as in "
+            f"{output.with_suffix('.json')}",
+            id="scores-and-plot-in-one-file",
+        )
+    if others:
+        require_file(plot, "a plot of scores", is_comparison_plot)
     scores = score_checkpoint(request, console)
     written = write_scores(output, scores, request.model)
     seconds = scores.cost["seconds"]
     lines = [f"{scores.method}: scores in {output}, {seconds:.1f} s", scores.signature, ""]
-    lines += _shown(scores)
+    lines.append(_tables(scores))
     data = {"output": str(output), **written}
     if others:
         compared = [scores, *(score_checkpoint(other, console) for other in others)]
@@ -57,8 +71,8 @@ def score(
     return 0
 
 
-def _shown(scores: Scores) -> list[str]:
-    """Tables of every head's score, and of neurons, of which there are thousands, the quartiles."""
+def _tables(scores: Scores) -> str:
+    """Every head's score, and of neurons, of which there are thousands, the quartiles."""
     import numpy as np
 
     from compressor.model.sublayers import units_of
@@ -74,22 +88,4 @@ def _shown(scores: Scores) -> list[str]:
         by_units.setdefault(units_of(name), []).append(row)
     titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
     tables = [render_table(titles.get(units, ()), rows) for units, rows in by_units.items()]
-    return "\n\n".join(tables).split("\n")
-
-
-def _require_outputs(output: Path, plot: Path | None) -> None:
-    """Refuse, before anything is computed, to write where another file is."""
-    from compressor.pipeline.scores_file import is_scores_file
-    from compressor.storage.files import require_file
-    from compressor.study.agreement import is_comparison_plot
-
-    require_file(output, "a scores file", is_scores_file)
-    if plot is None:
-        return
-    if output.suffix.lower() == plot.suffix:
-        raise UsageError(
-            f"--output {output} is where the plot of --compare goes; give it another ending, as in "
-            f"{output.with_suffix('.json')}",
-            id="scores-and-plot-in-one-file",
-        )
-    require_file(plot, "a plot of scores", is_comparison_plot)
+    return "\n\n".join(tables)

@@ -1,8 +1,8 @@
 """From flags and a recipe file to a checked request: one flat model of a command's options.
 
-Flags win over the file, the file over the defaults. An option without a use, for what is chosen, is
-an error that says what it is for. What a flag chooses leaves out the file's options for something
-else: a written recipe has all that the run before had.
+Flags win over the file, the file over the defaults. An option that has no effect on what is chosen
+is an error. What a flag chooses leaves out the file's options for other choices: a written recipe
+has all that the run before had.
 """
 
 from __future__ import annotations
@@ -18,16 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.options.declare import (
-    Declared,
-    Options,
-    as_flag,
-    declare,
-    extra_of,
-    is_given,
-    shown,
-)  # fmt: skip
-from compressor.options.parts import Given, Part, holds
+from compressor.options.declare import Declared, Options, as_flag, declare, is_given, shown
+from compressor.options.parts import Part, Values, holds
 
 COMMAND_LINE = "the command line"
 
@@ -38,7 +30,7 @@ class Request(Options):
     A field is an option itself, a class with options, or what a `Part` in its annotation chooses.
 
     Args:
-        options: all options by name, as far as they have a use: what a recipe file says.
+        options: all options with an effect, by name, as a recipe file has them.
     """
 
     model_config = ConfigDict(defer_build=True)
@@ -46,8 +38,8 @@ class Request(Options):
     options: Mapping[str, Any] = Field(default_factory=dict)
 
     @classmethod
-    def defaults(cls, given: Given) -> dict[str, Any]:
-        """Defaults that depend on given options."""
+    def defaults(cls, values: Values) -> dict[str, Any]:
+        """Defaults that depend on other options."""
         return {}
 
 
@@ -103,28 +95,29 @@ def flat_model(request: type[Request]) -> type[BaseModel]:
 
 def assemble(
     request: type[Asked],
-    given: Mapping[str, Any],
-    file: Mapping[str, Any] | None = None,
+    typed: Values,
+    file: Values | None = None,
     source: str = COMMAND_LINE,
 ) -> Asked:
     """Options over a recipe file over the defaults, as a checked request.
 
     Args:
-        given: option -> value; None or an empty list for those that were not given.
+        typed: option -> value; None or an empty list for those that were left out.
         file: the contents of a recipe file.
         source: how messages name the file.
 
     Raises:
-        UsageError: an unknown option, a wrong value, or one that has no use.
+        UsageError: an unknown option, a wrong value, or one without effect.
     """
     options = options_of_command(request)
-    flags, written = _said(given), _said(file or {})
+    flags, written = _stated(typed), _stated(file or {})
     values = {**written, **flags}
-    if any(_selects(options, name) for name in flags):
-        values = {n: x for n, x in values.items() if n in flags or not _selects(options, n)}
-    useless = set(_useless(options, written))
+    selecting = {name for name, declared in options.items() if declared.selects}
+    if selecting & flags.keys():
+        values = {n: x for n, x in values.items() if n in flags or n not in selecting}
+    useless_in_file = _useless(options, written)
     for name in _useless(options, values):
-        if name not in flags and name not in useless:
+        if name not in flags and name not in useless_in_file:
             del values[name]
     values = {**request.defaults(values), **values}
 
@@ -135,41 +128,36 @@ def assemble(
     try:
         checked = dict(flat_model(request).model_validate(values))
     except ValidationError as error:
-        raise _explained(options, error, origin) from error
+        raise _first_problem(options, error, origin) from error
     for name in _useless(options, values):
         raise UsageError(
-            f"{_named(origin(name))}{as_flag(name)} {shown(checked[name])} is for "
+            f"{_prefix(origin(name))}{as_flag(name)} {shown(checked[name])} is for "
             f"{_choices(options[name].only_with)}; choose that, or leave it out",
             id="option-without-use",
         )
-    made = {
+    fields = {
         field: part.value(checked) if isinstance(part, Part) else checked[part.name]
         for field, part in parts_of(request).items()
     }
     used = {
         name: value
         for name, value in checked.items()
-        if holds(options[name].only_with, checked)
-        and (is_given(value) or not _selects(options, name))
+        if holds(options[name].only_with, checked) and (is_given(value) or name not in selecting)
     }
-    return request(**made, options=used)
+    return request(**fields, options=used)
 
 
-def _said(values: Given) -> dict[str, Any]:
-    """What says something, with paths as text."""
-    said = {name: value for name, value in values.items() if value not in (None, [], ())}
-    return {name: str(x) if isinstance(x, Path) else x for name, x in said.items()}
+def _stated(values: Values) -> dict[str, Any]:
+    """The values that are not empty, with paths as text."""
+    stated = {name: value for name, value in values.items() if value not in (None, [], ())}
+    return {name: str(x) if isinstance(x, Path) else x for name, x in stated.items()}
 
 
-def _selects(options: Mapping[str, Declared], name: str) -> bool:
-    return name in options and bool(extra_of(options[name].info)["selects"])
-
-
-def _useless(options: Mapping[str, Declared], given: Given) -> list[str]:
-    """Given options that mean nothing beside the others."""
+def _useless(options: Mapping[str, Declared], values: Values) -> list[str]:
+    """Options that have no effect beside the others."""
     usual = {n: x.info.default for n, x in options.items() if not x.info.is_required()}
-    known = {**usual, **given}
-    return [n for n in given if n in options and not holds(options[n].only_with, known)]
+    known = {**usual, **values}
+    return [n for n in values if n in options and not holds(options[n].only_with, known)]
 
 
 def _choices(conditions: tuple[str, ...]) -> str:
@@ -180,7 +168,7 @@ def _choices(conditions: tuple[str, ...]) -> str:
     return ", or ".join(f"{as_flag(name)} {values}".rstrip() for name, values in texts)
 
 
-def _require_no_truth(options: Mapping[str, Declared], values: Given) -> None:
+def _require_no_truth(options: Mapping[str, Declared], values: Values) -> None:
     """`yes` in a file is not 1, which pydantic would take it for."""
     for name, value in values.items():
         if name not in options or options[name].kind is bool:
@@ -193,10 +181,10 @@ def _require_no_truth(options: Mapping[str, Declared], values: Given) -> None:
             )
 
 
-def _explained(
+def _first_problem(
     options: Mapping[str, Declared], error: ValidationError, origin: Callable[[str], str]
 ) -> UsageError:
-    """The first problem, as one sentence; an unknown name explains best why another is missing."""
+    """One problem, as a sentence; an unknown name explains best why another is missing."""
     first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     flag, source, value = as_flag(name), origin(name), first["input"]
@@ -210,10 +198,10 @@ def _explained(
     if all(x["type"] == "literal_error" for x in problems):
         choices = [str(choice) for choice in _literals(options[name].info.annotation)]
         problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
-    return UsageError(f"{_named(source)}{flag} {shown(value)}: {problem}", id="option-invalid")
+    return UsageError(f"{_prefix(source)}{flag} {shown(value)}: {problem}", id="option-invalid")
 
 
-def _named(source: str) -> str:
+def _prefix(source: str) -> str:
     return "" if source == COMMAND_LINE else f"{source}: "
 
 

@@ -1,8 +1,7 @@
 """Options, declared once as typed fields of the classes that use them.
 
 An option has one name: `--gate-epochs` on the command line is `gate_epochs` in a recipe file and
-from Python. Its type, default, bounds and help stand in its field; `compressor.options.assemble`
-puts the fields of a command's classes together to one flat model.
+from Python. `compressor.options.assemble` joins the fields of a command's classes to one model.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ def option(
     """A field with all that its flag and its help need.
 
     Args:
-        default: left out for options that must be given.
-        name: of the option, where that is not the field's own.
+        default: left out for required options.
+        name: of the option, where it differs from the field's.
         short: a second flag of one letter.
-        only_with: the option without which this one means nothing (`calibration`).
-        selects: giving it chooses its class among several (`compressor.options.parts.Selected`).
-        panel: heading in `--help`, where that is not its class's.
+        only_with: the option that this one needs (`calibration`).
+        selects: giving it chooses its class among several (`compressor.options.parts.selected`).
+        panel: heading in `--help`, where it differs from its class's.
         first: it stands at the top of its panel, as those with `short` or `selects` do.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
@@ -77,9 +76,13 @@ class Declared:
     panel: str
 
     @property
+    def selects(self) -> bool:
+        return bool(extra_of(self.info)["selects"])
+
+    @property
     def required(self) -> bool:
         """Whether it must be given, whatever else is chosen."""
-        return self.info.is_required() and not self.only_with and not extra_of(self.info)["selects"]
+        return self.info.is_required() and not self.only_with and not self.selects
 
     @property
     def flag(self) -> str:
@@ -95,30 +98,29 @@ class Declared:
 
     @property
     def kind(self) -> Any:
-        """The type that the command line parses; of a list the flag can be repeated."""
+        """The type that the command line parses; a flag for a list of words can be repeated."""
         return _kind(self.info.annotation)
 
 
-def declared_by(kind: type[Options], only_with: tuple[str, ...] = ()) -> list[Declared]:
-    """The options of a class.
+def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) -> Declared:
+    """The option of a field of a class, which is chosen under conditions, or always."""
+    info = kind.model_fields[field]
+    extra = extra_of(info)
+    if extra["only_with"]:
+        only_with = (extra["only_with"],)
+    # A field may be inherited: its panel is that of the class it is written in.
+    classes = (c for c in kind.__mro__ if issubclass(c, Options))
+    panel = next(c.panel for c in classes if field in inspect.get_annotations(c))
+    name, conditions = option_name(field, info), () if extra["selects"] else only_with
+    return Declared(name, field, info, conditions, extra["panel"] or panel)
 
-    Args:
-        only_with: conditions under which the class is chosen; none: always.
-    """
+
+def declared_by(kind: type[Options], only_with: tuple[str, ...] = ()) -> list[Declared]:
+    """All options of a class; see `declare`."""
     return [declare(kind, field, only_with) for field in kind.model_fields]
 
 
-def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) -> Declared:
-    """The option of one field of a class; arguments are as of `declared_by`."""
-    info = kind.model_fields[field]
-    extra = extra_of(info)
-    own = (extra["only_with"],) if extra["only_with"] else only_with
-    panel = extra["panel"] or _declaring(kind, field).panel
-    return Declared(option_name(field, info), field, info, () if extra["selects"] else own, panel)
-
-
 def option_name(field: str, info: FieldInfo) -> str:
-    """The option's name, of a field."""
     return str(extra_of(info)["name"] or field)
 
 
@@ -137,13 +139,13 @@ def shown(value: Any) -> str:
 
 
 def split_commas(value: Any) -> list[Any]:
-    """A list of numbers in the form of its option, `1,4,16`, as it may also stand in a file."""
+    """A list in the form of its option, `1,4,16`, as it may also stand in a file."""
     values = value if isinstance(value, list) else [value]
     return [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
 
 
 def extra_of(info: FieldInfo) -> dict[str, Any]:
-    """What `option` noted beside pydantic's own."""
+    """What `option` noted beside pydantic's own facts."""
     assert isinstance(info.json_schema_extra, dict)
     return info.json_schema_extra
 
@@ -151,12 +153,6 @@ def extra_of(info: FieldInfo) -> dict[str, Any]:
 def is_given(value: Any) -> bool:
     """Whether a value asks for something."""
     return value is not None and value is not False and value not in ([], "none")
-
-
-def _declaring(kind: type[Options], field: str) -> type[Options]:
-    """The class that an option is written in, which others inherit it from."""
-    classes = (c for c in kind.__mro__ if issubclass(c, Options))
-    return next(c for c in classes if field in inspect.get_annotations(c))
 
 
 def _kind(annotation: Any) -> Any:

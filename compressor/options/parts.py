@@ -1,8 +1,8 @@
 """How the values of a request are made from its flat options.
 
-A value whose class is chosen has its `Part` in the annotation of its field, as in
+A value whose class is chosen has a `Part` in the annotation of its field, as in
 `method: Annotated[ScoringMethod, one_of("method", METHODS, "taylor", help)]`. A condition is the
-name of an option that must be given (`calibration`), or what it must say (`method=taylor`).
+name of an option that must be given (`calibration`), or the value it must have (`method=taylor`).
 """
 
 from __future__ import annotations
@@ -15,41 +15,27 @@ from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.options.declare import (
-    Declared,
-    Options,
-    as_flag,
-    declared_by,
-    extra_of,
-    is_given,
-    option,
-    option_name,
-)
+from compressor.options.declare import Declared, Options, as_flag, declared_by, is_given, option
 
-Given = Mapping[str, Any]  # options by name
+Values = Mapping[str, Any]  # options by name
 Conditions = tuple[str, ...]  # of which one must hold; none: always
 
 
-def holds(conditions: Conditions, given: Given) -> bool:
-    """Whether one of some options is given, and says what it must."""
+def holds(conditions: Conditions, values: Values) -> bool:
+    """Whether one of the conditions holds."""
     for condition in conditions:
         name, _, wanted = condition.partition("=")
-        value = given.get(name)
+        value = values.get(name)
         if wanted in str(value).split("+") if wanted else is_given(value):
             return True
     return not conditions
 
 
-def made(kind: type[Options], given: Given) -> Any:
-    """A class with its options; those that have no use keep their defaults."""
-    return kind(**{x.field: given[x.name] for x in declared_by(kind) if holds(x.only_with, given)})
-
-
 def options_of(value: Options) -> dict[str, Any]:
-    """The options of a class by their names: the inverse of `made`."""
-    values, kind = value.model_dump(), type(value)
-    given = {option_name(field, info): values[field] for field, info in kind.model_fields.items()}
-    return {x.name: given[x.name] for x in declared_by(kind) if holds(x.only_with, given)}
+    """The options that a value was made of, by their names."""
+    fields, declared = value.model_dump(), declared_by(type(value))
+    values = {x.name: fields[x.field] for x in declared}
+    return {x.name: values[x.name] for x in declared if holds(x.only_with, values)}
 
 
 @dataclass(frozen=True)
@@ -58,51 +44,57 @@ class Part:
 
     Args:
         members: each class with the conditions under which it is chosen.
-        own: the option that chooses; None: one of the class's options does.
-        many: the value is a list, in the order in which `own` names them.
-        noun: what exactly one must be chosen of, for messages.
+        choosing: the option that chooses; None: one of the class's options does.
+        many: the value is a list, in the order in which `choosing` names them.
+        noun: what the classes are, for messages, if exactly one must be chosen.
     """
 
     members: Sequence[tuple[Conditions, type[Options]]]
-    own: Declared | None = None
+    choosing: Declared | None = None
     many: bool = False
     noun: str = ""
 
     def declared(self) -> list[Declared]:
         """All options, that of the choice first."""
-        options = [] if self.own is None else [self.own]
+        options = [] if self.choosing is None else [self.choosing]
         for conditions, kind in self.members:
             options += declared_by(kind, conditions)
         return options
 
-    def value(self, given: Given) -> Any:
-        """What is chosen, made from checked options."""
-        chosen = [(x, kind) for x, kind in self.members if holds(x, given)]
+    def value(self, values: Values) -> Any:
+        """The chosen classes with their options, made from checked options."""
+        chosen = [(x, kind) for x, kind in self.members if holds(x, values)]
         if self.noun and len(chosen) != 1:
             names = [name for names, _ in self.members for name in names]
             if not chosen:
                 flags = " or ".join(map(as_flag, names))
                 raise UsageError(f"there is no {self.noun}; add {flags}", id="option-missing")
-            flags = " and ".join(as_flag(name) for name in names if is_given(given[name]))
+            flags = " and ".join(as_flag(name) for name in names if is_given(values[name]))
             raise UsageError(
                 f"{flags} exclude each other; give one {self.noun}",
                 id="options-exclude-each-other",
             )
-        values = [made(kind, given) for _, kind in chosen]
-        if self.own is not None and self.many:
-            order = str(given[self.own.name]).split("+")
-            return sorted(values, key=lambda value: order.index(value.name))
-        return values[0] if values else None
+        parts: list[Any] = []
+        for _, kind in chosen:
+            used = [x for x in declared_by(kind) if holds(x.only_with, values)]
+            parts.append(kind(**{x.field: values[x.name] for x in used}))
+        if self.choosing is not None and self.many:
+            order = str(values[self.choosing.name]).split("+")
+            return sorted(parts, key=lambda part: order.index(part.name))
+        return parts[0] if parts else None
 
 
 def switched(name: str, kind: type[Options], help: str) -> Part:
     """A class with options that `--no-NAME` leaves out: None."""
-    return Part([((name,), kind)], _own(name, bool, True, help, kind.panel))
+    return Part([((name,), kind)], _choosing(name, bool, True, help, kind.panel))
 
 
 def selected(noun: str, kinds: Sequence[type[Options]]) -> Part:
-    """One class of several: the one of which an option is given that `selects` it."""
-    return Part([(tuple(_selectors(kind)), kind) for kind in kinds], noun=noun)
+    """One class of several: the one with a given option that `selects` it."""
+    return Part(
+        [(tuple(x.name for x in declared_by(kind) if x.selects), kind) for kind in kinds],
+        noun=noun,
+    )
 
 
 def one_of(name: str, members: Mapping[str, type[Options]], default: str | None, help: str) -> Part:
@@ -116,7 +108,7 @@ def one_of(name: str, members: Mapping[str, type[Options]], default: str | None,
 
 
 def some_of(name: str, members: Mapping[str, type[Options]], default: str, help: str) -> Part:
-    """Several classes of a table, `a+b`, in the order that is given, or `none`."""
+    """Several classes of a table, `a+b`, in this order, or `none`."""
 
     def check(text: str) -> str:
         names = [part.strip() for part in text.split("+")]
@@ -136,18 +128,13 @@ def _named(
     name: str, members: Mapping[str, type[Options]], kind: Any, default: Any, help: str, many: bool
 ) -> Part:
     chosen = [((f"{name}={member}",), options) for member, options in members.items()]
-    own = _own(name, kind, default, help, chosen[0][1].panel)
-    return Part(chosen, own, many)
+    return Part(chosen, _choosing(name, kind, default, help, chosen[0][1].panel), many)
 
 
-def _own(name: str, kind: Any, default: Any, help: str, panel: str) -> Declared:
+def _choosing(name: str, kind: Any, default: Any, help: str, panel: str) -> Declared:
     """The option that chooses, at the top of the panel of what it chooses from."""
     info = FieldInfo.from_annotated_attribute(kind, option(default, help=help, first=True))
     return Declared(name, name, info, (), panel)
-
-
-def _selectors(kind: type[Options]) -> list[str]:
-    return [x.name for x in declared_by(kind) if extra_of(x.info)["selects"]]
 
 
 def _require_known(option: str, text: str, name: str, known: Collection[str]) -> None:

@@ -31,11 +31,7 @@ class Table(Mapping[str, Member], Generic[Member]):
         self._rows[name] = member
 
     def __getitem__(self, name: str) -> Member:
-        """The member of this name.
-
-        Raises:
-            UsageError: an unknown name; the message lists the known ones.
-        """
+        """The member of this name; `UsageError`, which lists the names, for an unknown one."""
         if name not in self._rows:
             raise UsageError(
                 f"there is no {self.noun} {name!r}; choose from {', '.join(self._rows)}"
@@ -57,7 +53,7 @@ class Table(Mapping[str, Member], Generic[Member]):
         return len(self._rows)
 
 
-def opened(place: str) -> Any:
-    """What `package.module:attribute` names, imported."""
-    module, _, attribute = place.partition(":")
+def opened(path: str) -> Any:
+    """The object at `package.module:attribute`, imported."""
+    module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors.torch import load_file, save_file
 
@@ -23,13 +23,13 @@ from compressor.model.depth import without_skipped
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.stored_weights import weight_files
-from compressor.model.sublayers import Mask, Scores, units_of
+from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import verify_surgery
 from compressor.model.weights import count_parameters
 from compressor.pipeline.engines import DENSE
-from compressor.pipeline.inputs import ModelAndRows, Probe
+from compressor.pipeline.inputs import CheckBatches, ModelAndRows
 from compressor.recovery import Recovered
-from compressor.results import Check, Ranking, Variant
+from compressor.results import Check, Variant
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
@@ -38,42 +38,68 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def verify(source: nn.Module, pruned: nn.Module, given: ModelAndRows, mask: Mask) -> Check:
-    """Compare a pruned model with the one that it was cut from, its units masked.
-
-    Raises:
-        VerificationError: they differ.
-    """
-    checkpoint, inputs = given.checkpoint, given.probe.inputs
+def verify(model: nn.Module, pruned: nn.Module, source: ModelAndRows, mask: Mask) -> Check:
+    """Compare a pruned model with the one that it was cut from, its units masked."""
+    checkpoint, inputs = source.checkpoint, source.check_batches.inputs
     cut = without_skipped(checkpoint, pruned, mask).model
-    return parallel.on_main(lambda: verify_surgery(source, cut, checkpoint.layers, mask, inputs))
+    return parallel.on_main(lambda: verify_surgery(model, cut, checkpoint.layers, mask, inputs))
 
 
 def save(
     dense: Checkpoint,
     recovered: Recovered,
     choice: Choice,
-    probe: Probe,
+    check_batches: CheckBatches,
     directory: Path,
     *,
     budget: str,
     seed: int,
 ) -> tuple[Checkpoint, Check]:
-    """Save a pruned model; loaded again it is the same, bit for bit.
-
-    Args:
-        budget: in words, for the record beside the weights.
-
-    Returns:
-        The dense checkpoint with the smaller model and the units that it has.
-    """
+    """Save a pruned model, which loads again bit for bit; its checkpoint, and the check of that."""
     trim_memory()
-    small = without_skipped(dense, recovered.model, choice.mask)
+    mask, scores = choice.mask, choice.scores
+    small = without_skipped(dense, recovered.model, mask)
     round_to(small.model, dense.dtype)  # so that checks are of what is stored
-    record = pruning_facts(dense, choice.mask, choice.scores, budget, seed)
-    record |= {"selection": choice.text, "recovery": recovered.text or "none"}
+    record = {
+        "schema": 2,
+        "model": dense.published_name,
+        "revision": dense.revision,
+        "task": dense.task,
+        "method": scores.method,
+        "signature": scores.signature,
+        "budget": budget,
+        "seed": seed,
+        "units": mask.totals(),
+        "kept": mask.to_json(),
+        **({"dropped_layers": sorted(mask.dropped)} if mask.dropped else {}),
+        "scores": {name: _rounded(name, values) for name, values in scores.values.items()},
+        "selection": choice.text,
+        "recovery": recovered.text or "none",
+    }
     parallel.on_main(lambda: save_checkpoint(dense, small.model, record, directory))
-    return small, parallel.on_main(lambda: verify_reload(small, directory, probe))
+    return small, parallel.on_main(lambda: verify_reload(small, directory, check_batches))
+
+
+def _rounded(name: str, scores: Sequence[float]) -> list[float]:
+    """Scores of thousands of neurons with six digits, of heads as they are."""
+    return list(scores) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in scores]
+
+
+def verify_reload(checkpoint: Checkpoint, directory: Path, check_batches: CheckBatches) -> Check:
+    """Compare a model, bit for bit, and its tokenizer with the files that they were saved to."""
+    import torch
+
+    opened = open_checkpoint(str(directory), verify=False)
+    tokenizers = TokenizerProbe.of(checkpoint, check_batches.texts, check_batches.pairs)
+    tokenizers.check_saved(directory, opened.tokenizer)
+    loaded, saved = opened.model.state_dict(), checkpoint.model.state_dict()
+    if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
+        raise VerificationError(
+            f"the checkpoint in {directory} does not load back as it was saved; please report this",
+            id="reloaded-differs",
+        )
+    detail = f"{len(saved)} tensors, bit for bit"
+    return Check(name="reloaded equals saved", largest_difference=0.0, tolerance=0.0, detail=detail)
 
 
 def keep_weights(steps: Steps, artifact: str, model: nn.Module) -> str:
@@ -106,27 +132,24 @@ def _weights_of(steps: Steps, artifact: str) -> Path:
 def export(
     checkpoint: Checkpoint,
     tokens: list[int] | None,
-    probe: Probe,
+    check_batches: CheckBatches,
     directory: Path,
     engines: Sequence[str],
 ) -> list[Check]:
-    """Write float32 graphs, and what engines need beside them, and compare them with PyTorch.
-
-    Args:
-        tokens: that the decoder scores; None for all.
-    """
+    """Write float32 graphs, and what engines need beside them, and compare them with PyTorch."""
     network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
-    return export_model(network, probe.batches, probe.texts, directory, engines, probe.pairs)
+    on = check_batches
+    return export_model(network, on.batches, on.texts, directory, engines, on.pairs)
 
 
 def export_dense(
-    *, given: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
+    *, source: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
 ) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
-    checkpoint = given.checkpoint
+    checkpoint = source.checkpoint
     with steps.making(directory) as making:
-        tokens = given.task.graphs.output_tokens(checkpoint)
-        checks = export(checkpoint, tokens, given.probe, making, engines)
+        tokens = source.task.graphs.output_tokens(checkpoint)
+        checks = export(checkpoint, tokens, source.check_batches, making, engines)
     full = Mask.full(checkpoint.layers)
     return describe(
         DENSE, checkpoint.model, full, 1.0, "all units", directory, checkpoint.directory, checks
@@ -137,22 +160,19 @@ def export_precision(
     model: Variant,
     precision: str,
     *,
-    given: ModelAndRows,
+    source: ModelAndRows,
     device: str,
     steps: Steps,
 ) -> Variant:
     """Write one more precision of an exported model and compare it with the float32 network.
 
     It is compared on the device that is measured on, if that has kernels for the precision.
-
-    Args:
-        given: the dense model.
     """
-    directory, checkpoint = Path(model.directory), given.checkpoint
-    inputs = given.probe.inputs
+    directory, checkpoint = Path(model.directory), source.checkpoint
+    inputs = source.check_batches.inputs
     with steps.making(directory) as making:
         # Before another model is opened: it takes memory.
-        examples = given.examples if given.calibrated else ()
+        examples = source.examples if source.calibrated else ()
         write_precision(directory, precision, examples, making, device)
     if model.name == DENSE:
         expected = expect_answers(checkpoint.model.eval(), inputs, directory, precision)
@@ -164,7 +184,7 @@ def export_precision(
         expected = expect_answers(opened.model, inputs, directory, precision)
         release(opened.model)
     checks = compare_precision(expected, directory, precision, device, real=True)
-    made = {
+    update = {
         "name": f"{model.name}-{precision}",
         "precision": precision,
         "base": model.name,
@@ -173,75 +193,12 @@ def export_precision(
         "scoring": None,
         "checks": checks,
     }
-    return model.model_copy(update=made)
-
-
-def ranking(scores: Scores) -> Ranking:
-    """Scores of heads, for the report."""
-    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
-    return Ranking(
-        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
-    )
+    return model.model_copy(update=update)
 
 
 def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
     """About how large the graphs of a model are, in all the precisions together."""
     return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)
-
-
-def written_bytes(model: nn.Module, precisions: Sequence[str], artifacts: int) -> int:
-    """About how much a run writes: graphs of the dense model, weights and graphs of artifacts.
-
-    An upper estimate, since it takes the pruned models for as large as the dense one.
-    """
-    graphs = export_bytes(model, precisions)
-    return graphs + artifacts * (graphs + export_bytes(model, [BASE]))
-
-
-def pruning_facts(
-    checkpoint: Checkpoint, mask: Mask, scores: Scores, budget: str, seed: int
-) -> dict[str, Any]:
-    """The contents of `units.json`: which units are left, and why these."""
-    return {
-        "schema": 2,
-        "model": checkpoint.published_name,
-        "revision": checkpoint.revision,
-        "task": checkpoint.task,
-        "method": scores.method,
-        "signature": scores.signature,
-        "budget": budget,
-        "seed": seed,
-        "units": mask.totals(),
-        "kept": mask.to_json(),
-        **({"dropped_layers": sorted(mask.dropped)} if mask.dropped else {}),
-        "scores": {name: _rounded(name, values) for name, values in scores.values.items()},
-    }
-
-
-def _rounded(name: str, scores: Sequence[float]) -> list[float]:
-    """Scores of thousands of neurons with six digits, of heads as they are."""
-    return list(scores) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in scores]
-
-
-def verify_reload(checkpoint: Checkpoint, directory: Path, probe: Probe) -> Check:
-    """Compare a model and its tokenizer with the files that they were saved to.
-
-    Raises:
-        VerificationError: weights differ in a single bit, or a text has other tokens.
-    """
-    import torch
-
-    opened = open_checkpoint(str(directory), verify=False)
-    tokenizers = TokenizerProbe.of(checkpoint, probe.texts, probe.pairs)
-    tokenizers.check_saved(directory, opened.tokenizer)
-    loaded, saved = opened.model.state_dict(), checkpoint.model.state_dict()
-    if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
-        raise VerificationError(
-            f"the checkpoint in {directory} does not load back as it was saved; please report this",
-            id="reloaded-differs",
-        )
-    detail = f"{len(saved)} tensors, bit for bit"
-    return Check(name="reloaded equals saved", largest_difference=0.0, tolerance=0.0, detail=detail)
 
 
 def describe(
@@ -253,15 +210,8 @@ def describe(
     directory: Path,
     checkpoint: Path,
     checks: Sequence[Check],
-    selection: str = "",
-    recovery: str = "none",
 ) -> Variant:
-    """The facts of an exported float32 model.
-
-    Args:
-        directory: with its graphs.
-        checkpoint: directory with its weights.
-    """
+    """The facts of an exported float32 model, with its graphs and its weights in directories."""
     weights = weight_files(checkpoint, allow_pickle=True)  # that were loaded already
     tokens = count_output_tokens(directory)
     rows, stored = (None, None) if tokens else embedding_rows(model)
@@ -282,7 +232,6 @@ def describe(
         embedding_rows=rows,
         embedding_bytes=stored,
         precision=BASE,
-        selection=selection,
-        recovery=recovery,
+        recovery="none",
         checks=list(checks),
     )

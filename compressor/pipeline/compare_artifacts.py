@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -21,10 +19,9 @@ from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.consistency import read_description, require_files
 from compressor.storage.manifest import require_unchanged
-from compressor.tasks import TASKS, Rows, Task
+from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
 
@@ -52,12 +49,14 @@ def evaluate_artifacts(
         EnvironmentProblem: the device or an engine is not usable.
     """
     rows, builds, device = _open(directories, request, progress)
-    engines = {build.engine for build in builds}
+    task, engines = TASKS[rows.task], {build.engine for build in builds}
+    task.require_answers(rows)
+    require_references(rows)
+    rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
     settings, outputs = request.evaluation, list[list[str]]()
     for build in builds:
         how = f"{build.engine}, {build.precision}" if len(engines) > 1 else build.precision
-        name = f"{build.directory} ({how})"
-        progress.message(f"evaluating {name} on {rows.count} rows …")
+        progress.message(f"evaluating {build.directory} ({how}) on {rows.count} rows …")
         outputs.append(
             answers(
                 build.directory, rows, device, settings.num_beams, progress, build.precision,
@@ -86,7 +85,8 @@ def bench_artifacts(
     """Interleaved throughput of artifacts, speed-ups against the first.
 
     With several engines the first artifact is also taken for the dense model that every build is
-    compared with, in its own engine and in the fastest.
+    compared with, in its own engine and in the fastest. Multiply-adds are compared where an
+    artifact records its units (`units.json`); a directory without holds the dense model.
 
     Args:
         request: without precisions it takes the artifacts' default, which must be the same.
@@ -99,25 +99,27 @@ def bench_artifacts(
     rows, builds, device = _open(directories, request, progress)
     engines = {build.engine for build in builds}
     precisions = named_precisions(request.builds.precision)
-    subjects, config = _subjects(directories)
-    by_directory = dict(zip(directories, subjects, strict=True))
-
-    def timed(build: Build) -> Subject:
-        subject = by_directory[build.directory]
-        parts = [subject.name]
+    masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
+    config, dense = None, dict[str, int]()
+    if masks:
+        first = next(iter(masks))
+        config, dense = read_configuration(first, trust_remote_code=False), masks[first].totals()
+    names = {d: d.name if d in masks else "dense" for d in directories}
+    if len(set(names.values())) < len(directories):
+        names = {d: d.as_posix() for d in directories}
+    subjects = []
+    for build in builds:
+        directory, parts = build.directory, [names[build.directory]]
         parts += [build.engine] * (len(engines) > 1)
         parts += [build.precision] * (precisions is not None and len(precisions) > 1)
+        counts = masks[directory].of_layers_left().counts() if directory in masks else dense
         precision = None if precisions is None else build.precision
-        return replace(
-            subject,
-            name="-".join(parts),
-            precision=precision,
-            engine=build.engine,
-            dense=build.directory == directories[0],
+        is_dense = directory == directories[0]
+        subjects.append(
+            Subject("-".join(parts), directory, counts, precision, build.engine, is_dense)
         )
-
     return benchmark(
-        [timed(build) for build in builds], rows=rows, config=config, device=device, memory=memory,
+        subjects, rows=rows, config=config and config.to_dict(), device=device, memory=memory,
         progress=progress.message, **request.throughput.settings(),
     )  # fmt: skip
 
@@ -127,10 +129,10 @@ def _open(
     request: EvaluateRequest | BenchRequest,
     progress: Progress,
 ) -> tuple[Rows, list[Build], str]:
-    """The rows, what to measure, and the device."""
-    artifacts = [read_description(directory, request.verify) for directory in directories]
-    first = artifacts[0]
-    for artifact, directory in zip(artifacts, directories, strict=True):
+    """The rows, what to measure, and the device; files are checked against the manifests."""
+    artifacts = {d: read_description(d, request.verify) for d in directories}
+    first = artifacts[directories[0]]
+    for directory, artifact in artifacts.items():
         if (artifact.task, artifact.labels) != (first.task, first.labels):
             raise InputError(
                 f"{directory} cannot be compared with {directories[0]}: task or labels differ",
@@ -143,51 +145,21 @@ def _open(
     engines = split_engines(request.builds.engine)
     builds = [
         build
-        for directory, artifact in zip(directories, artifacts, strict=True)
-        for build in builds_of(directory, artifact, engines, precisions)
+        for directory in directories
+        for build in builds_of(directory, artifacts[directory], engines, precisions)
     ]
-    if request.verify:
-        _verify(builds, task)
-    data = request.data
-    rows = task.read_rows(
-        data.test,
-        labels=first.labels,
-        minimum=2,
-        limit=data.test_rows,
-        progress=lambda done: progress.update("rows read", done, None),
-        **data.columns(),
-    )
-    if isinstance(request, EvaluateRequest):
-        task.require_answers(rows)
-        require_references(rows)
-        rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
-    return rows, builds, choose_device(builds, task, request.device)
-
-
-def _verify(builds: Sequence[Build], task: Task) -> None:
-    """Check what will be opened against the manifests."""
-    for build in builds:
-        artifact = read_artifact(build.directory)
-        require_files(build.directory, artifact, task.engine(build.engine), [build.precision])
+    for build in builds if request.verify else ():
+        artifact, engine = artifacts[build.directory], task.engine(build.engine)
+        require_files(build.directory, artifact, engine, [build.precision])
         settings = (PRUNING_RECORD, "config.json")  # multiply-adds follow from them
         present = [name for name in settings if (build.directory / name).exists()]
         require_unchanged(build.directory, present, warn=False)
-
-
-def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:
-    """Head counts per artifact and the configuration, from which multiply-adds are counted.
-
-    A directory without units.json holds the dense model, whose head counts the others know;
-    where nothing tells them, there are no multiply-adds to compare.
-    """
-    masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
-    dense = next(iter(masks.values())).totals() if masks else {}
-    counts = [masks[d].of_layers_left().counts() if d in masks else dense for d in directories]
-    names = [d.name if d in masks else "dense" for d in directories]
-    if len(set(names)) < len(names):
-        names = [d.as_posix() for d in directories]
-    config = None
-    if masks:
-        config = read_configuration(next(iter(masks)), trust_remote_code=False).to_dict()
-    subjects = [Subject(n, d, c) for n, d, c in zip(names, directories, counts, strict=True)]
-    return subjects, config
+    rows = task.read_rows(
+        request.data.test,
+        labels=first.labels,
+        minimum=2,
+        limit=request.data.test_rows,
+        progress=lambda done: progress.update("rows read", done, None),
+        **request.data.columns(),
+    )
+    return rows, builds, choose_device(builds, task, request.device)

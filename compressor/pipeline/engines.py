@@ -19,12 +19,7 @@ DENSE = "dense"  # name of the model to compare with
 
 
 def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:
-    """Check, before anything long is computed, that engines can be used.
-
-    Raises:
-        UsageError: one does not run models of the task, or not on the device.
-        EnvironmentProblem: its package is missing or too old.
-    """
+    """Check, before anything long is computed, that engines run models of the task on a device."""
     for name in names:
         engine = task.engine(name)
         if engine.dense_only and not task.plain_logits:
@@ -49,24 +44,23 @@ class Build:
 def builds_of(
     directory: Path, artifact: Artifact, engines: Sequence[str], precisions: Sequence[str] | None
 ) -> list[Build]:
-    """What to measure of an artifact.
+    """What to measure of an artifact: each engine in those of the precisions that it has.
 
     Args:
-        precisions: each engine computes in those of them that it has; None: in its default one.
+        precisions: None for each engine's default one.
 
     Raises:
-        UsageError: an engine does not run the artifact, or has none of the precisions; or no engine
-            has one of them.
-        EnvironmentProblem: a package is missing or too old.
+        UsageError: an engine has none of the precisions, or no engine has one of them.
     """
     task = TASKS[artifact.task]
-    builds = []
+    builds, known = [], set()
     for name in engines:
         engine = task.engine(name)
         if precisions is None:
             wanted = [engine.default_precision(artifact)]
         else:
             available = engine.precisions(directory, artifact)
+            known |= set(available)
             wanted = [precision for precision in precisions if precision in available]
             if not wanted:
                 raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
@@ -74,9 +68,8 @@ def builds_of(
             engine.files(directory, artifact, precision)  # raises where it has nothing to open
             builds.append(Build(directory, name, precision))
     for precision in precisions or ():
-        if precision not in {build.precision for build in builds}:
-            known = (task.engine(name).precisions(directory, artifact) for name in engines)
-            raise _lacking(directory, repr(precision), sorted(set().union(*known)))
+        if precision not in known:
+            raise _lacking(directory, repr(precision), sorted(known))
     return builds
 
 
@@ -106,42 +99,33 @@ def delivered(engines: Sequence[str]) -> list[str]:
 
 
 def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -> list[Variant]:
-    """A model in every other engine that a run measures on a device, in all precisions there.
-
-    Args:
-        model: an exported float32 model.
-    """
+    """An exported float32 model in the run's other engines, in all precisions to measure."""
     directory = Path(model.directory)
     artifact = read_artifact(directory)
     if model.name != DENSE:
         engines = delivered(engines)
-    return [
-        model.model_copy(
-            update={
-                "name": "-".join([model.name, name, *([precision] * (precision != BASE))]),
+    builds = []
+    for engine in engines:
+        if engine == ONNXRUNTIME:
+            continue
+        for precision in TASKS[artifact.task].engine(engine).measured(directory, artifact, device):
+            update = {
+                "name": "-".join([model.name, engine, *([precision] * (precision != BASE))]),
                 "precision": precision,
-                "engine": name,
+                "engine": engine,
                 "base": model.name,
                 "default": False,
                 "scoring": None,
                 "checks": [],
             }
-        )
-        for name in engines
-        if name != ONNXRUNTIME
-        for precision in TASKS[artifact.task].engine(name).measured(directory, artifact, device)
-    ]
+            builds.append(model.model_copy(update=update))
+    return builds
 
 
 def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
-    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else.
-
-    Raises:
-        UsageError: an engine does not run on the device that was named.
-        EnvironmentProblem: the device is not usable.
-    """
-    wanted = {
-        build.engine: [x.precision for x in builds if x.engine == build.engine] for build in builds
-    }
-    devices = {task.engine(name).choose_device(device, names) for name, names in wanted.items()}
+    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else."""
+    precisions: dict[str, list[str]] = {}
+    for build in builds:
+        precisions.setdefault(build.engine, []).append(build.precision)
+    devices = {task.engine(name).choose_device(device, x) for name, x in precisions.items()}
     return devices.pop() if len(devices) == 1 else "cpu"

@@ -28,55 +28,42 @@ from compressor.throughput import Subject
 def answer_rows(
     steps: Steps, model: Variant, rows: Rows, setup: RunSetup, what: str = "rows"
 ) -> list[str]:
-    """What an exported model answers to rows.
-
-    Args:
-        what: the rows are, for messages.
-    """
+    """An exported model's answers to rows, called `what` in messages."""
     title = f"evaluating {model.name} on {rows.count} {what}"
     return steps.do(
         answer, model, rows, title=title, shared=True, device=setup.device,
-        num_beams=setup.plan.evaluation.num_beams, progress=steps.progress,
+        num_beams=setup.recipe.evaluation.num_beams, progress=steps.progress,
     )  # fmt: skip
 
 
 def answer(
     model: Variant, rows: Rows, *, device: str, num_beams: int | None, progress: Progress
 ) -> list[str]:
-    """What an exported model answers to rows."""
     directory = Path(model.directory)
     return answers(directory, rows, device, num_beams, progress, model.precision, model.engine)
 
 
 def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[Variant]:
-    """The models with their quality on the test rows, through the same runtime, and compared.
-
-    Args:
-        models: the dense one first.
-
-    Returns:
-        The models; as they were handed in where there are no test rows.
-    """
-    rows, by_name = setup.data.test, {model.name: model for model in models}
+    """The models, the dense one first, with their quality on the test rows, if there are any."""
+    rows, settings = setup.data.test, setup.recipe.evaluation
     if rows is None:
         steps.progress.message("quality is not measured: no --test FILE was given")
         return list(models)
-    outputs = {name: answer_rows(steps, model, rows, setup) for name, model in by_name.items()}
+    outputs = {m.name: answer_rows(steps, m, rows, setup) for m in models}
 
     def compared(name: str, base: str) -> list[Comparison]:
-        resamples = setup.plan.evaluation.resamples
+        resamples, seed = settings.resamples, setup.recipe.seed
         title = f"comparing {name} with {base} ({resamples} resamples)"
-        return steps.do(
-            compare, name, outputs[name], base, outputs[base], title=title, rows=rows,
-            resamples=resamples, seed=setup.plan.seed,
-        )  # fmt: skip
+        inputs = rows, outputs[base], outputs[name], resamples, seed
+        return steps.do(compare_rows, *inputs, title=title)
 
-    evaluated, samples = [], setup.plan.evaluation.samples
+    evaluated = []
     for model in models:
-        given = outputs[model.name]
+        texts = outputs[model.name]
         update: dict[str, Any] = {
-            "quality": score_rows(rows, given), "samples": sample_answers(given, samples),
-        }  # fmt: skip
+            "quality": score_rows(rows, texts),
+            "samples": sample_answers(texts, settings.samples),
+        }
         if model.name != DENSE:
             update["comparisons"] = compared(model.name, DENSE)
         # Another precision of a pruned model is compared with that, too.
@@ -86,27 +73,9 @@ def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[V
     return evaluated
 
 
-def compare(
-    name: str,
-    outputs: list[str],
-    base: str,
-    reference: list[str],
-    *,
-    rows: Rows,
-    resamples: int,
-    seed: int,
-) -> list[Comparison]:
-    """Paired differences of a model's answers from another's in every metric."""
-    return compare_rows(rows, reference, outputs, resamples, seed)
-
-
 def benchmark(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> Throughput | None:
-    """Interleaved timings of all models at all batch sizes; None where none are asked for.
-
-    Args:
-        models: the dense one first.
-    """
-    settings = setup.plan.throughput
+    """Interleaved timings of all models, the dense one first; None where none are asked for."""
+    settings = setup.recipe.throughput
     if settings is None:
         return None
     title = f"measuring throughput at batch {settings.sizes}"
@@ -118,18 +87,13 @@ def benchmark(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> Throu
 def time_models(
     models: Sequence[Variant], *, settings: Benchmark, setup: RunSetup, progress: Progress
 ) -> Throughput:
-    """Timings of models in turns."""
     subjects = [
         Subject(
-            m.name,
-            Path(m.directory),
-            renumbered(m.counts, m.dropped_layers),
-            m.precision,
-            m.engine,
-            m.family == DENSE,
+            m.name, Path(m.directory), renumbered(m.counts, m.dropped_layers), m.precision,
+            m.engine, m.family == DENSE,
         )
         for m in models
-    ]
+    ]  # fmt: skip
     return timing.benchmark(
         subjects,
         config=setup.source.checkpoint.model.config.to_dict(),  # type: ignore[union-attr,operator]
@@ -141,19 +105,15 @@ def time_models(
 
 
 def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> list[Variant]:
-    """The models, each marked whether its artifact runs it where no precision is named."""
-    chosen = {
-        base.name: choose_default(
-            # Those that onnxruntime runs, float32 first.
-            [x for x in builds if x.family == base.name and x.engine == ONNXRUNTIME],
-            throughput,
-        )
-        for base in builds
-        if not base.base
-    }
+    """The pruned models, each marked whether its artifact runs it where no precision is named."""
+    families: dict[str, list[Variant]] = {}
+    for build in builds:
+        if build.engine == ONNXRUNTIME and build.family != DENSE:
+            families.setdefault(build.family, []).append(build)  # float32 first
+    chosen = {name: choose_default(family, throughput) for name, family in families.items()}
     return [
         build.model_copy(update={"default": build.precision == chosen[build.family]})
-        if build.family in chosen and build.engine == ONNXRUNTIME
+        if build.engine == ONNXRUNTIME and build.family in chosen
         else build
         for build in builds
     ]
@@ -190,13 +150,10 @@ def speed(build: Variant, throughput: Throughput) -> float:
 
 
 def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) -> dict[str, str]:
-    """Of each precision of one model, the engine that `engine="auto"` stands for.
+    """Precision -> the engine that `engine="auto"` stands for.
 
-    The fastest by `speed` of those that lose no quality significantly against float32; none where
-    no other engine than onnxruntime was timed.
-
-    Args:
-        builds: one model in its precisions and engines.
+    The fastest build of one model by `speed`, of those that lose no quality significantly against
+    float32; none where no other engine than onnxruntime was timed.
     """
     served = set(delivered([build.engine for build in builds]))
     builds = [build for build in builds if build.engine in served]

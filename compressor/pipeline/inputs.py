@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.evaluation import require_references, with_tokenizers
-from compressor.export.source_text import cut_vocabulary, embedding_rows
-from compressor.export.target_text import count_texts, tokens_of_text
 from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
@@ -20,9 +17,7 @@ from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.request.sections import Columns, ModelSection
 from compressor.request.validate import check_options
-from compressor.results import Source
 from compressor.runtime.session import choose_device
-from compressor.storage.hashes import sha256_of
 from compressor.tasks import (
     TASKS,
     Batch,
@@ -34,7 +29,6 @@ from compressor.tasks import (
     require_task,
     split_rows,
 )
-from compressor.tasks.texts import TextFile, texts_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,16 +52,6 @@ class DataRows:
     shared: int = 0
     search: Rows | None = None
 
-    def sha256(self) -> dict[str, str | None]:
-        """What rows are for -> their fingerprint."""
-        rows = {"calibration": self.calibration, "test": self.test, "search": self.search}
-        return {name: None if given is None else given.sha256 for name, given in rows.items()}
-
-    @property
-    def tokenizers(self) -> Mapping[str, str]:
-        """Metric -> what splits texts for it, the same for all rows."""
-        return self.fitted.tokenizers
-
     @property
     def fitted(self) -> Rows:
         """The rows to score and check builds on: calibration rows, else other rows of the run."""
@@ -81,35 +65,13 @@ class DataRows:
         return self.test or self.fitted
 
 
-def open_text_option(
-    path: Path | None, option: str, task: Task, section: Columns
-) -> TextFile | None:
-    """The texts of `--source-text` or `--target-text`; None where none are given.
-
-    Args:
-        section: names the columns of JSONL.
-    """
-    return None if path is None else texts_of(path, option, task, section.columns())
-
-
-def source_of_text(file: TextFile) -> Source:
-    """A file of texts, for reports."""
-    path = file.path
-    return Source(files=[path.as_posix()], rows=count_texts(file), sha256=sha256_of(path))
-
-
-def source_of(rows: Rows) -> Source:
-    """Which rows they are, for reports."""
-    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
-
-
 @dataclass(frozen=True)
-class Probe:
-    """Ragged batches and texts on which every build is compared with what it must equal.
+class CheckBatches:
+    """Ragged batches and texts on which every build is compared with its reference.
 
     Args:
         texts: of rows; none where no rows are given.
-        pairs: a second text of each, where there is one.
+        pairs: a second text of each, for tasks that read pairs.
     """
 
     batches: Sequence[Batch]
@@ -118,30 +80,29 @@ class Probe:
 
     @property
     def inputs(self) -> list[Mapping[str, Tensor]]:
-        """The tensors of every batch that a model's forward takes."""
+        """The arguments of a model's forward, of every batch."""
         return [batch.inputs() for batch in self.batches]
 
 
 @dataclass(frozen=True)
 class ModelAndRows:
-    """A checkpoint with the rows that its units are scored and repaired on, in its own tokens.
+    """A checkpoint with the rows that its units are scored and repaired on.
 
     Args:
-        examples: the rows, encoded.
+        examples: the rows, encoded in the checkpoint's tokens.
         rows: as they were read; None where there are none.
-        probe: what every build is compared on.
+        check_batches: on which every build is compared.
         calibrated: whether they are calibration rows.
     """
 
     checkpoint: Checkpoint
     examples: Sequence[Example] = ()
     rows: Rows | None = None
-    probe: Probe = Probe(())
+    check_batches: CheckBatches = CheckBatches(())
     calibrated: bool = True
 
     @property
     def task(self) -> Task:
-        """What the model is for."""
         return TASKS[self.checkpoint.task]
 
 
@@ -150,21 +111,18 @@ def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> 
 
     Args:
         dense: refuse one that has lost units already.
-        answers: refuse a translator of which nothing says what it translates into.
+        answers: refuse a translator whose target language nothing states.
     """
-    auto_class = None
-    if section.task is not None:
-        auto_class = TASKS[section.task].auto_class  # raises if it is unknown
+    auto_class = None if section.task is None else TASKS[section.task].auto_class
     checkpoint = open_checkpoint(
         section.path, task=section.task, auto_class=auto_class, dense=dense, **section.access()
     )
-    task = require_task(checkpoint)
-    check_options([section], task, checkpoint.name)
+    check_options([section], require_task(checkpoint), checkpoint.name)
     source, target = section.source_language, section.target_language
     network, tokenizer = checkpoint.model, checkpoint.tokenizer
     set_languages(network, tokenizer, checkpoint.entry, source, target, checkpoint.name)
     if section.prefix is not None:
-        # Behind the code of a language, where a text says it.
+        # Behind the code of a language, where a text starts with one.
         code = text_codes(tokenizer).get(target or "")
         set_prefix(tokenizer, section.prefix if code is None else f"{code} {section.prefix}")
     if answers and checkpoint.entry.decoder is not None:
@@ -179,32 +137,28 @@ def read(
     progress: Progress = SILENT,
     tokenizers: Mapping[str, str] | None = None,
 ) -> DataRows:
-    """Calibration and test rows, as far as they are given.
+    """Calibration and test rows, as far as a command takes them and they are given.
 
     Args:
         tokenizers: metric -> what is to split texts for it; the one for the test rows by default.
 
     Raises:
         InputError: malformed data, with file and line.
-        UsageError, EnvironmentProblem: a tokenizer that there is not.
+        UsageError, EnvironmentProblem: an unknown or missing tokenizer.
     """
-    labels = task.label_names(checkpoint.model.config)
-
-    def rows(name: str) -> Rows | None:
-        # Sections have the rows that their command takes.
+    rows: dict[str, Rows] = {}
+    for name in ("calibration", "test"):
         spec = getattr(section, name, None)
-        if spec is None:
-            return None
-        return task.read_rows(
-            spec,
-            labels=labels,
-            minimum=MINIMUM_ROWS,
-            limit=getattr(section, f"{name}_rows"),
-            progress=lambda done: progress.update("rows read", done, None),
-            **section.columns(),
-        )
-
-    calibration, test = rows("calibration"), rows("test")
+        if spec is not None:
+            rows[name] = task.read_rows(
+                spec,
+                labels=task.label_names(checkpoint.model.config),
+                minimum=MINIMUM_ROWS,
+                limit=getattr(section, f"{name}_rows"),
+                progress=lambda done: progress.update("rows read", done, None),
+                **section.columns(),
+            )
+    calibration, test = rows.get("calibration"), rows.get("test")
     if test is not None:
         task.require_answers(test)
         require_references(test)
@@ -220,11 +174,7 @@ def read(
 
 
 def hold_out(data: DataRows, seed: int) -> DataRows:
-    """The rows with the test rows in two: those to search on, and those held out as test rows.
-
-    Raises:
-        InputError: too few test rows for two parts.
-    """
+    """The rows with the test rows in two: those to search on, and those held out as test rows."""
     assert data.test is not None
     search, test = split_rows(data.test, seed)
     (searched, what), (held, _) = search.counted, test.counted
@@ -240,7 +190,6 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
 
 
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
-    """Tell how many test rows are calibration rows too, if there are any."""
     if data.shared and data.test is not None:
         text = phrases.shared_rows(data.shared, len(data.test.sources))
         progress.message(f"warning: {text}; give other --test rows")
@@ -249,7 +198,7 @@ def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
 def encode(
     rows: Rows, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
 ) -> list[Example]:
-    """Token ids of rows, as long as the model allows; tells how many are cut."""
+    """Token ids of rows, as long as the model allows; reports how many are cut."""
     examples = task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
     cut = count_truncated(examples)
     if cut:
@@ -260,11 +209,7 @@ def encode(
 
 
 def pick_device(wanted: str, progress: Progress) -> str:
-    """The device to compute on with torch and onnxruntime alike.
-
-    Raises:
-        EnvironmentProblem: a named device that one of the two cannot use.
-    """
+    """The device to compute on with torch and onnxruntime alike; a named one must do for both."""
     device = choose_device(wanted)
     import torch
 
@@ -281,61 +226,27 @@ def pick_device(wanted: str, progress: Progress) -> str:
 
 
 def with_rows(data: DataRows, checkpoint: Checkpoint, progress: Progress) -> ModelAndRows:
-    """Encode the rows to score, repair and check on; tells how many are cut."""
+    """Encode the rows to score, repair and check on; reports how many are cut."""
     task, rows = TASKS[checkpoint.task], data.fitted
     examples = encode(rows, checkpoint, task, progress)
-    probe = make_probe(rows, examples, checkpoint.model, task)
-    return ModelAndRows(checkpoint, examples, rows, probe, data.calibration is not None)
+    batches = make_check_batches(rows, examples, checkpoint.model, task)
+    return ModelAndRows(checkpoint, examples, rows, batches, data.calibration is not None)
 
 
 def with_calibration(
     section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> ModelAndRows:
-    """A checkpoint with the calibration rows that a single command is given, if any.
-
-    The probe is of random tokens.
-    """
+    """A checkpoint with the calibration rows of a single command, if any, and random batches."""
     task = TASKS[checkpoint.task]
     check_options([section], task, checkpoint.name)
     rows = read(section, checkpoint, task, progress).calibration
     examples = [] if rows is None else encode(rows, checkpoint, task)
-    return ModelAndRows(checkpoint, examples, rows, synthetic_probe(checkpoint, task))
+    return ModelAndRows(checkpoint, examples, rows, random_check_batches(checkpoint, task))
 
 
-def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
-    """The checkpoint that units are removed from: with the tokens of a text alone, if given."""
-    if text is None:
-        return dense
-    progress.message(f"cutting {text.path.name} into tokens …")
-    smaller = cut_vocabulary(dense, text)
-    kept, total = (embedding_rows(x.model)[0] for x in (smaller, dense))
-    progress.message(f"  {kept:,} of {total:,} tokens are kept")
-    return smaller
-
-
-@dataclass(frozen=True)
-class TargetTokens:
-    """The tokens that decoders of pruned models score.
-
-    Args:
-        source: the text that says which; None where none is given.
-        tokens: None where all are scored.
-    """
-
-    source: Source | None
-    tokens: list[int] | None
-
-
-def target_tokens(file: TextFile, *, checkpoint: Checkpoint, progress: Progress) -> TargetTokens:
-    """The tokens that decoders of pruned models shall score, by a text in the target language."""
-    source = source_of_text(file)
-    seen = tokens_of_text(
-        file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
-    )
-    return TargetTokens(source, TASKS[checkpoint.task].graphs.output_tokens(checkpoint, seen))
-
-
-def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: Task) -> Probe:
+def make_check_batches(
+    rows: Rows, examples: Sequence[Example], model: nn.Module, task: Task
+) -> CheckBatches:
     """A few batches over the whole range of lengths, short and long rows side by side."""
     count = min(len(examples), CHECKED_BATCHES * CHECKED_ROWS)
     by_length = sorted(range(len(examples)), key=lambda i: (len(examples[i].source), i))
@@ -349,11 +260,11 @@ def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: 
             [examples[i] for i in members], model, batch_tokens=None, batch_size=CHECKED_ROWS
         )
     ]
-    return Probe(batches, rows.sources, rows.pairs)
+    return CheckBatches(batches, rows.sources, rows.pairs)
 
 
-def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
-    """A probe made of random tokens, for steps that are given no rows."""
+def random_check_batches(checkpoint: Checkpoint, task: Task) -> CheckBatches:
+    """Batches of random tokens, for commands without rows."""
     rng = random.Random(0)
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     special = set(tokenizer.all_special_ids)
@@ -367,5 +278,4 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
         return (*rng.choices(ids, k=length), end)
 
     examples = [task.synthetic_example(row, sentence) for row in range(CHECKED_ROWS * 2)]
-    batches = task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
-    return Probe(batches)
+    return CheckBatches(task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS))

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of, what each part costs, and how much of it is in no unit."""
+"""The parts of a checkpoint, what each costs, and how much of it is in no unit."""
 
 from __future__ import annotations
 
@@ -83,20 +83,10 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     and its column of the projection down. The output bias remains when all units are removed.
     """
     model: Any = checkpoint.model
-    owned = {kind: _unit_parameters(checkpoint, kind) for kind in checkpoint.mask.kinds()}
-    tables = _embedding_weights(model)
-    owned[EMBEDDINGS] = _count(model, tables)
-    tied = False
-    projection = model.get_output_embeddings()
-    if projection is not None:
-        tied = any(projection.weight is weight for weight in tables)
-        owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
-    parameters = count_parameters(model)
-    owned[OTHER] = parameters - sum(owned.values())
-    longest = checkpoint.max_source_tokens
+    owned, tied = _parameters(checkpoint)
     sizes = [
         WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
-        for tokens in sorted({min(tokens, longest) for tokens in TOKENS})
+        for tokens in sorted({min(tokens, checkpoint.max_source_tokens) for tokens in TOKENS})
     ]
     works = [_work(checkpoint, size) for size in sizes]
     parts = [
@@ -110,56 +100,52 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         )
         for name, count in owned.items()
     ]
+    shapes = [
+        ShapeFacts(
+            size.batch,
+            size.source,
+            size.target,
+            sum(work[x] for x in _FIXED),
+            _least_share(checkpoint, size),
+        )
+        for size, work in zip(sizes, works, strict=True)
+    ]
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
         model_type=str(model.config.model_type),
         task=checkpoint.task,
         dtype=str(checkpoint.dtype).removeprefix("torch."),
-        parameters=parameters,
+        parameters=sum(owned.values()),
         parts=parts,
         tied=tied,
-        shapes=[
-            ShapeFacts(
-                size.batch,
-                size.source,
-                size.target,
-                sum(work[x] for x in _FIXED),
-                _least_share(checkpoint, size),
-            )
-            for size, work in zip(sizes, works, strict=True)
-        ],
+        shapes=shapes,
     )
 
 
-def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
-    """The share of the multiply-adds that is left when all goes that may by default."""
-    if checkpoint.pruning is not None:
-        return None
-    budget, full = Macs(macs=[0.5]), checkpoint.mask  # of any share: the limits are the same
-    return budget.least_share(
-        budget.limits(full), costs_at(checkpoint, [(size.source, size.target)])
-    )
-
-
-def _unit_parameters(checkpoint: Checkpoint, kind: str) -> int:
-    owned = 0
-    for layer in checkpoint.layers:
-        if layer.kind == kind and checkpoint.mask.kept(layer.name):
-            for path in layer.inputs.values():
-                inputs = checkpoint.model.get_submodule(path).parameters()
-                owned += sum(parameter.numel() for parameter in inputs)
-            owned += checkpoint.model.get_submodule(layer.output).weight.numel()  # type: ignore[operator]
-    return owned
-
-
-def _embedding_weights(model: nn.Module) -> list[Tensor]:
-    """Tables of tokens, positions and token types, each once; ELECTRA's projection of them too."""
+def _parameters(checkpoint: Checkpoint) -> tuple[dict[str, int], bool]:
+    """Parameters of each part; whether the vocabulary projection has the embeddings' weights."""
     from torch import nn
 
+    model: Any = checkpoint.model
+    owned = dict.fromkeys(checkpoint.mask.kinds(), 0)
+    for layer in checkpoint.layers:
+        if checkpoint.mask.kept(layer.name):
+            inputs = [model.get_submodule(path) for path in layer.inputs.values()]
+            owned[layer.kind] += sum(x.numel() for module in inputs for x in module.parameters())
+            owned[layer.kind] += model.get_submodule(layer.output).weight.numel()
+    # Tables of tokens, positions and token types, each once; ELECTRA's projection of them too.
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    projection = [x for name, x in model.named_parameters() if "embeddings_project." in name]
-    return list({id(weight): weight for weight in [*tables, *projection]}.values())
+    tables += [x for name, x in model.named_parameters() if "embeddings_project." in name]
+    tables = list({id(weight): weight for weight in tables}.values())
+    owned[EMBEDDINGS] = _count(model, tables)
+    tied = False
+    projection = model.get_output_embeddings()
+    if projection is not None:
+        tied = any(projection.weight is weight for weight in tables)
+        owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
+    owned[OTHER] = count_parameters(model) - sum(owned.values())
+    return owned, tied
 
 
 def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
@@ -177,3 +163,12 @@ def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
         work[start if start in work else OTHER] += count
     total = sum(work.values()) or 1
     return {part: count / total for part, count in work.items()}
+
+
+def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
+    """The share of the multiply-adds that is left when all goes that may by default."""
+    if checkpoint.pruning is not None:
+        return None
+    budget, full = Macs(macs=[0.5]), checkpoint.mask  # of any share: the limits are the same
+    costs = costs_at(checkpoint, [(size.source, size.target)])
+    return budget.least_share(budget.limits(full), costs)

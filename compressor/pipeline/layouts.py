@@ -13,9 +13,9 @@ from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.pipeline.build import export_bytes
-from compressor.pipeline.inputs import load, open_text_option, synthetic_probe
+from compressor.pipeline.inputs import load, random_check_batches
 from compressor.request.recipe import ExportRequest
-from compressor.request.validate import check_texts, require_rows
+from compressor.request.validate import require_rows
 from compressor.results import Check
 from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.session import choose_device
@@ -23,34 +23,6 @@ from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import require_free
 from compressor.tasks import TASKS
-from compressor.tasks.texts import SOURCE, TARGET, TextFile
-
-
-def texts_to_keep(
-    request: ExportRequest, checkpoint: Checkpoint, output: Path
-) -> tuple[TextFile | None, TextFile | None]:
-    """The texts whose tokens encoders and decoders keep, as far as they are given."""
-    given = {SOURCE: request.export.source_text, TARGET: request.export.target_text}
-    paths = {option: None if text is None else Path(text) for option, text in given.items()}
-    _require_place(output, checkpoint, paths[SOURCE])
-    task = TASKS[checkpoint.task]
-    check_texts(paths, request.data.columns(), task, checkpoint.name)
-    source, target = (
-        open_text_option(path, option, task, request.data) for option, path in paths.items()
-    )
-    return source, target
-
-
-def _require_place(output: Path, checkpoint: Checkpoint, source: Path | None) -> None:
-    """Check that graphs may be written there; beside a checkpoint they have all of its tokens."""
-    if output.resolve() != checkpoint.directory.resolve():
-        require_new(output)
-    elif source is not None:
-        raise UsageError(
-            f"--source-text {source} leaves tokens out of the graphs, which the checkpoint in "
-            f"{output} has; choose another --output",
-            id="options-exclude-each-other",
-        )
 
 
 def check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
@@ -73,6 +45,18 @@ def check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
             f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
         )
     return precisions
+
+
+def check_place(output: Path, checkpoint: Checkpoint, source_text: str | None) -> None:
+    """Check that graphs may be written there; beside a checkpoint they have all of its tokens."""
+    if output.resolve() != checkpoint.directory.resolve():
+        require_new(output)
+    elif source_text is not None:
+        raise UsageError(
+            f"--source-text {source_text} leaves tokens out of the graphs, which the checkpoint in "
+            f"{output} has; choose another --output",
+            id="options-exclude-each-other",
+        )
 
 
 def _require_plain(request: ExportRequest, layout: str) -> None:
@@ -111,9 +95,9 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     # Also where the output is the checkpoint's own directory: both have a config.json.
     require_new(output)
     checkpoint = load(request.model, dense=False)
-    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
-        return export_optimum(checkpoint, probe.batches, making)
+        return export_optimum(checkpoint, batches, making)
 
 
 def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
@@ -127,12 +111,12 @@ def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
     require_new(output)
     CTranslate2.library()
     checkpoint = load(request.model, dense=False)
-    graphs = TASKS[checkpoint.task].graphs
-    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
+    task = TASKS[checkpoint.task]
+    inputs = random_check_batches(checkpoint, task).inputs
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     needed = 2 * export_bytes(checkpoint.model, [BASE])
     with whole_output(output, needed, "exporting") as making:
-        return graphs.export_ctranslate2(network, making, precision, probe.inputs)
+        return task.graphs.export_ctranslate2(network, making, precision, inputs)
 
 
 # Name -> what writes it; None: this tool's own.
@@ -144,11 +128,7 @@ LAYOUTS: dict[str, Callable[[ExportRequest, Path], list[Check]] | None] = {
 
 
 def layout_writer(name: str) -> Callable[[ExportRequest, Path], list[Check]] | None:
-    """What writes a layout; None for this tool's own.
-
-    Raises:
-        UsageError: there is no such layout.
-    """
+    """What writes a layout; None for this tool's own."""
     if name not in LAYOUTS:
         raise UsageError(
             f"--layout {name!r} is unknown; use {', '.join(LAYOUTS)}" + did_you_mean(name, LAYOUTS),

@@ -14,16 +14,15 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.export.precisions import set_default
 from compressor.model.card import CARD, read_card
+from compressor.pipeline.engines import DENSE
 from compressor.pipeline.evaluate import fastest_engines
-from compressor.pipeline.inputs import source_of, source_of_text
-from compressor.pipeline.setup import RunSetup
+from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of, source_of_text
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.model_card import render_card
 from compressor.report.one_variant import only, share_scoring
 from compressor.report.samples import sample_rows
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
-from compressor.request.plan import ArtifactPlan
 from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import STATE, Steps
@@ -54,7 +53,7 @@ def describe_run(
     """All results of a run, without the gate's outcomes."""
     checkpoint, data, text = setup.source.checkpoint, setup.data, setup.source_text
     scoring, variants = share_scoring(builds)
-    samples = setup.plan.evaluation.samples
+    samples = setup.recipe.evaluation.samples
     return Report(
         tool_version=__version__,
         created=started["created"],
@@ -63,7 +62,7 @@ def describe_run(
         model=checkpoint.name,
         revision=checkpoint.revision,
         model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
-        seed=setup.plan.seed,
+        seed=setup.recipe.seed,
         calibration=source_of(data.calibration) if data.calibration else None,
         test=source_of(data.test) if data.test else None,
         samples=sample_rows(data.test, samples) if data.test else [],
@@ -91,26 +90,15 @@ def require_own_outputs(steps: Steps, output: Path, plans: Sequence[ArtifactPlan
 def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
     """Write reports, recipes, model cards and manifests.
 
-    Of the machine's directories the recipes alone tell, which are for running again.
-
-    Raises:
-        InputError: a file was changed while the run was going on, or is the user's.
+    Only the recipes name the machine's directories: they are for running again.
     """
-    output, plan = setup.output, setup.plan
-    recipes = {output: plan.to_yaml()}
-    recipes |= {x.directory: plan.to_yaml(x.budget) for x in setup.artifacts}
-    known = plan.card.over(read_card(setup.dense.checkpoint.directory))
-    models = facts.pruned(report)
-    _require_unchanged_graphs(steps)
-    hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
-    for model in models:
-        directory = Path(model.directory)
-        precision = facts.default_build(report, model).precision
-        engines = fastest_engines(facts.builds(report, model), report.throughput)
-        digest = set_default(directory, precision, engines)
-        path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
-        hashes[path.relative_to(output).as_posix()] = digest
-    texts = {directory / RECIPE: text for directory, text in recipes.items()}
+    output, models = setup.output, facts.pruned(report)
+    known = setup.recipe.card.over(read_card(setup.dense.checkpoint.directory))
+    texts = {output / RECIPE: setup.recipe.to_yaml()}
+    for artifact in setup.artifacts:
+        texts[artifact.directory / RECIPE] = setup.recipe.to_yaml(artifact.budget)
+    directories = {path.parent for path in texts}
+    hashes = _finished_files(steps, report)
     for model in models:
         directory = Path(model.directory)
         own_report = without_paths(only(report, model), directory)
@@ -119,8 +107,12 @@ def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
-    written = write_outputs(output, steps.state, texts)
-    hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
+
+    def write(texts: Mapping[Path, str]) -> None:
+        written = write_outputs(output, steps.state, texts)
+        hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
+
+    write(texts)
     provenance: dict[str, Any] = {
         "tool": f"compress {__version__}",
         "created": report.created,
@@ -131,9 +123,9 @@ def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
         "versions": report.versions,
         "hardware": report.hardware,
     }
-    _write_dense_manifest(steps, provenance, output)
+    _write_dense_manifest(steps, provenance)
     # What holds the artifacts comes last: its manifest lists theirs.
-    for directory in sorted(recipes, reverse=True):
+    for directory in sorted(directories, reverse=True):
         below = directory.relative_to(output)
         own_hashes = {
             Path(name).relative_to(below).as_posix(): digest
@@ -141,12 +133,11 @@ def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
             if Path(name).is_relative_to(below)
         }
         manifest = manifest_of(directory, provenance, own_hashes)
-        text = f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"
-        written = write_outputs(output, steps.state, {directory / MANIFEST: text})
-        hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
+        write({directory / MANIFEST: f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"})
 
 
-def _require_unchanged_graphs(steps: Steps) -> None:
+def _finished_files(steps: Steps, report: Report) -> dict[str, str]:
+    """SHA-256 of the steps' files for the user, whose graphs get their default precision."""
     described = {n: digest for n, digest in steps.files.items() if Path(n).name == GRAPHS_FILE}
     changed = steps.lost(described)
     if changed:
@@ -154,12 +145,21 @@ def _require_unchanged_graphs(steps: Steps) -> None:
             f"{changed} was changed while the run was going on; run the same command again",
             id="output-changed",
         )
+    hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
+    for model in facts.pruned(report):
+        directory = Path(model.directory)
+        precision = facts.default_build(report, model).precision
+        engines = fastest_engines(facts.builds(report, model), report.throughput)
+        path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
+        digest = set_default(directory, precision, engines)
+        hashes[path.relative_to(steps.root).as_posix()] = digest
+    return hashes
 
 
-def _write_dense_manifest(steps: Steps, provenance: dict[str, Any], output: Path) -> None:
+def _write_dense_manifest(steps: Steps, provenance: dict[str, Any]) -> None:
     """The dense model's graphs can be opened as an artifact too."""
-    directory = steps.state / "dense"
+    directory = steps.state / DENSE
     hashes = steps.files_below(directory)
-    graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE  # was found intact
+    graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     hashes[graphs.relative_to(directory).as_posix()] = sha256_of(graphs)
     write_manifest(directory, provenance, hashes)

@@ -6,7 +6,7 @@ The text is checked before the run starts and translated once by the dense model
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def recover(
     methods: Sequence[RecoveryMethod],
-    given: ModelAndRows,
+    source: ModelAndRows,
     pruned: nn.Module,
     mask: Mask,
     *,
@@ -55,21 +55,21 @@ def recover(
     text: Text | None = None,
     state: Path | None = None,
 ) -> Recovered:
-    """Repair a pruned model; of layers that it skips nothing is repaired or matched.
+    """Repair a pruned model, but for layers that it skips.
 
     Args:
-        given: the dense model, and calibration rows.
+        source: the dense model, and calibration rows.
         mask: the units that the pruned model has.
-        text: to distill from, of a translator with its translations.
+        text: to distill from; for a translator with its translations.
         state: file from which a stopped training goes on; None for none.
     """
     job = RecoveryJob(
-        dense=given.checkpoint.model,
+        dense=source.checkpoint.model,
         pruned=pruned,
         mask=mask,
-        layers=left_of(pruned, given.checkpoint.layers),
-        task=given.task,
-        examples=given.examples,
+        layers=left_of(pruned, source.checkpoint.layers),
+        task=source.task,
+        examples=source.examples,
         seed=seed,
         device=device,
         progress=partial(progress.update, "repair"),
@@ -80,29 +80,21 @@ def recover(
     return recovery.recover(methods, job)
 
 
-def require_rows_to_train(
-    recovery: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
+def require_trainable(
+    methods: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
 ) -> None:
-    """Raise `InputError` if something is trained, and there are too few calibration rows for it.
-
-    Args:
-        learns: a mask is learned.
-    """
-    if learns or any(step.trains for step in recovery):
+    """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
+    if learns or any(step.trains for step in methods):
         from compressor.training.data import require_enough
 
         require_enough(rows)
-
-
-def require_earlier(recovery: Sequence[RecoveryMethod]) -> None:
-    """Raise `InputError` if there is no artifact in the directory whose weights are wanted."""
-    directory = earlier_artifact(recovery)
+    directory = earlier_artifact(methods)
     if directory is not None:
         read_pruning_record(directory)
 
 
 def open_text(
-    recovery: Sequence[RecoveryMethod],
+    methods: Sequence[RecoveryMethod],
     rows: Rows | None,
     task: Task,
     checkpoint: Checkpoint,
@@ -114,11 +106,8 @@ def open_text(
     Args:
         rows: calibration rows; where they are pairs of texts, lines are pairs, too.
         section: names the columns of JSONL.
-
-    Raises:
-        InputError: see `TextLines`.
     """
-    text = extra_text(recovery)
+    text = extra_text(methods)
     if text is None:
         return None
     if not task.one_example_per_row:
@@ -149,11 +138,7 @@ def text_to_learn(
     device: str,
     steps: Steps,
 ) -> tuple[Text | None, str]:
-    """A run's text to distill from: unpacked, and where the model translates with translations.
-
-    Returns:
-        The text, and the SHA-256 of its translations; empty for none.
-    """
+    """A run's text, unpacked, and translated for a translator; SHA-256 of the translations."""
     translations = ""
     if text is not None and text.lines.is_packed:
         path = steps.state / "distill-text.unpacked"
@@ -172,7 +157,7 @@ def text_to_learn(
 
 
 def unpack(*, lines: TextLines, path: Path, steps: Steps) -> int:
-    """Write the unpacked text; how many lines of it hold text."""
+    """Write the unpacked text; the number of its lines that hold text."""
     with written_at_once(path) as staged:
         lines.unpack(staged, partial(steps.progress.update, "MiB unpacked"))
     steps.wrote(path)
@@ -182,11 +167,7 @@ def unpack(*, lines: TextLines, path: Path, steps: Steps) -> int:
 def translate(
     beams: int, dense: Variant, *, text: Text, path: Path, device: str, steps: Steps
 ) -> str:
-    """Write the exported dense model's translations, several times as fast as PyTorch's on a CPU.
-
-    Returns:
-        SHA-256 of the file that is written.
-    """
+    """Write the exported dense model's translations: on a CPU several times as fast as PyTorch."""
     runtime = text.task.open(dense.directory, precision=BASE, device=device)
     file, progress = text.lines.path, steps.progress
     warned = False
@@ -202,13 +183,7 @@ def translate(
         return translations
 
     scratch = steps.scratch / path.name
-    translate_lines(
-        text.lines,
-        scratch,
-        answers,
-        chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
-        progress=partial(progress.update, "lines answered"),
-    )
+    _write_answers(text, scratch, answers, device, progress)
     parallel.on_main(lambda: scratch.replace(path))
     return parallel.on_main(lambda: steps.wrote(path))
 
@@ -219,8 +194,7 @@ def answered_by_pytorch(
 ) -> Iterator[Text | None]:
     """The text, unpacked, and for a translator with translations, as long as the context lasts.
 
-    For single steps, which have no exported model and no directory to go on from. What the text
-    must be unpacked to, and translations, lie in a temporary directory.
+    For single commands, which export no model and keep no state: files are temporary.
     """
     if text is None or not (text.task.learns_from_answers or text.lines.is_packed):
         yield text
@@ -240,11 +214,10 @@ def answered_by_pytorch(
 def _translate_by_pytorch(
     text: Text, path: Path, beams: int, checkpoint: Checkpoint, device: str, progress: Progress
 ) -> None:
-    """Write the dense model's translations of a text."""
     model, task = checkpoint.model, text.task
 
     def answers(texts: Sequence[str]) -> list[str]:
-        # The answers are not there yet; that the sources stand in for them changes no input.
+        # There are no targets yet; the sources in their place change no input.
         rows = Rows(task.name, list(texts), None, list(texts), [], "")
         translations = [""] * len(texts)
         examples = task.encode(rows, text.tokenizer, text.max_tokens)
@@ -257,18 +230,24 @@ def _translate_by_pytorch(
     with evaluating(model):
         try:
             model.to(device)
-            translate_lines(
-                text.lines,
-                path,
-                answers,
-                chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
-                progress=partial(progress.update, "lines answered"),
-            )
+            _write_answers(text, path, answers, device, progress)
         finally:
             model.to("cpu")
 
 
-def text_beams(recovery: Sequence[RecoveryMethod]) -> int:
+def _write_answers(
+    text: Text,
+    path: Path,
+    answers: Callable[[Sequence[str]], list[str]],
+    device: str,
+    progress: Progress,
+) -> None:
+    chunk_rows = None if device == "cpu" else GPU_CHUNK_ROWS
+    report = partial(progress.update, "lines answered")
+    translate_lines(text.lines, path, answers, chunk_rows=chunk_rows, progress=report)
+
+
+def text_beams(methods: Sequence[RecoveryMethod]) -> int:
     """Beam width of the dense model's translations."""
-    text = extra_text(recovery)
+    text = extra_text(methods)
     return 1 if text is None else text.beams

@@ -29,7 +29,6 @@ from compressor.pipeline.build import (
     export_bytes,
     export_dense,
     export_precision,
-    ranking,
     save,
     verify,
 )
@@ -37,37 +36,32 @@ from compressor.pipeline.engines import DENSE, delivered, engine_builds, require
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     ModelAndRows,
-    TargetTokens,
     load,
-    make_probe,
+    make_check_batches,
     pick_device,
-    target_tokens,
     with_calibration,
 )
-from compressor.pipeline.layouts import check_export, layout_writer, texts_to_keep
+from compressor.pipeline.layouts import check_export, check_place, layout_writer
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
 from compressor.pipeline.recover import (
     answered_by_pytorch,
     open_text,
     recover,
-    require_earlier,
-    require_rows_to_train,
+    require_trainable,
     text_beams,
     text_to_learn,
 )
-from compressor.pipeline.score import find_layers, score
-from compressor.pipeline.scores_file import require_weights, select_units, weights_of
-from compressor.pipeline.setup import RunSetup, prepare
-from compressor.pipeline.trials import RunTrials, choose, learn
+from compressor.pipeline.score import find_layers, require_weights, score, select_units, weights_of
+from compressor.pipeline.search import RunEvaluator, choose, learn
+from compressor.pipeline.setup import ArtifactPlan, RunSetup, TargetTokens, prepare, target_tokens
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
 from compressor.report.without_paths import without_paths
-from compressor.request.plan import ArtifactPlan, RunPlan
 from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
 from compressor.request.resolve import resolve
-from compressor.request.validate import check_options, require_rows
-from compressor.results import Check, Variant
+from compressor.request.validate import check_options, gate_rules, require_rows, texts_to_keep
+from compressor.results import Check, Ranking, Variant
 from compressor.runtime.session import choose_device
 from compressor.steps import Steps, open_steps
 from compressor.storage.files import require_directory
@@ -90,44 +84,45 @@ def run(
             the same recipe goes on from the last finished step.
     """
     require_directory(output)
-    plan = resolve(recipe)
-    setup = prepare(plan, load(plan.model), output, progress)
+    setup = prepare(resolve(recipe), load(recipe.model), output, progress)
+    recipe = setup.recipe
     with open_steps(output, setup.identity(progress), progress, setup.written_bytes) as steps:
         parallel.on_main(lambda: require_own_outputs(steps, output, setup.artifacts))
         started = steps.do(start, title="reading inputs", command=command)
         tokens, limits = scored_tokens(setup, steps), without_layers(setup, steps)
-        given = replace(setup, tokens=tokens, limits=limits)
         dense = steps.do(
-            export_dense, title="exporting the dense model to compare with", given=setup.dense,
+            export_dense, title="exporting the dense model to compare with", source=setup.dense,
             directory=steps.state / DENSE, engines=setup.engines, steps=steps,
         )  # fmt: skip
-        text, translations = text_to_learn(setup.text, plan.recovery, dense, setup.device, steps)
-        given = replace(given, text=text, translations=translations)
-        models = [dense, *other_forms(dense, given.dense, given, steps)]
-        search = None
-        for artifact in given.artifacts:
-            trials = RunTrials(steps, given, artifact, dense, partial(try_build, given, steps))
-            name, title = artifact.name, artifact.action
-            if plan.method.learns:
-                choice = steps.do(learn, name, trials, title=title, shared=True)
+        text, translations = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
+        setup = replace(setup, tokens=tokens, limits=limits, text=text, translations=translations)
+        models = [dense, *other_forms(dense, setup.dense, setup, steps)]
+        search, method = None, recipe.method
+        for artifact in setup.artifacts:
+            build_candidate = partial(try_build, setup, steps)
+            evaluator = RunEvaluator(steps, setup, artifact, dense, build_candidate)
+            name = artifact.name
+            title = artifact.budget.action(method.name if method.learns else "")
+            if method.learns:
+                choice = steps.do(learn, name, evaluator, title=title, shared=True)
             else:
-                scores = trials.scores()
-                choice = steps.do(choose, name, scores, trials, title=title, shared=True)
+                scores = evaluator.scores()
+                choice = steps.do(choose, name, scores, evaluator, title=title, shared=True)
             if choice.text:
                 progress.message(f"  {choice.text}")
             pruned = steps.do(
-                build, name, choice, given, title=build_title(choice, plan), shared=True,
+                build, name, choice, setup, title=build_title(choice, recipe), shared=True,
                 artifact=artifact, making=steps.making(artifact.directory), steps=steps,
             )  # fmt: skip
-            models += [pruned, *other_forms(pruned, given.source, given, steps)]
+            models += [pruned, *other_forms(pruned, setup.source, setup, steps)]
             search = choice.search
-        dense, *builds = evaluate(models, given, steps)
-        throughput = benchmark(models, given, steps)
+        dense, *builds = evaluate(models, setup, steps)
+        throughput = benchmark(models, setup, steps)
         builds = choose_defaults(builds, throughput)
-        report = describe_run(given, started, dense, builds, throughput, search)
-        outcomes = rules.check(report, plan.rules, plan.inconclusive)
+        report = describe_run(setup, started, dense, builds, throughput, search)
+        outcomes = rules.check(report, gate_rules(recipe.gate), recipe.gate.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
-        parallel.on_main(lambda: publish(steps, report, given))
+        parallel.on_main(lambda: publish(steps, report, setup))
     return without_paths(report, output)
 
 
@@ -145,43 +140,49 @@ def build(
     Args:
         making: an empty directory, whose files go to the artifact's.
     """
-    plan, given, mask = setup.plan, setup.source, choice.mask
-    checkpoint, probe, tokens = given.checkpoint, given.probe, setup.tokens.tokens
-    source, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
+    recipe, source, mask, scores = setup.recipe, setup.source, choice.mask, choice.scores
+    checkpoint, checked_on, tokens = source.checkpoint, source.check_batches, setup.tokens.tokens
+    model, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
     with making as folder:
-        pruned = prune(source, checkpoint.layers, mask)
-        check = verify(source, pruned, given, mask)
+        pruned = prune(model, checkpoint.layers, mask)
+        check = verify(model, pruned, source, mask)
         recovered = recover(
-            plan.recovery, given, pruned, mask, seed=plan.seed, device=setup.device,
+            recipe.recovery, source, pruned, mask, seed=recipe.seed, device=setup.device,
             progress=steps.progress, text=setup.text, state=steps.scratch / "repair.safetensors",
         )  # fmt: skip
         small, reloaded = save(
-            checkpoint, recovered, choice, probe, folder, budget=budget, seed=plan.seed
+            checkpoint, recovered, choice, checked_on, folder, budget=budget, seed=recipe.seed
         )
         exported = parallel.on_main(
-            lambda: export(small, tokens, probe, folder, delivered(setup.engines))
+            lambda: export(small, tokens, checked_on, folder, delivered(setup.engines))
         )
         share = setup.costs.share(mask, None if tokens is None else len(tokens))
-        checks, text = [check, reloaded, *exported], recovered.text or "none"
+        checks = [check, reloaded, *exported]
         built = parallel.on_main(
-            lambda: describe(
-                name, small.model, mask, share, budget, folder, folder, checks, choice.text, text
-            )
+            lambda: describe(name, small.model, mask, share, budget, folder, folder, checks)
         )
-    release(small.model, keep=source)  # whose weights it shares where nothing was removed
-    directory = artifact.directory.as_posix()
-    return built.model_copy(update={"scoring": ranking(choice.scores), "directory": directory})
+    release(small.model, keep=model)  # whose weights it shares where nothing was removed
+    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
+    ranking = Ranking(
+        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
+    )
+    update = {
+        "selection": choice.text,
+        "recovery": recovered.text or "none",
+        "scoring": ranking,
+        "directory": artifact.directory.as_posix(),
+    }
+    return built.model_copy(update=update)
 
 
-def build_title(choice: Choice, plan: RunPlan) -> str:
-    """What `build` does, for messages."""
-    names = "+".join(method.name for method in plan.recovery)
+def build_title(choice: Choice, recipe: Recipe) -> str:
+    names = "+".join(method.name for method in recipe.recovery)
     repair = f", repairing ({names})" if names else ""
     return f"removing units ({choice.mask} kept){repair}, exporting, checking"
 
 
 def try_build(setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path) -> None:
-    """Build a model for a search, which is not delivered."""
+    """Build a candidate of a search, which is not delivered."""
     artifact = replace(setup.artifacts[0], directory=directory)
     setup = replace(setup, engines=(ONNXRUNTIME,))
     build(name, choice, setup, artifact=artifact, making=nullcontext(directory), steps=steps)
@@ -205,7 +206,7 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
         return limits
     divergences = steps.do(
         find_layers, limits.to_drop, (), title="finding the layers to drop", shared=True,
-        given=setup.source, device=setup.device, progress=progress,
+        source=setup.source, device=setup.device, progress=progress,
     )  # fmt: skip
     for name, divergence in divergences.items():
         progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
@@ -213,13 +214,13 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
 
 
 def other_forms(
-    model: Variant, given: ModelAndRows, setup: RunSetup, steps: Steps
+    model: Variant, source: ModelAndRows, setup: RunSetup, steps: Steps
 ) -> list[Variant]:
     """Other precisions, and other engines, of a model in float32."""
     return [
         steps.do(
             export_precision, model, name, title=f"exporting {model.name} in {name}, checking",
-            given=given, device=setup.device, steps=steps,
+            source=source, device=setup.device, steps=steps,
         )
         for name in setup.precisions[1:]
     ] + engine_builds(model, setup.engines, setup.device)  # fmt: skip
@@ -231,10 +232,10 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
-    given = with_calibration(request.data, checkpoint, progress)
+    source = with_calibration(request.data, checkpoint, progress)
     sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
     scores = score(
-        Mask.full(checkpoint.layers), given=given, method=request.method, sublayers=sublayers,
+        Mask.full(checkpoint.layers), source=source, method=request.method, sublayers=sublayers,
         seed=request.seed, device=device, progress=progress,
     )  # fmt: skip
     return replace(scores, weights=weights_of(request.model))
@@ -246,8 +247,7 @@ def prune_checkpoint(
     """Remove the least important units, repair what is left, and save.
 
     Returns:
-        The mask, the check of the cut (before the repair, on random ragged batches), and what the
-        repair did, in words; empty if nothing.
+        The mask, the check of the pruned model before the repair, and what the repair did.
     """
     methods, seed = request.recovery, request.seed
     require_new(output)
@@ -262,10 +262,9 @@ def prune_checkpoint(
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
-    given = with_calibration(request.data, checkpoint, progress)
-    require_rows_to_train(methods, len(given.examples))
-    require_earlier(methods)
-    text = open_text(methods, given.rows, given.task, checkpoint, request.data, progress)
+    source = with_calibration(request.data, checkpoint, progress)
+    require_trainable(methods, len(source.examples))
+    text = open_text(methods, source.rows, source.task, checkpoint, request.data, progress)
     budget, mask = select_units(request, scores, checkpoint)
     dense, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
     with (
@@ -273,13 +272,15 @@ def prune_checkpoint(
         whole_output(output, needed, "saving the pruned checkpoint") as making,
     ):
         pruned = prune(dense, checkpoint.layers, mask)
-        check = verify(dense, pruned, given, mask)
+        check = verify(dense, pruned, source, mask)
         recovered = recover(
-            methods, given, pruned, mask, seed=seed, device=device, progress=progress,
+            methods, source, pruned, mask, seed=seed, device=device, progress=progress,
             text=translated,
         )  # fmt: skip
-        choice = Choice(mask, scores)
-        save(checkpoint, recovered, choice, given.probe, making, budget=budget.text, seed=seed)
+        save(
+            checkpoint, recovered, Choice(mask, scores), source.check_batches, making,
+            budget=budget.text, seed=seed,
+        )  # fmt: skip
     return mask, check, recovered.text
 
 
@@ -309,23 +310,24 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     require_engines(engines, task)
-    source, target = texts_to_keep(request, checkpoint, output)
-    if source is not None:
-        checkpoint = cut_vocabulary(checkpoint, source)
-    seen = None if target is None else tokens_of_text(target, checkpoint.tokenizer)
-    given = with_calibration(request.data, checkpoint)
-    compared = given.probe
-    if given.rows is not None:
-        compared = make_probe(given.rows, given.examples, checkpoint.model, task)
+    check_place(output, checkpoint, request.export.source_text)
+    kept, scored = texts_to_keep(request.export, request.data, task, checkpoint.name)
+    if kept is not None:
+        checkpoint = cut_vocabulary(checkpoint, kept)
+    seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
+    source = with_calibration(request.data, checkpoint)
+    compared = random = source.check_batches
+    if source.rows is not None:
+        compared = make_check_batches(source.rows, source.examples, checkpoint.model, task)
     with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
         tokens = task.graphs.output_tokens(checkpoint, seen)
-        probe = replace(compared, batches=given.probe.batches)
-        checks = export(checkpoint, tokens, probe, making, engines)
+        checked_on = replace(compared, batches=random.batches)
+        checks = export(checkpoint, tokens, checked_on, making, engines)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
             added = add_precision(
-                checkpoint.model, compared.inputs, making, precision, device, given.examples
+                checkpoint.model, compared.inputs, making, precision, device, source.examples
             )
             require_within(added, precision)
             checks += added

@@ -31,7 +31,7 @@ class Lines:
         files: `-` is the standard input, which is also what no files at all mean.
 
     Raises:
-        InputError: a file is not there, or is a directory; while reading, text that is not UTF-8
+        InputError: a file is missing, or is a directory; while reading, text that is not UTF-8
             or a file that cannot be read.
     """
 
@@ -95,15 +95,7 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 
 
 class LineWriter:
-    """Writes lines to a file, as UTF-8 that end with LF.
-
-    Args:
-        output: name of the file; None for the standard output.
-
-    Raises:
-        InputError: it cannot be written.
-        BrokenPipeError: the reader of the standard output went away.
-    """
+    """Writes lines to a file, as UTF-8 that end with LF; see `line_writer`."""
 
     def __init__(self, file: BinaryIO, output: Path | None) -> None:
         self._file, self._output = file, output
@@ -115,7 +107,6 @@ class LineWriter:
             self._file.write(flat.encode("utf-8") + b"\n")
 
     def flush(self) -> None:
-        """Let the reader see what was written so far."""
         with _write_errors(self._output):
             self._file.flush()
 
@@ -124,14 +115,12 @@ class LineWriter:
 def line_writer(output: Path | None) -> Iterator[LineWriter]:
     """Write lines to the standard output or to a new file, which appears when the block ends well.
 
-    Directories that the file needs are made.
-
     Args:
-        output: the file; None for the standard output.
+        output: the file, whose directories are made; None for the standard output.
 
     Raises:
-        InputError: the file exists, or see `LineWriter`.
-        BrokenPipeError: see `LineWriter`.
+        InputError: the file exists, or cannot be written.
+        BrokenPipeError: the reader of the standard output went away.
     """
     with ExitStack() as stack:
         if output is None:
@@ -144,7 +133,7 @@ def line_writer(output: Path | None) -> Iterator[LineWriter]:
             end = file.flush
         else:
             require_directory(output.parent)
-            _refuse_existing(output)
+            refuse_existing(output)
             with _write_errors(output):
                 # Under another name, until it is complete: a killed process leaves no half file.
                 staged = stack.enter_context(written_at_once(output, replace=False))
@@ -162,7 +151,7 @@ def line_writer(output: Path | None) -> Iterator[LineWriter]:
             stack.close()
 
 
-def _refuse_existing(output: Path) -> None:
+def refuse_existing(output: Path) -> None:
     if output.exists() or output.is_symlink():
         raise InputError(
             f"{output} exists; choose another --output, or remove it", id="output-not-empty"
@@ -179,7 +168,7 @@ def _write_errors(output: Path | None) -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             raise
         if isinstance(error, FileExistsError) and output is not None:
-            _refuse_existing(output)
+            refuse_existing(output)
         raise InputError(
             f"cannot write {output or 'standard output'}: {error.strerror}",
             id="output-not-writable",
@@ -199,9 +188,7 @@ def serve(
     Args:
         answer: a stream of answers to a stream of lines; takes the number of lines to read ahead.
         form: the line to write for an answer and its number, counted from 1.
-        output: see `line_writer`.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.
-        progress: hears how many lines are done.
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0

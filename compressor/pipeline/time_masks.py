@@ -45,28 +45,25 @@ def time_masks(
     """Time a dense model without the units that masks remove, in turns with itself.
 
     Args:
-        masks: name of each model -> its units; `dense` is taken.
+        masks: name of each model, other than `dense` -> its units.
         dense: the artifact of the dense model, exported for the engine.
         settings: of the run's throughput measurement.
         folder: an empty directory for the graphs.
     """
-
-    def convert(directory: Path) -> Path:
-        if precision != BASE:
-            write_precision(directory, precision, (), device=device)
-        return directory
-
     reference = dense
-    if precision != BASE:  # it may not have been exported in that yet
-        link_float32(dense, folder / "dense")
-        reference = convert(folder / "dense")
+    if precision != BASE:  # the dense model may not have been exported in that yet
+        reference = folder / "dense"
+        link_float32(dense, reference)
+        write_precision(reference, precision, (), device=device)
     full = Mask.full(checkpoint.layers).counts()
     subjects = [Subject("dense", reference, full, precision, engine)]
     for number, (name, mask) in enumerate(masks.items(), 1):
         path = folder / str(number)
         export_trial(checkpoint, mask, dense, path, engine)
+        if precision != BASE:
+            write_precision(path, precision, (), device=device)
         counts = mask.of_layers_left().counts()
-        subjects.append(Subject(name, convert(path), counts, precision, engine))
+        subjects.append(Subject(name, path, counts, precision, engine))
         progress.update("graphs", number, len(masks))
     how = settings.settings() | {"batch_sizes": [at_batch], "memory": False}
     return benchmark(subjects, rows=rows, device=device, progress=progress.message, **how)
@@ -75,10 +72,10 @@ def time_masks(
 def export_trial(
     checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ONNXRUNTIME
 ) -> None:
-    """Write what an engine runs of the dense weights without the units that `mask` removes.
+    """Write an engine's files of the dense weights without the units that `mask` removes.
 
-    Nothing is checked. A graph that no unit goes from is copied from the artifact `dense`, where
-    there are several: exporting takes far longer than timing.
+    Nothing is checked. Graphs that lose no unit are copied from the artifact `dense`: exporting
+    takes far longer than timing.
     """
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True)

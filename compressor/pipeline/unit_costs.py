@@ -1,4 +1,4 @@
-"""What a head and a neuron cost in multiply-adds, at the lengths of the rows."""
+"""The multiply-adds of a head and of a neuron, at the lengths of the rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
 
 
 def costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> UnitCosts:
-    """As `unit_costs`, over rows of these source and target lengths."""
+    """See `unit_costs`; for rows of these source and target lengths."""
     full = Mask.full(checkpoint.layers)
 
     def count(shape: ModelShape) -> float:

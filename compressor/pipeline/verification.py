@@ -1,4 +1,4 @@
-"""Is a directory that this tool wrote still what it wrote? For `compress verify`."""
+"""Whether a directory still holds what this tool wrote: `compress verify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compressor.export.same_weights import require_same_weights
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.stored_weights import INDEX, WEIGHTS
-from compressor.pipeline.inputs import synthetic_probe
+from compressor.pipeline.inputs import random_check_batches
 from compressor.progress import SILENT, Progress
 from compressor.report.formats import JSON
 from compressor.results import Check
@@ -21,7 +21,6 @@ from compressor.runtime.artifact import (
     CTRANSLATE2_DIRECTORY,
     CTRANSLATE2_FILES,
     GRAPH_DIRECTORY,
-    Artifact,
     read_artifact,
 )
 from compressor.runtime.vocabulary import open_output_tokens
@@ -73,24 +72,20 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
             f"{directory} has no {MANIFEST} of compress; give a directory that compress wrote",
             id="manifest-missing",
         )
-    artifacts = sorted({directory, *(directory / name for name in map(_holder, listed) if name)})
-    unlisted = _require_files(directory, listed, artifacts, progress)
+    artifacts = {directory}
+    for name in listed:
+        top, *rest = Path(name).parts
+        if rest and top not in MODEL_DIRECTORIES and not fnmatchcase(name, MODULES):
+            artifacts.add(directory / top)
+    unlisted = _require_files(directory, listed, sorted(artifacts), progress)
     verified = Verified(str(directory), len(listed), unlisted)
-    for artifact in artifacts:
+    for artifact in sorted(artifacts):
         _verify_artifact(artifact, verified, progress)
     return verified
 
 
-def _holder(name: str) -> str:
-    """The directory of an artifact below the one that is verified; empty if there is none."""
-    if fnmatchcase(name, MODULES):
-        return ""
-    parts = Path(name).parts
-    return parts[0] if len(parts) > 1 and parts[0] not in MODEL_DIRECTORIES else ""
-
-
 def _read_files(directory: Path) -> Iterator[Path]:
-    """The files at the places where something of ours, or optimum, reads them in an artifact."""
+    """The files of an artifact that this tool, or optimum, would read."""
     yield from (directory / name for name in checkpoint_files(directory))
     yield from directory.glob("*.onnx*")
     yield directory / JSON.file
@@ -108,7 +103,7 @@ def _read_files(directory: Path) -> Iterator[Path]:
 def _require_files(
     directory: Path, listed: Mapping[str, Listed], artifacts: Sequence[Path], progress: Progress
 ) -> list[str]:
-    """Check every listed file; the others, of which none may be one that is read."""
+    """Check every listed file; returns the others, of which none may be one that is read."""
     require_no_links_out(directory, listed)
     problems = []
     for number, (name, expected) in enumerate(listed.items(), 1):
@@ -147,7 +142,16 @@ def _verify_artifact(directory: Path, verified: Verified, progress: Progress) ->
         artifact = read_artifact(directory)
         task = TASKS[artifact.task]
         for precision in artifact.precisions:
-            _open(directory, artifact, precision, verified, progress)
+            device = artifact.only_device(precision)
+            progress.message(f"opening {directory} in {precision} …")
+            try:
+                task.open(directory, precision=precision, device=device or "cpu")
+            except EnvironmentProblem as problem:
+                if device is None:
+                    raise
+                progress.message(f"the {precision} graphs are not opened: {problem}")
+            else:
+                verified.opened.append(f"{directory} {precision}")
         if (directory / CTRANSLATE2_DIRECTORY).exists():
             task.open(directory, precision=BASE, engine=CTRANSLATE2_DIRECTORY)  # of that name
             verified.opened.append(f"{directory} {CTRANSLATE2_DIRECTORY}")
@@ -159,27 +163,11 @@ def _verify_artifact(directory: Path, verified: Verified, progress: Progress) ->
             str(directory), task=named, auto_class=auto_class, verify=False
         )
     if has_graphs and has_weights:
-        probe = synthetic_probe(checkpoint, task)
+        inputs = random_check_batches(checkpoint, task).inputs
         scored = None
         if artifact.scored and artifact.scored[1]:
             scored = open_output_tokens(directory, artifact).ids.tolist()
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored)
         require_same_weights(task.graphs, network, artifact, directory)
-        verified.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))
-        verified.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
-
-
-def _open(
-    directory: Path, artifact: Artifact, precision: str, verified: Verified, progress: Progress
-) -> None:
-    """Open the graphs of a precision, if they run on this machine."""
-    device = artifact.only_device(precision)
-    progress.message(f"opening {directory} in {precision} …")
-    try:
-        TASKS[artifact.task].open(directory, precision=precision, device=device or "cpu")
-    except EnvironmentProblem as problem:
-        if device is None:
-            raise
-        progress.message(f"the {precision} graphs are not opened: {problem}")
-    else:
-        verified.opened.append(f"{directory} {precision}")
+        verified.checks.extend(task.graphs.check(checkpoint.model, directory, inputs))
+        verified.checks.extend(task.graphs.verify_engines(network, directory, inputs))

@@ -1,4 +1,4 @@
-"""What commands are asked for, put together from the classes that have the options.
+"""What each command takes, composed of the classes that have the options.
 
 Flags win over a recipe file, the file over the defaults. A recipe has the names of the flags:
 `macs: 0.5` is `--macs 0.5`. `recipe.yaml` in an artifact is the resolved recipe, written out.
@@ -7,9 +7,9 @@ Flags win over a recipe file, the file over the defaults. A recipe has the names
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import yaml
 
@@ -20,7 +20,15 @@ from compressor.importance import METHODS, ScoringMethod, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import Asked, Request, assemble, options_of_command
 from compressor.options.declare import option
-from compressor.options.parts import Given, Part, one_of, selected, some_of, switched
+from compressor.options.parts import (
+    Part,
+    Values,
+    one_of,
+    options_of,
+    selected,
+    some_of,
+    switched,
+)
 from compressor.recovery import RECOVERIES, RecoveryMethod
 from compressor.report import DEFAULT_FORMATS, FORMATS
 from compressor.request.sections import (
@@ -55,7 +63,6 @@ def scoring(default: str | None, help: str) -> Part:
 
 
 def _recovering(default: str, help: str) -> Part:
-    """What repairs a pruned model, by `--recover`."""
     what = (
         "Repair after the cut: reconstruct (least squares), none, distill (train on the dense "
         "model's predictions), or reconstruct+distill. "
@@ -79,8 +86,6 @@ _BENCH = switched("bench", Benchmark, "Measure throughput, or not.")
 
 
 class Recipe(Request):
-    """What `compress run` takes."""
-
     model: ModelSection
     data: Data
     method: Annotated[UnitMethod, _METHOD]
@@ -95,18 +100,24 @@ class Recipe(Request):
     device: Device = DEVICE
 
     @classmethod
-    def defaults(cls, given: Given) -> dict[str, Any]:
-        """No repair of trained weights: reconstruction would undo what training did."""
-        return {} if given.get("train_weights", "none") == "none" else {"recover": "none"}
+    def defaults(cls, values: Values) -> dict[str, Any]:
+        # Reconstruction would undo what training did to weights.
+        return {} if values.get("train_weights", "none") == "none" else {"recover": "none"}
 
-    def to_yaml(self) -> str:
-        """All options with their values."""
-        return as_yaml(self.options)
+    def with_recovery(self, steps: Sequence[RecoveryMethod]) -> Self:
+        """A copy with other options of the repair."""
+        options = dict(self.options)
+        for step in steps:
+            options |= options_of(step)
+        return self.model_copy(update={"recovery": steps, "options": options})
+
+    def to_yaml(self, budget: Budget | None = None) -> str:
+        """All options as a recipe file, of the run or of the artifact of one of its budgets."""
+        options = {**self.options, **({} if budget is None else options_of(budget))}
+        return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
 
 
 class ScoreRequest(Request):
-    """What `compress score` takes."""
-
     panel: ClassVar[str] = "Method"
 
     model: ModelSection
@@ -121,8 +132,6 @@ class ScoreRequest(Request):
 
 
 class PruneRequest(Request):
-    """What `compress prune` takes: the scores are there already."""
-
     model: ModelSection
     data: CalibrationData
     budget: Annotated[Counts, selected("budget", (Counts,))]
@@ -132,8 +141,6 @@ class PruneRequest(Request):
 
 
 class ExportRequest(Request):
-    """What `compress export` takes."""
-
     model: ModelSection
     data: CalibrationData
     export: Export
@@ -149,8 +156,6 @@ class ExportRequest(Request):
 
 
 class EvaluateRequest(Request):
-    """What `compress evaluate` takes, beside the artifacts."""
-
     data: TestData
     builds: Builds
     evaluation: Evaluation
@@ -160,8 +165,6 @@ class EvaluateRequest(Request):
 
 
 class BenchRequest(Request):
-    """What `compress bench` takes, beside the artifacts."""
-
     data: TestData
     builds: Builds
     throughput: Benchmark
@@ -170,15 +173,11 @@ class BenchRequest(Request):
 
 
 class InspectRequest(Request):
-    """What `compress inspect` takes, beside the checkpoint."""
-
     access: Access
     task: str | None = TASK
 
 
 class GateRequest(Request):
-    """What `compress gate` takes, beside the report."""
-
     gate: Gate
     baseline: Path | None = option(
         None,
@@ -194,19 +193,12 @@ class GateRequest(Request):
 
 
 class ReportRequest(Request):
-    """What `compress report` takes, beside the report."""
-
     format: list[str] = option(
         list(DEFAULT_FORMATS),
         help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}.",
     )
     plots: bool = option(False, help="Also write the plots as PNG and SVG files.")
     verify: bool = option(True, help="Check the report against the manifest.json beside it first.")
-
-
-def as_yaml(options: Mapping[str, Any]) -> str:
-    """Options as a recipe file."""
-    return yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
 
 
 def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
@@ -217,7 +209,7 @@ def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
 
     Raises:
         InputError: the file cannot be read.
-        UsageError: it is not a recipe, or something in it or in the options is wrong.
+        UsageError: it is no recipe, or an option in it or beside it is wrong.
     """
     if file is None:
         return assemble(Recipe, options)
@@ -225,16 +217,12 @@ def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
 
 
 def make_request(kind: type[Asked], **options: Any) -> Asked:
-    """What another command takes, as `make_recipe`: `make_request(ExportRequest, model="m")`."""
+    """As `make_recipe`, for another command: `make_request(ExportRequest, model="m")`."""
     return assemble(kind, options)
 
 
 def make_gate(file: Path | None = None, **options: Any) -> GateRequest:
-    """What `compress gate` is asked for: options over the rules in a recipe.
-
-    Raises:
-        InputError, UsageError: as `make_recipe`; values of other options are not looked at.
-    """
+    """As `make_recipe`; of a recipe the rules are taken, and its other options are ignored."""
     if file is None:
         return assemble(GateRequest, options)
     written = _read(file)
@@ -243,31 +231,10 @@ def make_gate(file: Path | None = None, **options: Any) -> GateRequest:
     return assemble(GateRequest, options, rules, f"recipe {file}")
 
 
-def _values(text: str) -> Any:
-    """What YAML says, without what takes much longer to read than to write.
-
-    Raises:
-        RecursionError: values are nested.
-        ValueError, yaml.YAMLError: no YAML, or aliases: a few of them stand for more than any
-            memory holds.
-    """
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"aliases (*{event.anchor}) are not supported")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > 2 or (depth == 2 and isinstance(event, yaml.MappingStartEvent)):
-            raise RecursionError
-    values = yaml.safe_load(text)
-    json.dumps(values, ensure_ascii=False, default=str).encode()  # or half a surrogate pair
-    return values
-
-
 def _read(file: Path) -> dict[str, Any]:
     """The options in a recipe file."""
     try:
-        values = _values(read_text(file, MOST_RECIPE)) or {}
+        values = _parse(read_text(file, MOST_RECIPE)) or {}
     except OSError as error:
         raise InputError(
             f"cannot read recipe {file}: {error.strerror}; give --config another file",
@@ -285,4 +252,20 @@ def _read(file: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(values, dict):
         raise UsageError(f"recipe {file} has no options; {_LINES}", id="recipe-not-yaml")
+    return values
+
+
+def _parse(text: str) -> Any:
+    """The values of a YAML file; RecursionError if they are nested."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            # A few of them stand for more than any memory holds.
+            raise ValueError(f"aliases (*{event.anchor}) are not supported")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > 2 or (depth == 2 and isinstance(event, yaml.MappingStartEvent)):
+            raise RecursionError
+    values = yaml.safe_load(text)
+    json.dumps(values, ensure_ascii=False, default=str).encode()  # or half a surrogate pair
     return values

@@ -1,7 +1,4 @@
-"""Options of a run that belong to no method, budget or recovery: a class for each step.
-
-`compressor.request.recipe` puts the classes together to what commands take.
-"""
+"""Options of a run that belong to no method, budget or recovery: a class for each step."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ CUDA_GRAPHS = option(
 
 
 class Access(Options):
-    """Which version of a checkpoint, and what loading it may do."""
+    """The version of a checkpoint, and what loading it may do."""
 
     panel: ClassVar[str] = "Model and output"
 
@@ -54,8 +51,6 @@ class Access(Options):
 
 
 class ModelSection(Access):
-    """Which checkpoint."""
-
     path: str = option(name="model", short="-m", help="Checkpoint: a local directory or a hub id.")
     task: str | None = TASK
     source_language: str | None = option(
@@ -72,7 +67,7 @@ class ModelSection(Access):
 
 
 class Columns(Options):
-    """Which columns of a file of rows are read."""
+    """The columns that are read of a file of rows."""
 
     panel: ClassVar[str] = "Data"
 
@@ -101,7 +96,7 @@ class Columns(Options):
     )
 
     def columns(self) -> dict[str, Any]:
-        """How to read rows, as keywords: the names of columns, and whether there is a header."""
+        """How to read rows, as keywords."""
         return {name: getattr(self, name) for name in Columns.model_fields}
 
 
@@ -144,8 +139,6 @@ class TestData(Columns):
 
 
 class Export(Options):
-    """The graphs to write."""
-
     panel: ClassVar[str] = "Export"
 
     precision: Annotated[list[str], BeforeValidator(split_precisions)] = option(
@@ -171,29 +164,22 @@ class Export(Options):
     )
 
 
-BLEU_TOKENIZER = option(
-    None,
-    help="sacreBLEU's tokenizer for BLEU, as in zh or char. Default: the one for the references' "
-    "script, 13a where that has spaces.",
-)
-
-
 class MetricSettings(Options):
-    """How the metrics of answers are computed."""
-
     panel: ClassVar[str] = "Measurement"
 
-    bleu_tokenizer: str | None = BLEU_TOKENIZER
+    bleu_tokenizer: str | None = option(
+        None,
+        help="sacreBLEU's tokenizer for BLEU, as in zh or char. Default: the one for the "
+        "references' script, 13a where that has spaces.",
+    )
 
     @property
     def tokenizers(self) -> dict[str, str]:
-        """Metric -> what splits texts for it, as far as that is asked for."""
+        """Metric -> the tokenizer that is asked for."""
         return {} if self.bleu_tokenizer is None else {"bleu": self.bleu_tokenizer}
 
 
 class Evaluation(MetricSettings):
-    """How quality is measured."""
-
     num_beams: int | None = option(
         None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
     )
@@ -201,8 +187,6 @@ class Evaluation(MetricSettings):
 
 
 class RunEvaluation(Evaluation):
-    """How a run measures quality, and what its report shows of it."""
-
     samples: int = option(
         4,
         ge=0,
@@ -226,8 +210,6 @@ BatchSizes = Annotated[list[BatchSize], BeforeValidator(split_commas), AfterVali
 
 
 class Benchmark(Options):
-    """How throughput is measured."""
-
     panel: ClassVar[str] = "Measurement"
 
     batch_size: BatchSizes = option(
@@ -249,15 +231,9 @@ class Benchmark(Options):
     cuda_graphs: bool = CUDA_GRAPHS
 
     def settings(self) -> dict[str, Any]:
-        """How to time, as keywords of `compressor.throughput.benchmark`."""
-        return {
-            "batch_sizes": self.batch_size,
-            "lengths": self.lengths,
-            "target_length": self.target_length,
-            "seconds": self.seconds,
-            "threads": self.threads,
-            "cuda_graphs": self.cuda_graphs,
-        }
+        """Keywords of `compressor.throughput.benchmark`."""
+        settings = self.model_dump()
+        return {"batch_sizes": settings.pop("batch_size"), **settings}
 
     @property
     def sizes(self) -> str:
@@ -266,7 +242,7 @@ class Benchmark(Options):
 
 
 class Builds(Options):
-    """In what forms finished artifacts are run."""
+    """The precisions and engines that finished artifacts are run in."""
 
     panel: ClassVar[str] = "Measurement"
 
@@ -284,7 +260,7 @@ class Builds(Options):
 
 
 class Card(Options):
-    """What the model card says that is not measured; else what the checkpoint's own card says."""
+    """Facts of the model card that are not measured; by default those of the checkpoint's card."""
 
     card_license: str | None = option(
         None, help="Model card: license of the weights, as in apache-2.0."
@@ -297,7 +273,7 @@ class Card(Options):
     )
 
     def over(self, known: CardFacts) -> CardFacts:
-        """The facts of the checkpoint's card, but for those that are given here."""
+        """These facts, or else those of the checkpoint's card."""
         if self.card_license is not None:
             known = replace(known, license=self.card_license, license_name=None, license_link=None)
         base = (self.card_base_model,) if self.card_base_model else known.base_model

@@ -1,4 +1,4 @@
-"""What `compress predict` takes."""
+"""The options of `compress predict`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 
 
 class _Engine(Options):
-    """What computes, and how many lines at once."""
-
     panel: ClassVar[str] = "Engine"
 
     precision: str | None = option(
@@ -60,7 +58,7 @@ class _Engine(Options):
 
 
 class _Answers(Options):
-    """What an answer says; each option is for the tasks that its help names."""
+    """Each option is for the tasks that its help names."""
 
     panel: ClassVar[str] = "Answers"
 
@@ -119,16 +117,11 @@ class _Answers(Options):
 
 
 class PredictRequest(_Answers, _Engine, Request):
-    """What `compress predict` takes."""
-
     device: Device = DEVICE
     verify: bool = VERIFY
 
 
-# What an artifact is opened with, where it is given.
+# Passed on when the artifact is opened.
 OPENING_OPTIONS = ("cache", "source_language", "target_language")
 # Options that some tasks have, which their runtimes name (`Runtime.line_options`).
-TASK_OPTIONS = (
-    "prompt", "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
-    "max_new_tokens", "source_language", "target_language",
-)  # fmt: skip
+TASK_OPTIONS = tuple(name for name in _Answers.model_fields if name != "jsonl")

@@ -62,7 +62,7 @@ class StudiedModel:
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else encode(rows, self.checkpoint, self.task)
         return score(
-            Mask.full(self.layers), given=ModelAndRows(self.checkpoint, examples, rows),
+            Mask.full(self.layers), source=ModelAndRows(self.checkpoint, examples, rows),
             method=method, sublayers=self.layers, seed=self.seed, device=self.device,
             progress=self.progress,
         )  # fmt: skip

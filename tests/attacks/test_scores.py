@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.pipeline.run import prune_checkpoint, score_checkpoint
-from compressor.pipeline.scores_file import read_scores
+from compressor.pipeline.score import read_scores
 from compressor.request.recipe import PruneRequest, ScoreRequest
 from tests.helpers import toy
 from tests.helpers.errors import raises

@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self) -> list[str]:
-        """What stands on the screen: rewritten lines as they are at last."""
+        """The screen's lines; of rewritten ones the last form."""
         return [line.split("\r\x1b[K")[-1] for line in self.getvalue().split("\n")]
 
 
@@ -46,38 +46,22 @@ def test_a_terminal_sees_rate_and_time_left(monkeypatch: pytest.MonkeyPatch):
     assert line.endswith(" left")
 
 
-def test_a_finished_line_stays_and_the_next_work_gets_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_finished_work_messages_and_the_result_take_the_place_of_the_line(monkeypatch, capsys):
     terminal = watch(monkeypatch)
     console = Console()
     console.update("scoring", 1, 2)
     console.update("scoring", 2, 2)
     console.update("rows", 5, None)
-
-    first, second = terminal.lines()
-    assert (" 2/2" in first, " left" in first) == (True, False)
-    assert second.startswith("  rows ")
-    assert " 5/?" in second
-
-
-def test_messages_take_the_place_of_the_line_until_the_next_update(monkeypatch: pytest.MonkeyPatch):
-    terminal = watch(monkeypatch)
-    console = Console()
-    console.update("rows", 1, 9)
     console.message("something happened")
-    console.update("rows", 2, 9)
+    console.update("rows", 6, None)
 
-    first, second = terminal.lines()
-    assert first == "something happened"
-    assert " 2/9" in second
-
-
-def test_the_line_is_gone_before_the_result(monkeypatch: pytest.MonkeyPatch, capsys):
-    terminal = watch(monkeypatch)
-    console = Console()
-    console.update("rows", 1, 9)
+    first, second, third = terminal.lines()
+    assert (" 2/2" in first, " left" in first) == (True, False)
+    assert second == "something happened"
+    assert third.startswith("  rows ")
+    assert " 6/?" in third
     console.result("the result", {})
-
-    assert terminal.lines() == [""]
+    assert terminal.lines()[-1] == ""
     assert capsys.readouterr().out == "the result\n"
 
 

@@ -21,7 +21,7 @@ from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import synthetic_probe
+from compressor.pipeline.inputs import random_check_batches
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import Check
@@ -59,7 +59,7 @@ def export(checkpoint: Checkpoint, out: Path, mask: Mask | None = None, texts=("
     """Prune and export; the model, the checks, and the inputs that they compared."""
     mask = mask or checkpoint.mask
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
     checks = export_model(Network(checkpoint, model, mask), batches, texts, out)
     return model, checks, [batch.inputs() for batch in batches]
 

@@ -27,7 +27,7 @@ from compressor.export.vocabulary import best_tokens, output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import encode, make_probe
+from compressor.pipeline.inputs import encode, make_check_batches
 from compressor.pipeline.run import run
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.report.schema import load_report
@@ -63,7 +63,7 @@ def test_whatever_a_target_text_is_cut_into_can_be_generated(tmp_path):
     task = TASKS["translation"]
     rows = TASKS["translation"].read_rows(toy.pairs_file(tmp_path / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
-    probe = make_probe(rows, examples, model, task)
+    probe = make_check_batches(rows, examples, model, task)
     network = Network(checkpoint, model, mask, output_tokens(checkpoint))
     checks = export_model(network, probe.batches, probe.texts, out)
     inputs = [batch.inputs() for batch in probe.batches]

@@ -11,8 +11,8 @@ from pathlib import Path
 from compressor.budgets import Choice
 from compressor.model.sublayers import Mask
 from compressor.pipeline.inputs import load
+from compressor.pipeline.search import RunEvaluator
 from compressor.pipeline.setup import prepare
-from compressor.pipeline.trials import RunTrials
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe
 from compressor.request.resolve import resolve
@@ -32,10 +32,9 @@ Build = Callable[[str, Choice, Path], None]
 @contextmanager
 def before_search(
     recipe: Recipe, out: Path, progress=SILENT, build: Build | None = None
-) -> Iterator[RunTrials]:
+) -> Iterator[RunEvaluator]:
     """A run up to the search for its only budget; the dense model is only a name."""
-    plan = resolve(recipe)
-    setup = prepare(plan, load(recipe.model), out, progress)
+    setup = prepare(resolve(recipe), load(recipe.model), out, progress)
     full = Mask.full(setup.dense.checkpoint.layers)
     dense = Variant(
         name="dense", directory=str(out / "nowhere"), budget="", kept=full.to_json(),
@@ -44,9 +43,9 @@ def before_search(
     )  # fmt: skip
     with open_steps(out, setup.identity(progress), progress, setup.written_bytes) as steps:
         (artifact,) = setup.artifacts
-        trials = RunTrials(steps, setup, artifact, dense, build)
-        trials.scores()
-        yield trials
+        evaluator = RunEvaluator(steps, setup, artifact, dense, build)
+        evaluator.scores()
+        yield evaluator
 
 
 def finished_steps(out: Path) -> Counter[str]:

@@ -32,7 +32,7 @@ from compressor.model.surgery import (
     restore_shape,
     verify_surgery,
 )
-from compressor.pipeline.inputs import synthetic_probe
+from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import Classifier, Embedder
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import TASKS
@@ -75,7 +75,7 @@ def exported(
     checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path, *precisions: str
 ) -> None:
     """Write graphs, which are checked on ragged batches of random tokens."""
-    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
     network = Network(checkpoint, model, mask)
     export_model(network, batches, TEXTS, out)
     # Every number in the graph is known from the model, as `compress verify` wants it.

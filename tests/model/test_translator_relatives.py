@@ -19,7 +19,7 @@ from compressor.export.precisions import TOLERANCES, add_precision
 from compressor.export.task_graphs import Network
 from compressor.importance.attention import visit_attention
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.pipeline.inputs import synthetic_probe
+from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import Translator
 from compressor.tasks import TASKS
 from tests.export.test_export import export
@@ -92,7 +92,7 @@ def test_padding_in_the_middle_of_a_translation_is_no_difference(tmp_path):
     checkpoint = opened("m2m_100", tmp_path / "dense")
     checkpoint.tokenizer.pad_token = checkpoint.tokenizer.convert_ids_to_tokens(1)
     model, checks, _ = export(checkpoint, tmp_path / "out")
-    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
     inputs = [{k: v for k, v in b.inputs().items() if "decoder" not in k} for b in batches]
     made = [row for x in inputs for row in model.generate(**x, max_length=24).tolist()]
     assert any(1 in row and {*row[row.index(1) :]} - {1, 2} for row in made)

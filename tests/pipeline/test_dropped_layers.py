@@ -57,7 +57,7 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, cla
         given = ModelAndRows(checkpoint, encode(found, checkpoint, task), found)
         how = {"method": method, "sublayers": sublayers, "seed": 0, "device": "cpu"}
         full = Mask.full(checkpoint.layers)
-        return dict(score(mask or full, given=given, progress=SILENT, **how).values)
+        return dict(score(mask or full, source=given, progress=SILENT, **how).values)
 
     skipping, without = scores(classifier, start), scores(tmp_path / "shallow", None)
     assert set(renumbered(skipping, start.dropped)) == set(without)

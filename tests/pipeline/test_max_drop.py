@@ -20,7 +20,7 @@ from compressor.budgets import Choice
 from compressor.commands import invoke
 from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline import trials as searching
+from compressor.pipeline import search as searching
 from compressor.pipeline.inputs import load, read
 from compressor.pipeline.run import run
 from compressor.progress import SILENT

@@ -177,8 +177,8 @@ DAMAGE = {
     "no result": lambda text: json.dumps({"files": {}}),
 }
 STEPS = {
-    "answer": 2, "build": 1, "choose": 1, "compare": 1, "export_dense": 1, "score": 1, "start": 1,
-    "time_models": 1,
+    "answer": 2, "build": 1, "choose": 1, "compare_rows": 1, "export_dense": 1, "score": 1,
+    "start": 1, "time_models": 1,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.scores_file import write_scores
+from compressor.pipeline.score import write_scores
 from compressor.request.sections import ModelSection
 from compressor.storage.files import write_at_once
 from compressor.study.agreement import comparison_plot

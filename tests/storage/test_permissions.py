@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.pipeline.scores_file import write_scores
+from compressor.pipeline.score import write_scores
 from compressor.request.sections import ModelSection
 from compressor.storage.files import write_at_once, written_at_once
 from tests.helpers import other_user, toy

@@ -14,7 +14,7 @@ from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.inputs import synthetic_probe
+from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import MultiLabelClassifier
 from compressor.tasks import TASKS, require_task
 from tests.helpers import toy
@@ -106,7 +106,7 @@ def test_which_checkpoints_have_several_labels(model, tmp_path):
 @pytest.mark.slow
 @torch.no_grad()
 def test_an_exported_model_gives_the_labels_of_pytorch(model, tmp_path, capsys):
-    probe = synthetic_probe(model, task)
+    probe = random_check_batches(model, task)
     out: Path = tmp_path / "out"
     export_model(Network(model, model.model, model.mask, None), probe.batches, probe.texts, out, [])
     classifier = MultiLabelClassifier(out, verify=False)

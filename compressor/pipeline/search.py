@@ -1,8 +1,8 @@
-"""Which units go: a budget chooses by scores and by what it tries, or a mask is learned.
+"""Which units go: a budget chooses by scores and by candidates it evaluates, or a mask is learned.
 
-Every try is a step of its own, from which a stopped search goes on. For `--max-drop` half of the
-test rows are searched on; the others, which all final figures are measured on, confirm what the
-search found.
+Every evaluation is a step of its own, from which a stopped search goes on. For `--max-drop` half of
+the test rows are searched on; the others, which all final figures are measured on, confirm the
+result.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ from compressor.export.precision_names import precision_timed
 from compressor.importance.depth import divergence
 from compressor.learned_masks import learn as learn_mask
 from compressor.learned_masks.method import LearnedMask, LearningJob
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.pipeline.build import keep_weights
 from compressor.pipeline.evaluate import answer_rows
-from compressor.pipeline.inputs import source_of
 from compressor.pipeline.recover import recover
-from compressor.pipeline.score import find_layers, score, scored_units
-from compressor.pipeline.setup import RunSetup
+from compressor.pipeline.score import find_layers, score
+from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
 from compressor.pipeline.time_masks import time_masks
 from compressor.report.max_drop import unproven
-from compressor.request.plan import ArtifactPlan
 from compressor.results import (
     QualityProbe,
     QualitySearch,
@@ -61,8 +59,8 @@ from compressor.tasks import Rows
 _CHOICE = "choice"
 
 
-class TriedCut(ResultModel):
-    """What a smaller model answers to the rows of the search and to those that are held out.
+class CandidateAnswers(ResultModel):
+    """Answers of a smaller model to the rows of the search and to those that are held out.
 
     Args:
         held_out: empty if the measured drop is too large to go on with.
@@ -73,13 +71,15 @@ class TriedCut(ResultModel):
 
 
 @dataclass(frozen=True)
-class RunTrials:
-    """What a run does for the budget of one artifact; see `compressor.budgets.base.Trials`.
+class RunEvaluator:
+    """Scores, times and evaluates candidates for the budget of one artifact.
+
+    See `compressor.budgets.base.Trials` for the methods that budgets call.
 
     Args:
         dense: the exported dense model.
         build: makes the model of a choice, as it would be delivered, with a name in a directory.
-        dropped: layers that a try drops.
+        dropped: layers that a candidate drops.
     """
 
     steps: Steps
@@ -90,13 +90,13 @@ class RunTrials:
     dropped: Sequence[str] = ()
 
     @property
+    def sha256(self) -> str:
+        return self.setup.sha256
+
+    @property
     def limits(self) -> Limits:
         limits = self.setup.limits
         return replace(limits, dropped=limits.dropped.union(self.dropped))
-
-    @property
-    def sha256(self) -> str:
-        return self.setup.sha256
 
     @property
     def costs(self) -> UnitCosts:
@@ -106,43 +106,41 @@ class RunTrials:
         self.steps.progress.message(text)
 
     def scores(self) -> Scores:
-        method, sublayers = self.setup.plan.method, self.setup.sublayers
-        title = f"scoring {scored_units(sublayers, method)}"
+        full = Mask.full(self.setup.sublayers)
+        names = sorted({units_of(kind) for kind in full.kinds()})
+        units = " and ".join(f"{full.total(name):,} {name}" for name in names)
+        title = f"scoring {units} with {self.setup.recipe.method.name}"
         return self.steps.do(score, self.limits.start, title=title, shared=True, **self._scoring)
 
     @property
     def _scoring(self) -> dict[str, Any]:
-        setup, progress = self.setup, self.steps.progress
+        setup, recipe = self.setup, self.setup.recipe
         return {
-            "given": setup.source, "method": setup.plan.method, "sublayers": setup.sublayers,
-            "seed": setup.plan.seed, "device": setup.device, "progress": progress,
+            "source": setup.source, "method": recipe.method, "sublayers": setup.sublayers,
+            "seed": recipe.seed, "device": setup.device, "progress": self.steps.progress,
         }  # fmt: skip
 
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
-        """See `Trials`; the weights of a model that was repaired between steps are kept."""
-        plan, scores = self.setup.plan, self.scores()
+        setup, scores = self.setup, self.scores()
         first, *later = cuts
-        repairs = bool(later) and bool(plan.recovery)
-        checkpoint = self.setup.source.checkpoint
-        layers, dense = checkpoint.layers, checkpoint.model
+        repairs = bool(later) and bool(setup.recipe.recovery)
+        layers, dense = setup.source.checkpoint.layers, setup.source.checkpoint.model
         mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
             if repairs:
                 # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
-                state = self.steps.scratch / f"repair-step-{number}.safetensors"
                 repaired = recover(
-                    plan.recovery, self.setup.source, pruned, mask, seed=plan.seed,
-                    device=self.setup.device, progress=self.steps.progress, text=self.setup.text,
-                    state=state,
+                    setup.recipe.recovery, setup.source, pruned, mask, seed=setup.recipe.seed,
+                    device=setup.device, progress=self.steps.progress, text=setup.text,
+                    state=self.steps.scratch / f"repair-step-{number}.safetensors",
                 )  # fmt: skip
                 model = restore_shape(dense, repaired.model, layers, mask)
             latest = score(mask, model=model, **self._scoring)
             scores = latest_scores(scores, latest, mask)
             mask = cut(latest, mask)
         weights = "" if model is dense else keep_weights(self.steps, self.artifact.name, model)
-        scorings = self.artifact.budget.scorings
-        text = f"{scorings} steps, repaired after each" if repairs else ""
+        text = f"{self.artifact.budget.scorings} steps, repaired after each" if repairs else ""
         return Choice(mask, scores, text, weights=weights)
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
@@ -165,21 +163,21 @@ class RunTrials:
 
     def _time(self, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
         setup = self.setup
-        assert setup.plan.throughput is not None
+        assert setup.recipe.throughput is not None
         with self.steps.staging() as folder:
             return time_masks(
                 masks, at_batch, checkpoint=setup.source.checkpoint,
                 dense=Path(self.dense.directory), rows=setup.data.timed,
-                settings=setup.plan.throughput, device=setup.device, folder=folder,
+                settings=setup.recipe.throughput, device=setup.device, folder=folder,
                 progress=self.steps.progress,
-                engine=setup.plan.budget.timed_engine or ONNXRUNTIME,
+                engine=setup.recipe.budget.timed_engine or ONNXRUNTIME,
                 precision=precision_timed(setup.precisions, setup.device),
             )  # fmt: skip
 
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
         chosen = self.steps.do(
-            find_layers, {stack: 1}, dropped, title=title, shared=True, given=self.setup.source,
+            find_layers, {stack: 1}, dropped, title=title, shared=True, source=self.setup.source,
             device=self.setup.device, progress=self.steps.progress,
         )  # fmt: skip
         return next(iter(chosen))
@@ -193,19 +191,18 @@ class RunTrials:
     def _divergence(self, mask: Mask) -> float:
         """Divergence from the dense model on held-out rows, in nats per loss term.
 
-        The cut is repaired on the other rows, without training: that would take as long as the
-        run's own for every number of layers.
+        The pruned model is repaired on the other rows, without training: that would take as long
+        as the run's own for every number of layers.
         """
         from compressor.training.data import hold_out
 
-        setup, source, device = self.setup, self.setup.source, self.setup.device
+        source, device, seed = self.setup.source, self.setup.device, self.setup.recipe.seed
         dense, layers = source.checkpoint.model, source.checkpoint.layers
-        learn, held = hold_out(source.examples, setup.plan.seed)
-        methods = [method for method in setup.plan.recovery if not method.trains]
-        given, pruned = replace(source, examples=learn), prune(dense, layers, mask)
+        learn, held = hold_out(source.examples, seed)
+        methods = [method for method in self.setup.recipe.recovery if not method.trains]
         repaired = recover(
-            methods, given, pruned, mask, seed=setup.plan.seed, device=device,
-            progress=self.steps.progress,
+            methods, replace(source, examples=learn), prune(dense, layers, mask), mask, seed=seed,
+            device=device, progress=self.steps.progress,
         ).model  # fmt: skip
         batches = source.task.batches(parallel.shard(held), dense)
         try:
@@ -214,8 +211,7 @@ class RunTrials:
             dense.to("cpu")
 
     def require_sight(self, asked: str, drop: float) -> None:
-        """See `Trials`; a drop of the whole scale needs none."""
-        if drop < METRICS[self._metric].scale:
+        if drop < METRICS[self._metric].scale:  # a drop of the whole scale needs no sight
             for rows in (self.searched, self.held_out):
                 require_sight(rows, self._reference(rows), asked)
 
@@ -237,25 +233,25 @@ class RunTrials:
     def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
         return self._compare(self.held_out, self._try(cut, drop).held_out, cut, drop, error)
 
-    def _try(self, cut: PathCut, drop: float) -> TriedCut:
+    def _try(self, cut: PathCut, drop: float) -> CandidateAnswers:
         title = f"trying {cut.mask} on {self.searched.count} rows"
         scores = self.scores()
         return self.steps.do(self._try_cut, cut, scores, drop, title=title, shared=True)
 
-    def _try_cut(self, cut: PathCut, scores: Scores, drop: float) -> TriedCut:
+    def _try_cut(self, cut: PathCut, scores: Scores, drop: float) -> CandidateAnswers:
         """Build a smaller model as it would be delivered, and let it answer the rows."""
-        setup, steps = self.setup, self.steps
-        beams = setup.plan.evaluation.num_beams
-        with steps.staging() as staged:
+        device, progress = self.setup.device, self.steps.progress
+        beams = self.setup.recipe.evaluation.num_beams
+        with self.steps.staging() as staged:
             directory = staged / "artifact"
             name = f"{self.artifact.name}-candidate-{cut.position}"
             self.build(name, Choice(cut.mask, scores), directory)
-            outputs = answers(directory, self.searched, setup.device, beams, steps.progress)
+            searched = answers(directory, self.searched, device, beams, progress)
             held_out: list[str] = []
             # The measured drop is the same for every error of the bound.
-            if within(self._compare(self.searched, outputs, cut, drop, 0.5), drop):
-                held_out = answers(directory, self.held_out, setup.device, beams, steps.progress)
-        return TriedCut(searched=outputs, held_out=held_out)
+            if within(self._compare(self.searched, searched, cut, drop, 0.5), drop):
+                held_out = answers(directory, self.held_out, device, beams, progress)
+        return CandidateAnswers(searched=searched, held_out=held_out)
 
     @property
     def searched(self) -> Rows:
@@ -282,8 +278,9 @@ class RunTrials:
         self, rows: Rows, outputs: list[str], cut: PathCut, drop: float, error: float
     ) -> QualityProbe:
         """A smaller model's answers beside the dense one's, by a bound of this one-sided error."""
-        plan, reference = self.setup.plan, self._reference(rows)
-        comparisons = compare_rows(rows, reference, outputs, plan.evaluation.resamples, plan.seed)
+        recipe, reference = self.setup.recipe, self._reference(rows)
+        resamples = recipe.evaluation.resamples
+        comparisons = compare_rows(rows, reference, outputs, resamples, recipe.seed)
         bound, needed = self._bound(rows, reference, outputs, drop, error)
         return QualityProbe(
             kept=cut.mask.count("heads"),
@@ -300,49 +297,44 @@ class RunTrials:
     def _bound(
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
-        plan = self.setup.plan
+        recipe = self.setup.recipe
         bound = lower_bound(
             metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs), rows.references,
-            limit=drop, alpha=error, resamples=plan.evaluation.resamples, seed=plan.seed,
+            limit=drop, alpha=error, resamples=recipe.evaluation.resamples, seed=recipe.seed,
         )  # fmt: skip
         counted, _ = rows.counted  # of ranked rows the bound counts queries
         needed = None if bound.rows is None else math.ceil(bound.rows * rows.count / counted)
         return bound.value, needed
 
 
-def choose(name: str, scores: Scores, trials: RunTrials) -> Choice:
-    """The units that an artifact keeps, as its budget chooses by scores and by what it tries."""
-    return trials.artifact.budget.choose(trials)
+def choose(name: str, scores: Scores, evaluator: RunEvaluator) -> Choice:
+    """The units that an artifact keeps, as its budget chooses by scores and by candidates."""
+    return evaluator.artifact.budget.choose(evaluator)
 
 
-def learn(name: str, trials: RunTrials) -> Choice:
+def learn(name: str, evaluator: RunEvaluator) -> Choice:
     """What a learned mask keeps; weights that were trained with it are kept beside the result."""
-    setup, steps, limits = trials.setup, trials.steps, trials.setup.limits
-    method, source = setup.plan.method, setup.source
+    setup, steps, limits = evaluator.setup, evaluator.steps, evaluator.setup.limits
+    method, source = setup.recipe.method, setup.source
     assert isinstance(method, LearnedMask)
-    keep, penalty = trials.artifact.budget.to_learn(limits.full)
-    learned = learn_mask(
-        method,
-        LearningJob(
-            model=source.checkpoint.model,
-            layers=setup.sublayers,
-            examples=source.examples,
-            task=source.task,
-            keep=keep,
-            penalty=penalty,
-            floors=limits.floors,
-            multiples=limits.multiples,
-            seed=setup.plan.seed,
-            device=setup.device,
-            state=steps.scratch / "gates.safetensors",
-            report=steps.progress.message,
-            progress=partial(steps.progress.update, "training steps"),
-        ),
+    keep, penalty = evaluator.artifact.budget.to_learn(limits.full)
+    job = LearningJob(
+        model=source.checkpoint.model,
+        layers=setup.sublayers,
+        examples=source.examples,
+        task=source.task,
+        keep=keep,
+        penalty=penalty,
+        floors=limits.floors,
+        multiples=limits.multiples,
+        seed=setup.recipe.seed,
+        device=setup.device,
+        state=steps.scratch / "gates.safetensors",
+        report=steps.progress.message,
+        progress=partial(steps.progress.update, "training steps"),
     )
+    learned = learn_mask(method, job)
+    mask = Mask({**limits.full.keep, **learned.mask.keep})
     trained = learned.model is not source.checkpoint.model
-    return Choice(
-        Mask({**limits.full.keep, **learned.mask.keep}),
-        learned.scores,
-        learned.text,
-        weights=keep_weights(steps, name, learned.model) if trained else "",
-    )
+    weights = keep_weights(steps, name, learned.model) if trained else ""
+    return Choice(mask, learned.scores, learned.text, weights=weights)
