@@ -127,11 +127,8 @@ def listing(name: str) -> Callable[[Path], None]:
 
 OUTSIDE = ("/etc/passwd", "onnx/../../passwd", "C:passwd", "a\\b", "", "\x00")
 MANIFESTS = (
-    "",
-    '{"tool": "compress 1"}',
-    "[" * 100_000,
-    '{"tool": "compress 1", "files": {"a": 3}}',
-)
+    "", "[" * 100_000, '{"tool": "compress 1"}', '{"tool": "compress 1", "files": {"a": 3}}',
+)  # fmt: skip
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (other_file, "file-changed"),
     (unlisted_file, "file-not-in-manifest"),
