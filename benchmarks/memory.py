@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ SUBTRACTED = {"scores": ("batch_mib", "sublayer_mib"), "build": ("sublayer_mib",
 # GiB for the statistics of sublayers, as where memory is short. Of the largest model those of one
 # sublayer take 0.24.
 STATISTICS = {"opus": 0.15, "bert": 0.15, "large": 0.6}
-LARGE = {"layers": 20, "width": 1408, "pieces": 18_000}
+LARGE: dict[str, Any] = {"layers": 20, "width": 1408, "pieces": 18_000}
 LARGE_ROWS = 32  # one batch
 
 BATCH = """
@@ -186,8 +186,8 @@ def main() -> None:
         return
     args.work.mkdir(parents=True, exist_ok=True)
     labelled = models.labelled_sentences(args.work / "rows.tsv")
-    cases = {
-        "opus": ("OPUS-MT size", models.translator, example.calibration()),
+    cases: dict[str, tuple[str, Callable[[Path], Path], Path]] = {
+        "opus": ("OPUS-MT size", models.translator, Path(example.calibration())),
         "bert": ("BERT-base size", models.encoder, labelled),
         "large": ("500 million", partial(models.encoder, **LARGE), labelled),
     }
@@ -198,7 +198,7 @@ def main() -> None:
         if args.model in (None, name):
             checkpoint = make(args.work / name)
             count = min(args.rows, LARGE_ROWS) if name == "large" else args.rows
-            found = case(checkpoint, Path(rows), count, STATISTICS[name])
+            found = case(checkpoint, rows, count, STATISTICS[name])
             results["models"][title] = found
             write_json(path, results)
     publish("memory", table(results))

@@ -25,7 +25,7 @@ from tests.helpers.sentence_encoders import WIDTH, save_encoder, write_pairs, wr
 
 BOTH = ("--precision", "fp32,int8")
 DISTILLED = ("--recover", "reconstruct+distill", "--distill-epochs", "1")
-TIMED = ("-b", "2", "--bench-seconds", "0.05")
+TIMED = ("-b", "8", "--bench-seconds", "0.05")
 
 
 @dataclass(frozen=True)

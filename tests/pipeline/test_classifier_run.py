@@ -84,7 +84,7 @@ def test_all_are_timed_together_and_say_what_ran(finished):
     report = load_report(finished / "report.json")
     rows = {(row.variant, row.batch_size): row for row in report.throughput.rows}
     assert {name for name, _ in rows} == {"dense", *NAMES}
-    assert {size for _, size in rows} == {2, 4}
+    assert {size for _, size in rows} == {4, 8}
     assert report.throughput.precision == "fp32, int8"
     for (name, _), row in rows.items():
         assert row.provider == "CPUExecutionProvider"
@@ -92,7 +92,7 @@ def test_all_are_timed_together_and_say_what_ran(finished):
         # Multiply-adds are those of the model, in whatever precision.
         same = rows[name.replace("-int8", ""), row.batch_size]
         assert row.macs_ratio == same.macs_ratio or name == "dense-int8"
-    assert {rows["dense-int8", size].macs_ratio for size in (2, 4)} == {1}
+    assert {rows["dense-int8", size].macs_ratio for size in (4, 8)} == {1}
     assert rows["keep-0.5", 4].macs_ratio > 1
 
 
@@ -170,7 +170,7 @@ def test_a_precision_that_breaks_the_model_is_reported_and_not_the_default(
 ):
     """Weights of one bit and a sign in all products."""
     monkeypatch.setattr(int8, "LEVELS", 1)
-    report = run(short(**inputs | BOTH, batch_size="2"), tmp_path / "out")
+    report = run(short(**inputs | BOTH, batch_size="8"), tmp_path / "out")
     base, broken = report.variants[1:]
     assert broken.checks[0].largest_difference > broken.checks[0].tolerance
     assert (base.default, broken.default) == (True, False)
@@ -190,7 +190,7 @@ def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished,
     assert evaluated[1].quality == report.variants[2].quality
     assert evaluated[1].comparisons == report.variants[2].base_comparisons
     timing = make_request(
-        BenchRequest, **shared, **BOTH, threads=1, bench_seconds=0.05, batch_size="2"
+        BenchRequest, **shared, **BOTH, threads=1, bench_seconds=0.05, batch_size="8"
     )
     timed = bench_artifacts([finished], timing, memory=False)
     assert [row.precision for row in timed.rows] == ["fp32", "int8"]
@@ -267,7 +267,7 @@ def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
 
 
 def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished):
-    rules = {"max_metric_drop": ["accuracy=0"], "min_speedup": ["100@2"]}
+    rules = {"max_metric_drop": ["accuracy=0"], "min_speedup": ["100@4"]}
     report = run(short(**inputs | BOTH, **rules), finished)
     chosen = next(v for v in report.variants if v.default)
     drop = chosen.comparisons[0]
@@ -279,4 +279,4 @@ def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished):
     verdict = "passed" if low >= 0 else "failed" if high < 0 else "inconclusive"
     outcomes = {(o.rule, o.variant): o.verdict for o in report.gate}
     assert outcomes["max-metric-drop accuracy=0", chosen.name] == verdict
-    assert outcomes["min-speedup 100@2", chosen.name] == "failed"
+    assert outcomes["min-speedup 100@4", chosen.name] == "failed"

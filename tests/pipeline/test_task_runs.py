@@ -46,7 +46,7 @@ def test_artifacts_are_timed_on_rows_of_their_task(name, task_run, capsys):
     """Texts alone are enough where there are no labels."""
     job, folder = RUNS[name], task_run(name)
     dense, out = folder / "out" / ".compress" / "dense", folder / "out"
-    options = ("-b", "2", "--bench-seconds", "0.02", "--precision", "fp32", "--json")
+    options = ("-b", "16", "--bench-seconds", "0.02", "--precision", "fp32", "--json")
     invoke("bench", dense, out, "--test", folder / job.calibration, *options)
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert all(row["sentences_per_second"] > 0 for row in rows)

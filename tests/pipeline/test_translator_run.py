@@ -85,6 +85,8 @@ def test_layers_and_units_are_gone(report, out, checkpoints):
     assert len(graphs["decoder_self_heads"]) == config["decoder_layers"]
     assert any(record["kept"].values())  # others still have units
     assert half.macs_share <= 0.5
+    weights = checkpoints["marian"] / "model.safetensors"
+    assert report.dense.checkpoint_bytes == weights.stat().st_size  # without the copy beside it
     stored = load_file(out / "model.safetensors")
     assert half.parameters == sum(x.numel() for n, x in stored.items() if "logits_bias" not in n)
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -102,7 +104,7 @@ def test_the_artifact_is_verified_timed_and_run(translated, tmp_path, capsys):
     out = translated / "out"
     invoke("verify", out)
     shutil.copytree(out, tmp_path / "copy")
-    timing = ("--test", translated / "rows.tsv", "--batch-size", "2", "--bench-seconds", "0.05")
+    timing = ("--test", translated / "rows.tsv", "--batch-size", "8", "--bench-seconds", "0.05")
     invoke("bench", out, tmp_path / "copy", *timing, "--device", "cpu")
     assert "speed-up" in capsys.readouterr().out
     (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
