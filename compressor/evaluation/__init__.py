@@ -1,6 +1,6 @@
 """Quality of a model's outputs, and whether the difference of two models is significant.
 
-- `answers`: an exported model's outputs for rows (`compressor.evaluation.answers`)
+- `answers.answers`: an exported model's outputs for rows
 - `score_rows`, `main_metric`: all metrics of the outputs for rows, or the main one
 - `with_tokenizers`: rows with the tokenizers of their metrics
 - `find_floor`, `require_sight`: whether a metric could show a loss
@@ -32,11 +32,7 @@ from compressor.evaluation.metrics import (
     score_rows,
     with_tokenizers,
 )
-from compressor.evaluation.significance import (
-    DEFAULT_RESAMPLES,
-    DEFAULT_SEED,
-    compare_rows,
-)
+from compressor.evaluation.significance import DEFAULT_RESAMPLES, DEFAULT_SEED, compare_rows
 
 __all__ = [
     "DEFAULT_RESAMPLES",

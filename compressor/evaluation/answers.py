@@ -24,11 +24,8 @@ def answers(
 ) -> list[str]:
     """The outputs for all rows in their order; the artifact's hashes are not verified.
 
-    Ranks process chunks of rows in turn, with the results of one process.
-
-    Args:
-        precision: of the artifact's graphs; None for its default.
-        engine: name of the engine.
+    Ranks process chunks of rows in turn, with the results of one process. Without a precision the
+    artifact's default runs.
     """
     task = TASKS[rows.task]
     runtime = task.open(
@@ -37,8 +34,8 @@ def answers(
     settings = task.answer_settings(rows)
     outputs: dict[int, list[str]] = {}  # number of the first row -> outputs
     done, report = 0, counted(lambda done, total: progress.update("rows", done, total))
-    starts = parallel.dealt(range(0, len(rows.sources), _CHUNK_ROWS))
-    total = sum(min(_CHUNK_ROWS, len(rows.sources) - start) for start in starts)
+    starts = parallel.dealt(range(0, rows.count, _CHUNK_ROWS))
+    total = sum(min(_CHUNK_ROWS, rows.count - start) for start in starts)
     with one_warning_of_cut():
         for start in starts:
             part = slice(start, start + _CHUNK_ROWS)

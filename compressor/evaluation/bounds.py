@@ -36,15 +36,11 @@ MOST_ROWS = 10**9  # larger numbers of rows are not reported
 
 @dataclass(frozen=True)
 class LowerBound:
-    """A lower confidence bound.
-
-    Args:
-        value: of pruned minus dense, on the metric's scale.
-        rows: estimated number of rows that raises the bound to the limit at the measured
-            difference; None if the measured drop is not below the limit.
-    """
+    """A lower confidence bound of pruned minus dense, on the metric's scale."""
 
     value: float
+    # Estimated number of rows that raises the bound to the limit at the measured difference; None
+    # if the measured drop is not below the limit.
     rows: int | None
 
 
@@ -66,29 +62,26 @@ def lower_bound(
         alpha: probability that the true difference is below the bound; 0.025 for the lower end of
             a 95 % interval.
         resamples: of the bootstrap; more are drawn if `alpha` needs them.
-        seed: of the draws.
     """
-    pair = Pair.of([metric], dense_outputs, pruned_outputs, references)
+    pair, rows = Pair.of([metric], dense_outputs, pruned_outputs, references), len(references)
     changed = pair.discordant(metric.name)
     if changed is not None:
-        lost, won = changed
-        loss = score_bound(lost, won, len(references), alpha)
-        rows = rows_for_score_bound(lost, won, len(references), limit / 100, alpha)
-        return LowerBound(-100 * loss, rows)
-    return _bootstrap_bound(pair, metric.name, limit, alpha, resamples, seed)
+        loss = score_bound(*changed, rows, alpha)
+        return LowerBound(-100 * loss, rows_for_score_bound(*changed, rows, limit / 100, alpha))
+    dense, pruned = pair.points(metric.name)
+    draws = pair.bootstrap(max(resamples, math.ceil(DRAWS_BEYOND / alpha)), seed)[metric.name]
+    difference = pruned - dense
+    width = difference - float(np.quantile(draws[1] - draws[0], alpha))
+    value = difference - _reach(width, dense, rows, alpha)
+    return LowerBound(value, _bootstrap_rows(rows, width, dense, limit + difference, alpha))
 
 
 def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] | None:
     """Both ends of the 95 % confidence interval of pruned minus dense.
 
-    The upper bound is the lower one with the models' roles exchanged.
-
-    Args:
-        comparison: uses its counts of correct rows, or without them the bootstrap's interval.
-        rows: number of rows of the comparison.
-
-    Returns:
-        None without rows, or if a value is not finite.
+    From the counts of correct rows, or without them from the bootstrap's interval. The upper bound
+    is the lower one with the models' roles exchanged. None without rows, or if a value is not
+    finite.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
@@ -96,34 +89,32 @@ def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] 
         lost, won = comparison.discordant
         low, high = -score_bound(lost, won, rows, ALPHA), score_bound(won, lost, rows, ALPHA)
         return 100 * low, 100 * high
-    lower, upper = _widths(comparison)
-    low = comparison.difference - _reach(lower, comparison.dense, rows, ALPHA)
-    return low, comparison.difference + _reach(upper, comparison.pruned, rows, ALPHA)
+    low, high = comparison.interval
+    difference = comparison.difference
+    below = _reach(difference - low, comparison.dense, rows, ALPHA)
+    return difference - below, difference + _reach(
+        high - difference, comparison.pruned, rows, ALPHA
+    )
 
 
 def rows_to_settle(comparison: Comparison, rows: int, limit: float) -> int | None:
     """Estimated number of rows that prove a drop to be within the limit, or beyond it.
 
-    It assumes the measured drop; more rows only narrow its interval.
-
-    Args:
-        limit: the allowed drop, on the metric's scale.
-
-    Returns:
-        None if the measured drop is so near to the limit that no number of rows suffices.
+    It assumes the measured drop; more rows only narrow its interval. None if that drop is so near
+    to the limit that no number of rows suffices.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
-    room = limit + comparison.difference
-    if room > 0 and comparison.discordant is not None:
-        return rows_for_score_bound(*comparison.discordant, rows, limit / 100, ALPHA)
-    lower, upper = _widths(comparison)
+    room, changed = limit + comparison.difference, comparison.discordant
+    low, high = comparison.interval
     if room > 0:
-        return _bootstrap_rows(rows, lower, comparison.dense, room, ALPHA)
-    if comparison.discordant is not None:
-        bounds = confidence_bounds(comparison, rows)
-        upper = bounds[1] - comparison.difference if bounds else upper
-    return scaled_rows(rows, upper, -room)
+        if changed is not None:
+            return rows_for_score_bound(*changed, rows, limit / 100, ALPHA)
+        return _bootstrap_rows(rows, comparison.difference - low, comparison.dense, room, ALPHA)
+    if changed is not None:
+        lost, won = changed
+        high = 100 * score_bound(won, lost, rows, ALPHA)
+    return scaled_rows(rows, high - comparison.difference, -room)
 
 
 def scaled_rows(rows: int, width: float, room: float) -> int | None:
@@ -139,21 +130,11 @@ def _is_finite(comparison: Comparison) -> bool:
     return all(map(math.isfinite, scores))
 
 
-def _widths(comparison: Comparison) -> tuple[float, float]:
-    """Widths of the bootstrap's interval below and above the difference."""
-    low, high = comparison.interval
-    return comparison.difference - low, high - comparison.difference
-
-
 def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
     """Tango's upper confidence bound of the share of rows lost, net of those won.
 
-    Args:
-        lost: rows that are correct for the first model only.
-        won: rows that are correct for the second model only.
-
-    Returns:
-        The largest loss (0-1) that the score test does not reject.
+    The largest loss (0-1) that the score test does not reject. `lost` rows are correct for the
+    first model only, `won` rows for the second only.
     """
     quantile = _normal_quantile(alpha)
     low, high = (lost - won) / rows, 1.0
@@ -192,23 +173,10 @@ def _score_variance(lost: int, won: int, rows: int, loss: float) -> float:
     return 2 * share_won + loss * (1 - loss)
 
 
-def _bootstrap_bound(
-    pair: Pair, metric: str, limit: float, alpha: float, resamples: int, seed: int
-) -> LowerBound:
-    rows = pair.groups.size
-    dense, pruned = pair.points(metric)
-    draws = pair.bootstrap(max(resamples, math.ceil(DRAWS_BEYOND / alpha)), seed)[metric]
-    difference = pruned - dense
-    width = difference - float(np.quantile(draws[1] - draws[0], alpha))
-    value = difference - _reach(width, dense, rows, alpha)
-    return LowerBound(value, _bootstrap_rows(rows, width, dense, limit + difference, alpha))
-
-
 def _reach(width: float, score: float, rows: int, alpha: float) -> float:
     """Distance of a bound from the difference: that of the draws, but at least what rows can miss.
 
-    Args:
-        score: of the model that could score 0 on unseen rows.
+    `score` is of the model that could score 0 on unseen rows.
     """
     return max(width, score * (1 - alpha ** (1 / rows)))
 

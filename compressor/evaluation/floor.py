@@ -23,8 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from compressor.errors import InputError
-from compressor.evaluation.draws import resampled_counts
-from compressor.evaluation.metric import Metric
+from compressor.evaluation.metric import Metric, resampled_counts
 from compressor.evaluation.metrics import main_metric, metrics_for
 from compressor.tasks import Rows
 
@@ -35,17 +34,11 @@ SEED = 12345
 
 @dataclass(frozen=True)
 class Floor:
-    """A metric's floor for a model's outputs.
+    """A metric's floor for a model's outputs."""
 
-    Args:
-        dense: the model's score on the rows used.
-        score: that of uninformed outputs.
-        reached: whether the model's score is not significantly above `score`.
-    """
-
-    dense: float
-    score: float
-    reached: bool
+    dense: float  # the model's score on the rows used
+    score: float  # that of uninformed outputs
+    reached: bool  # whether the model's score is not significantly above it
 
 
 def find_floor(metric: Metric, answers: Sequence[str], references: Sequence[str]) -> Floor:
@@ -54,14 +47,7 @@ def find_floor(metric: Metric, answers: Sequence[str], references: Sequence[str]
 
 
 def require_sight(rows: Rows, answers: Sequence[str], asked: str) -> None:
-    """Check that a dense model's main metric is above its floor.
-
-    Args:
-        asked: the option that needs this, as typed.
-
-    Raises:
-        InputError: the score is at the metric's floor.
-    """
+    """Raise InputError if a dense model's main metric is at its floor; `asked` needs it."""
     metric = metrics_for(rows)[0]
     floor = find_floor(metric, rows.judged(answers), rows.references)
     if floor.reached:
@@ -86,16 +72,16 @@ def _find(
         answers, references = (
             tuple(texts[row] for row in drawn) for texts in (answers, references)
         )
-    (given,) = metric.statistics([answers], references)
+    (statistics,) = metric.statistics([answers], references)
     every = np.ones(len(answers))
-    dense = metric.score(given, every)
+    draws = np.concatenate(list(resampled_counts(np.arange(len(answers)), DRAWS, SEED)))
+    gains = metric.unsmoothed(statistics, draws)
     if metric.floor is None:
         uninformed = metric.uninformed(answers, references, np.random.default_rng(SEED))
-        score = metric.score(uninformed, every)
-    rows = np.arange(len(answers))
-    gains = []
-    for counts in resampled_counts(rows, DRAWS, SEED):
-        floor = metric.unsmoothed(uninformed, counts) if metric.floor is None else metric.floor
-        gains.append(metric.unsmoothed(given, counts) - floor)
-    is_above = float(np.quantile(np.concatenate(gains), ERROR)) > 1e-9 * metric.scale
-    return Floor(dense, score if metric.floor is None else metric.floor, not is_above)
+        floor = metric.score(uninformed, every)
+        gains = gains - metric.unsmoothed(uninformed, draws)
+    else:
+        floor = metric.floor
+        gains = gains - floor
+    is_above = float(np.quantile(gains, ERROR)) > 1e-9 * metric.scale
+    return Floor(metric.score(statistics, every), floor, not is_above)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +21,29 @@ from compressor.evaluation.metric import Array, Labels, SumMetric
 class _LabelMetric(SumMetric):
     """Statistics [rows, 3 x labels]: for each label, whether the row is a hit, predicted, gold."""
 
+    definition: ClassVar[str]  # in the signature
+
     @abstractmethod
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         """All [resamples, labels] -> [resamples]."""
+
+    def signature(self, labels: Labels) -> str:
+        return f"labels:{len(labels or ())}|{self.definition}"
 
     def statistics(
         self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
         seen = {text for texts in (references, *systems) for text in texts}
-        names = sorted({name for text in seen for name in _split(text)})
-        gold = _hot(references, names)
-        columns = (_hot(answers, names) for answers in systems)
-        return [np.concatenate([x * gold, x, gold], axis=1) for x in columns]
+        number_of = {name: n for n, name in enumerate(sorted(set().union(*map(_split, seen))))}
+
+        def hot(texts: Sequence[str]) -> Array:  # [rows, labels]: 1 at the labels of each row
+            columns = np.zeros((len(texts), len(number_of)))
+            for row, text in enumerate(texts):
+                columns[row, [number_of[name] for name in _split(text)]] = 1.0
+            return columns
+
+        gold = hot(references)
+        return [np.concatenate([x * gold, x, gold], axis=1) for x in map(hot, systems)]
 
     def from_sums(self, sums: Array) -> Array:
         hits, predicted, gold = np.split(sums, 3, axis=1)
@@ -42,10 +54,8 @@ class Accuracy(_LabelMetric):
     """Share of rows with the right label, 0-100."""
 
     name, label, unit = "accuracy", "accuracy", "%"
+    definition = "scale:0-100"
     has_exact_test = True
-
-    def signature(self, labels: Labels) -> str:
-        return f"labels:{len(labels or ())}|scale:0-100"
 
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         return 100.0 * hits.sum(axis=1) / gold.sum(axis=1)
@@ -59,9 +69,7 @@ class MacroF1(_LabelMetric):
     """Mean F1 of the labels, 0-100."""
 
     name, label, unit = "macro_f1", "macro F1", "%"
-
-    def signature(self, labels: Labels) -> str:
-        return f"labels:{len(labels or ())}|average:macro,labels seen|undefined:0|scale:0-100"
+    definition = "average:macro,labels seen|undefined:0|scale:0-100"
 
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         either = predicted + gold
@@ -74,9 +82,7 @@ class MicroF1(_LabelMetric):
     """F1 of all labels together, 0-100."""
 
     name, label, unit = "micro_f1", "micro F1", "%"
-
-    def signature(self, labels: Labels) -> str:
-        return f"labels:{len(labels or ())}|average:micro|undefined:0|scale:0-100"
+    definition = "average:micro|undefined:0|scale:0-100"
 
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         either = (predicted + gold).sum(axis=1)
@@ -87,10 +93,8 @@ class Matthews(_LabelMetric):
     """Matthews correlation, -1 to 1."""
 
     name, label, digits, scale = "mcc", "MCC", 4, 2.0
+    definition = "multiclass:Gorodkin 2004|undefined:0|scale:-1-1"
     floor = 0.0
-
-    def signature(self, labels: Labels) -> str:
-        return f"labels:{len(labels or ())}|multiclass:Gorodkin 2004|undefined:0|scale:-1-1"
 
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         correct, rows = hits.sum(axis=1), gold.sum(axis=1)
@@ -101,14 +105,4 @@ class Matthews(_LabelMetric):
 
 
 def _split(text: str) -> list[str]:
-    """The labels of an output."""
     return text.split("\t") if text else []
-
-
-def _hot(texts: Sequence[str], labels: Sequence[str]) -> Array:
-    """[rows, labels]: 1 at the labels of each row."""
-    number = {label: code for code, label in enumerate(labels)}
-    columns = np.zeros((len(texts), len(labels)))
-    for row, text in enumerate(texts):
-        columns[row, [number[name] for name in _split(text)]] = 1.0
-    return columns

@@ -1,9 +1,9 @@
-"""The interface of metrics."""
+"""The interface of metrics, groups of equal rows, and bootstrap draws of rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,18 +15,16 @@ from compressor.errors import UsageError
 Array = NDArray[np.float64]
 Labels = Sequence[str] | None
 
+# Row numbers (int64) drawn at once: bounds the memory of a chunk to a few times 32 MB.
+DRAWS_PER_CHUNK = 4_000_000
+
 
 @dataclass(frozen=True)
 class ChosenTokenizer:
-    """The tokenizer that a metric chose.
+    """The tokenizer that a metric chose."""
 
-    Args:
-        name: as the metric calls it; empty for its default.
-        reason: a sentence on why it is not the default; empty for the default.
-    """
-
-    name: str = ""
-    reason: str = ""
+    name: str = ""  # as the metric calls it; empty for its default
+    reason: str = ""  # a sentence on why it is not the default
 
 
 class Metric(ABC):
@@ -34,91 +32,54 @@ class Metric(ABC):
 
     A subclass defines statistics of each row, and scores from the statistics of drawn rows. Equal
     rows are grouped, so that their statistics are computed once.
-
-    Args:
-        name: in reports, recipes and rules of the gate.
-        label, unit, digits: how scores are written.
-        has_exact_test: whether it counts correct rows (`right`).
-        counted: what it is averaged over, and drawn in a bootstrap.
-        scale: the best score minus the worst one, which is the largest possible drop.
-        floor_rows: largest number of rows for computing the floor.
-        floor: the score of uninformed outputs, if it is a constant.
-        deals: number of random orders that `uninformed` averages over.
-        advice: what to do if a score is at the floor.
-        tokenizer: name of its tokenizer, see `choose_tokenizer`; the same for all models that are
-            compared.
     """
 
-    name: ClassVar[str]
-    label: ClassVar[str]
+    name: ClassVar[str]  # in reports, recipes and rules of the gate
+    label: ClassVar[str]  # as are unit and digits, how scores are written
     unit: ClassVar[str] = ""
     digits: ClassVar[int] = 2
-    has_exact_test: ClassVar[bool] = False
-    counted: ClassVar[str] = "rows"
-    scale: ClassVar[float] = 100.0
-    floor_rows: ClassVar[int] = 20_000
-    floor: ClassVar[float | None] = None
-    deals: ClassVar[int] = 1
+    has_exact_test: ClassVar[bool] = False  # whether it counts correct rows (`right`)
+    counted: ClassVar[str] = "rows"  # what it is averaged over, and drawn in a bootstrap
+    scale: ClassVar[float] = 100.0  # the largest possible drop: best score minus worst one
+    floor_rows: ClassVar[int] = 20_000  # largest number of rows for computing the floor
+    floor: ClassVar[float | None] = None  # score of uninformed outputs, if it is a constant
+    deals: ClassVar[int] = 1  # random orders that `uninformed` averages over
+    # What to do if a score is at the floor.
     advice: ClassVar[str] = "give more rows, or a model that is good at them"
-    tokenizer: str = ""
+    tokenizer: str = ""  # the same for all models that are compared, see `choose_tokenizer`
 
     @abstractmethod
     def signature(self, labels: Labels) -> str:
-        """All settings that change the score.
-
-        Args:
-            labels: all label names of the model; None if the task has no classes.
-        """
+        """All settings that change the score; `labels` of the model is None without classes."""
 
     @abstractmethod
     def statistics(
         self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
-        """[rows, statistics] of each system.
-
-        Args:
-            systems: outputs of each for the same rows.
-        """
+        """[rows, statistics] of each system's outputs for the same rows."""
 
     @abstractmethod
     def scores(self, statistics: Array, counts: Array) -> Array:
-        """Scores [resamples] of resampled rows.
-
-        Args:
-            counts: [resamples, rows], number of draws of each row.
-        """
+        """Scores [resamples], from the number of draws of each row, [resamples, rows]."""
 
     def require(self, answers: Sequence[str], references: Sequence[str]) -> None:  # noqa: B027 # most need nothing
         """Raise `InputError` for outputs or references that cannot be scored."""
 
     def require_references(self, references: Sequence[str]) -> None:  # noqa: B027 # as above
-        """Check that the metric can be computed, before the model runs.
-
-        Raises:
-            InputError: not with these references.
-            EnvironmentProblem: a package is not installed.
-        """
+        """Raise InputError for unusable references, EnvironmentProblem for a missing package."""
 
     def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
         """A tokenizer that suits the script of the references."""
         return ChosenTokenizer()
 
     def require_tokenizer(self, name: str) -> None:
-        """Check a tokenizer that the user named.
-
-        Raises:
-            UsageError: the metric has none of that name.
-            EnvironmentProblem: a package is not installed.
-        """
+        """Raise UsageError for an unknown tokenizer, EnvironmentProblem for a missing package."""
         raise UsageError(f"{self.name} has no choice of tokenizers", id="tokenizer-unknown")
 
     def uninformed(
         self, answers: Sequence[str], references: Sequence[str], generator: np.random.Generator
     ) -> Array:
-        """Statistics [rows, statistics] of uninformed outputs: the model's own in random order.
-
-        The mean of `deals` random orders.
-        """
+        """Mean statistics [rows, statistics] of the model's own outputs in random orders."""
         total: Any = 0.0
         for _ in range(self.deals):
             permuted = [answers[row] for row in generator.permutation(len(answers))]
@@ -131,11 +92,7 @@ class Metric(ABC):
         return self.scores(statistics, counts)
 
     def score(self, statistics: Array, counts: Array) -> float:
-        """The score of all rows.
-
-        Args:
-            counts: [rows], number of occurrences of each.
-        """
+        """The score of all rows, each occurring `counts` [rows] times."""
         return float(self.scores(statistics, counts[None])[0])
 
     def right(self, statistics: Array) -> NDArray[np.bool_] | None:
@@ -144,18 +101,6 @@ class Metric(ABC):
         With it, differences get an exact test (McNemar's), and exact bounds (Tango's).
         """
         return None
-
-    def discordant(self, dense: Array, pruned: Array, counts: Array) -> tuple[int, int] | None:
-        """Numbers of rows that are correct for (dense, pruned) only; None if `right` is None.
-
-        Args:
-            dense, pruned: statistics of the two models.
-            counts: [rows], number of occurrences of each.
-        """
-        first, second = self.right(dense), self.right(pruned)
-        if first is None or second is None:
-            return None
-        return int(counts[first & ~second].sum()), int(counts[second & ~first].sum())
 
 
 class SumMetric(Metric):
@@ -203,3 +148,19 @@ def group_rows(*columns: Sequence[str]) -> tuple[list[Sequence[str]], NDArray[np
     numbers: dict[tuple[str, ...], int] = {}
     groups = [numbers.setdefault(row, len(numbers)) for row in zip(*columns, strict=True)]
     return [list(column) for column in zip(*numbers, strict=True)], np.array(groups, dtype=np.intp)
+
+
+def resampled_counts(groups: NDArray[np.intp], resamples: int, seed: int) -> Iterator[Array]:
+    """Number of draws of each group [rows], in chunks [resamples of the chunk, groups].
+
+    The draws do not depend on the size of the chunks.
+    """
+    rows, width = groups.size, int(groups.max()) + 1
+    generator = np.random.default_rng(seed)
+    size = max(1, DRAWS_PER_CHUNK // rows)
+    for start in range(0, resamples, size):
+        count = min(size, resamples - start)
+        drawn = groups[generator.integers(rows, size=(count, rows))]  # [resamples, rows]
+        drawn += np.arange(count)[:, None] * width  # each resample has its own range of numbers
+        counts = np.bincount(drawn.reshape(-1), minlength=count * width)
+        yield counts.reshape(count, width).astype(np.float64)

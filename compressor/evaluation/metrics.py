@@ -41,11 +41,7 @@ METRICS: Table[type[Metric]] = Table(
 
 
 def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, str]) -> Metric:
-    """A metric with its tokenizer: a given one, or else one that suits the references.
-
-    Args:
-        tokenizers: metric -> name of the tokenizer.
-    """
+    """A metric with its tokenizer in `tokenizers`, or else one that suits the references."""
     metric = METRICS[name]()
     if name in tokenizers:
         metric.tokenizer = tokenizers[name]
@@ -64,23 +60,18 @@ def with_tokenizers(
     Args:
         wanted: metric -> tokenizer that the user named.
         report: called with the reason of each choice that is not the default.
-
-    Raises:
-        UsageError, EnvironmentProblem: see `Metric.require_tokenizer`.
     """
-    tokenizers = {}
-    reasons: dict[str, None] = {}
+    tokenizers, reasons = {}, []
     for name in metrics_of(rows):
         metric = METRICS[name]()
         if wanted and name in wanted:
             metric.require_tokenizer(wanted[name])
             tokenizers[name] = wanted[name]
-            continue
-        chosen = metric.choose_tokenizer(rows.references)
-        tokenizers[name] = chosen.name
-        if chosen.reason:
-            reasons[chosen.reason] = None
-    for reason in reasons:
+        else:
+            chosen = metric.choose_tokenizer(rows.references)
+            tokenizers[name] = chosen.name
+            reasons.append(chosen.reason)
+    for reason in dict.fromkeys(filter(None, reasons)):
         report(reason)
     return replace(rows, tokenizers=tokenizers)
 
@@ -97,22 +88,13 @@ def metrics_for(rows: Rows) -> list[Metric]:
 
 
 def require_references(rows: Rows) -> None:
-    """Check that outputs for some rows can be scored, before the model runs.
-
-    Raises:
-        InputError: a metric cannot be computed with their references.
-        EnvironmentProblem: it needs a package that is not installed.
-    """
+    """Check that outputs for some rows can be scored; see `Metric.require_references`."""
     for name in metrics_of(rows):
         METRICS[name]().require_references(rows.references)
 
 
 def score_rows(rows: Rows, answers: Sequence[str]) -> Quality:
-    """All metrics of a model's outputs for some rows.
-
-    Raises:
-        InputError: an output cannot be scored.
-    """
+    """All metrics of a model's outputs; raises InputError for outputs that cannot be scored."""
     return _score(metrics_for(rows), rows, answers)
 
 

@@ -28,11 +28,9 @@ class _Ranking(MeanMetric):
 
     @abstractmethod
     def of(self, ranking: list[int], best: list[int]) -> float:
-        """The score of a query's ranking.
+        """The score of a query's ranking: the relevance of its texts in the model's order.
 
-        Args:
-            ranking: the relevance of its texts, at least one above 0, in the model's order.
-            best: the same, the most relevant one first.
+        `best` has the most relevant one first, which is above 0.
         """
 
     def signature(self, labels: Labels) -> str:
@@ -49,13 +47,11 @@ class _Ranking(MeanMetric):
         self, answers: Sequence[str], references: Sequence[str], generator: np.random.Generator
     ) -> Array:
         """The mean of several random orders of each query's own texts."""
-        best = [self.read(reference) for reference in references]
-        means = [
-            sum(self.of(generator.permutation(x).tolist(), x) for _ in range(self.deals))
-            / self.deals
-            for x in best
-        ]
-        return np.array([(x, 1.0) for x in means])
+        means = []
+        for best in map(self.read, references):
+            orders = (generator.permutation(best).tolist() for _ in range(self.deals))
+            means.append(sum(self.of(order, best) for order in orders) / self.deals)
+        return np.array([(mean, 1.0) for mean in means])
 
 
 class Ndcg(_Ranking):

@@ -5,6 +5,7 @@ Ties have their mean rank, as in SciPy.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -30,7 +31,11 @@ class _Correlation(Metric):
     def require(self, answers: Sequence[str], references: Sequence[str]) -> None:
         for what, texts in (("output", answers), ("reference", references)):
             for row, text in enumerate(texts, 1):
-                if not _is_number(text):
+                try:
+                    is_number = math.isfinite(float(text))
+                except ValueError:
+                    is_number = False
+                if not is_number:
                     raise InputError(
                         f"the {what} {text[:40]!r} in row {row} is not a number",
                         id="score-not-number",
@@ -59,7 +64,14 @@ class Spearman(_Correlation):
         return f"ties:mean rank|{super().signature(labels)}"
 
     def centered(self, values: Array, counts: Array) -> Array:
-        return _centered_ranks(values, counts)
+        # Mean ranks minus their mean; values of a tie share theirs.
+        order = np.argsort(values, kind="stable")
+        first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
+        drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]
+        ranks = np.cumsum(drawn, axis=1) - drawn / 2
+        run_of = np.empty(len(values), dtype=np.intp)  # the run of each value
+        run_of[order] = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(values)]))
+        return ranks[:, run_of] - counts.sum(axis=1, keepdims=True) / 2
 
 
 class Pearson(_Correlation):
@@ -74,21 +86,3 @@ class Pearson(_Correlation):
         centered = shifted - means[:, None]
         rounding = 1e-12 * np.abs(values).max(initial=0.0)
         return np.where(np.abs(centered) > rounding, centered, 0.0)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
-
-
-def _centered_ranks(values: Array, counts: Array) -> Array:
-    """Mean ranks minus their mean, [resamples, rows], of values drawn `counts` times each."""
-    order = np.argsort(values, kind="stable")
-    first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
-    drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]
-    ranks = np.cumsum(drawn, axis=1) - drawn / 2
-    run_of = np.empty(len(values), dtype=np.intp)  # the run of each value
-    run_of[order] = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(values)]))
-    return ranks[:, run_of] - counts.sum(axis=1, keepdims=True) / 2

@@ -39,13 +39,11 @@ class _SacreBleu(SumMetric):
     def statistics(
         self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
-        """sacreBLEU's counts, in chunks, because it keeps the n-grams of all references.
-
-        The metric object is created with the references, which are tokenized once for all systems.
-        """
+        """sacreBLEU's counts, in chunks, because it keeps the n-grams of all references."""
         tables: list[list[list[int]]] = [[] for _ in systems]
         for start in range(0, len(references), _ROWS_PER_CHUNK):
             rows = slice(start, start + _ROWS_PER_CHUNK)
+            # With the references, which are tokenized once for all systems.
             metric = self.implementation(references[rows])
             for table, outputs in zip(tables, systems, strict=True):
                 # Private, but sacreBLEU's own significance tests use it; our tests compare every
@@ -128,8 +126,7 @@ class Bleu(_SacreBleu):
     def from_sums(self, sums: Array) -> Array:
         """With sacreBLEU's default "exp" smoothing.
 
-        Args:
-            sums: [resamples, 10]: output length, reference length, 4 matches, 4 totals.
+        `sums` [resamples, 10]: output length, reference length, 4 matches, 4 totals.
         """
         output, reference, correct, total = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:10]
         missed = correct == 0
@@ -153,11 +150,7 @@ class Chrf(_SacreBleu):
         return CHRF(references=[list(references)])
 
     def from_sums(self, sums: Array) -> Array:
-        """
-        Args:
-            sums: [resamples, 3 x orders]: per order the n-grams of output and reference, and
-                matches.
-        """
+        """`sums` [resamples, 3 x orders]: per order n-grams of output and reference, matches."""
         beta = 2.0  # weight of recall against precision
         output, reference, match = sums[:, 0::3], sums[:, 1::3], sums[:, 2::3]
         used = (output > 0) & (reference > 0)
@@ -171,7 +164,7 @@ class Chrf(_SacreBleu):
 
 
 def _missing_package(name: str) -> str:
-    """What a tokenizer of sacreBLEU needs that is missing here, in words; empty for nothing.
+    """What a tokenizer of sacreBLEU lacks, in words; empty for nothing.
 
     Some tokenizers load a model from the internet on first use.
     """

@@ -14,7 +14,8 @@ percentile interval of d*. All p-values are two-sided:
   Testing"). If one model is clearly better, `sacrebleu --paired-bs` reports about half of it, a
   one-sided p-value.
 - for metrics that count correct rows, as accuracy does, McNemar's exact test, whose p-value can be
-  smaller than 1 / (1 + resamples).
+  smaller than 1 / (1 + resamples): if neither model is better, each row that only one of them has
+  right is equally likely to be either's.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.evaluation.draws import DRAWS_PER_CHUNK, resampled_counts
-from compressor.evaluation.floor import Floor, find_floor
-from compressor.evaluation.metric import Array, Metric, group_rows
+from compressor.evaluation.floor import find_floor
+from compressor.evaluation.metric import Array, Metric, group_rows, resampled_counts
 from compressor.evaluation.metrics import metrics_for
 from compressor.results import Comparison
 from compressor.tasks import Rows
@@ -46,15 +46,8 @@ def compare_rows(
 ) -> list[Comparison]:
     """Difference of two models in every metric of some rows, with its interval and p-value.
 
-    Args:
-        dense_outputs: outputs of the dense model for the rows.
-        pruned_outputs: the same of the pruned model.
-        resamples: number of bootstrap draws of rows, or of queries for ranked rows.
-        seed: of the draws; the same for all metrics.
-
-    Returns:
-        One comparison per metric. Models with equal scores on every draw, such as models with equal
-        outputs, get difference 0, interval (0, 0) and p-value 1.
+    All metrics are resampled with the same draws of rows, or of queries for ranked rows. Models
+    with equal scores on every draw get difference 0, interval (0, 0) and p-value 1.
 
     Raises:
         InputError: a single row, or query.
@@ -68,31 +61,54 @@ def compare_rows(
     metrics = metrics_for(rows)
     pair = Pair.of(metrics, dense, pruned, references)
     draws = pair.bootstrap(resamples, seed)
-    return [
-        _comparison(
-            metric.name,
-            pair.points(metric.name),
-            draws[metric.name][1] - draws[metric.name][0],
-            pair.discordant(metric.name),
-            find_floor(metric, dense, references),
+    comparisons = []
+    for metric in metrics:
+        name = metric.name
+        point, discordant = pair.points(name), pair.discordant(name)
+        difference = point[1] - point[0]
+        drawn = draws[name][1] - draws[name][0]
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        floor = find_floor(metric, dense, references)
+        comparisons.append(
+            Comparison(
+                metric=name,
+                dense=point[0],
+                pruned=point[1],
+                difference=difference,
+                interval=(float(low), float(high)),
+                p_value=_p_value(difference, drawn, discordant),
+                resamples=drawn.size,
+                discordant=discordant,
+                floor=floor.score,
+                at_floor=floor.reached,
+            )
         )
-        for metric in metrics
-    ]
+    return comparisons
+
+
+def _p_value(difference: float, drawn: Array, discordant: tuple[int, int] | None) -> float:
+    """By McNemar's test of the discordant rows, or else by the drawn differences."""
+    from scipy.stats import binomtest
+
+    if discordant is not None:
+        changed = sum(discordant)
+        return float(binomtest(discordant[0], changed).pvalue) if changed else 1.0
+    # Draws with equal scores of both models deviate by exactly `difference`; the tolerance keeps
+    # them despite rounding.
+    extreme = np.abs(drawn - difference) >= abs(difference) * (1 - 1e-9)
+    return (1 + int(np.count_nonzero(extreme))) / (1 + drawn.size)
 
 
 @dataclass(frozen=True)
 class Pair:
     """Statistics of two models' outputs for the same rows, to score on any resample of the rows.
 
-    Args:
-        metrics: by name.
-        groups: [rows], the group of each row; rows of a group are equal.
-        statistics: metric -> those of (dense, pruned), [groups, statistics].
+    Equal rows form a group.
     """
 
     metrics: dict[str, Metric]
-    groups: NDArray[np.intp]
-    statistics: dict[str, tuple[Array, Array]]
+    groups: NDArray[np.intp]  # [rows]
+    statistics: dict[str, tuple[Array, Array]]  # metric -> (dense, pruned) [groups, statistics]
 
     @classmethod
     def of(
@@ -123,14 +139,15 @@ class Pair:
 
     def discordant(self, metric: str) -> tuple[int, int] | None:
         """Numbers of rows that are correct for (dense, pruned) only; None if it counts no rows."""
-        return self.metrics[metric].discordant(*self.statistics[metric], self.counts)
+        first, second = map(self.metrics[metric].right, self.statistics[metric])
+        if first is None or second is None:
+            return None
+        return int(self.counts[first & ~second].sum()), int(self.counts[second & ~first].sum())
 
-    def bootstrap(
-        self, resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
-    ) -> dict[str, tuple[Array, Array]]:
+    def bootstrap(self, resamples: int, seed: int) -> dict[str, tuple[Array, Array]]:
         """Scores of both models on the same draws: metric -> (dense, pruned), each [resamples]."""
         drawn: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self.statistics}
-        for counts in resampled_counts(self.groups, resamples, seed, chunk):
+        for counts in resampled_counts(self.groups, resamples, seed):
             for name, (dense, pruned) in self.statistics.items():
                 scores = self.metrics[name].scores
                 drawn[name].append((scores(dense, counts), scores(pruned, counts)))
@@ -138,48 +155,3 @@ class Pair:
             name: (np.concatenate([x for x, _ in parts]), np.concatenate([x for _, x in parts]))
             for name, parts in drawn.items()
         }
-
-
-def _comparison(
-    metric: str,
-    point: tuple[float, float],
-    differences: Array,
-    discordant: tuple[int, int] | None,
-    floor: Floor,
-) -> Comparison:
-    observed = point[1] - point[0]
-    low, high = np.quantile(differences, [0.025, 0.975])
-    return Comparison(
-        metric=metric,
-        dense=point[0],
-        pruned=point[1],
-        difference=observed,
-        interval=(float(low), float(high)),
-        p_value=mcnemar(*discordant) if discordant else _p_value(observed, differences),
-        resamples=differences.size,
-        discordant=discordant,
-        floor=floor.score,
-        at_floor=floor.reached,
-    )
-
-
-def _p_value(observed: float, differences: Array) -> float:
-    # Draws with equal scores of both models deviate by exactly `observed`; the tolerance keeps them
-    # despite rounding.
-    extreme = np.abs(differences - observed) >= abs(observed) * (1 - 1e-9)
-    return (1 + int(np.count_nonzero(extreme))) / (1 + differences.size)
-
-
-def mcnemar(first: int, second: int) -> float:
-    """Two-sided p-value of McNemar's exact test.
-
-    If neither model is better, each row that only one of them has right is equally likely to be
-    either's.
-
-    Args:
-        first: rows that are correct for the first model only.
-        second: rows that are correct for the second model only.
-    """
-    from scipy.stats import binomtest
-
-    return float(binomtest(first, first + second).pvalue) if first + second else 1.0

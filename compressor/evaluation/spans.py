@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the official script of SQuAD 2.0 computes them.
 
-A reference is a JSON list of correct answers from `compressor.tasks.question_answering.rows`; the
+A reference is a JSON list of correct answers from `compressor.tasks.questions`; the
 best match counts. For an empty list, only the empty answer is correct.
 
 SQuAD's words are separated by spaces. For correct answers in a script without spaces, words are
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, MeanMetric
 from compressor.evaluation.scripts import UNSPACED, shares, words
-from compressor.tasks.question_answering.rows import answers_of
+from compressor.tasks.questions import answers_of
 
 CHARACTERS = "characters"  # the tokenizer of scripts without spaces
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -58,7 +58,7 @@ class _AnswerMetric(MeanMetric):
     def read(self, reference: str) -> list[list[str]]:
         """The correct answers of a row as words; an empty one if the row has none."""
         answers = [self.words(text) for text, _ in answers_of(reference)]
-        return [x for x in answers if x] or [[]]
+        return [answer for answer in answers if answer] or [[]]
 
     def row_score(self, answer: str, reference: list[list[str]]) -> float:
         return max(self.fit(self.words(answer), one) for one in reference)

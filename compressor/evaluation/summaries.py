@@ -21,8 +21,6 @@ from compressor.evaluation.metric import ChosenTokenizer, Labels, MeanMetric
 from compressor.evaluation.scripts import LATIN, shares, words
 
 UNICODE = "unicode"  # the tokenizer of other scripts than Latin
-_PORTER = "stemmer:porter|tokens:a-z0-9"
-_UNICODE = "stemmer:none|tokens:words, characters without spaces"
 
 
 class _Words:
@@ -33,13 +31,7 @@ class _Words:
 
 
 class _Rouge(MeanMetric):
-    """F1.
-
-    Args:
-        variant: its name in rouge-score.
-    """
-
-    variant: ClassVar[str]
+    variant: ClassVar[str]  # its name in rouge-score
     deals, floor_rows = 1, 2_000  # as for translations
 
     def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
@@ -64,7 +56,9 @@ class _Rouge(MeanMetric):
             )
 
     def signature(self, labels: Labels) -> str:
-        how = _UNICODE if self.tokenizer else _PORTER
+        how = "stemmer:porter|tokens:a-z0-9"
+        if self.tokenizer:
+            how = "stemmer:none|tokens:words, characters without spaces"
         return f"f1:mean|{how}|rouge-score:{_package()[1]}"
 
     @cached_property
@@ -103,11 +97,7 @@ class RougeLsum(_Rouge):
 
 
 def _package() -> tuple[Any, str]:
-    """rouge-score's module with the scorer, and its version.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """rouge-score's module with the scorer, and its version."""
     from importlib.metadata import version
 
     try:

@@ -20,6 +20,8 @@ from compressor.runtime.entities import OUTSIDE
 
 
 class _TagMetric(SumMetric):
+    """Statistics [rows, counts]."""
+
     unit = "%"
 
     @abstractmethod
@@ -29,16 +31,14 @@ class _TagMetric(SumMetric):
     def statistics(
         self, systems: Sequence[Sequence[str]], references: Sequence[str]
     ) -> list[Array]:
-        """[rows, counts]"""
         gold = [reference.split() for reference in references]
+
+        def counts(answer: str, right: list[str]) -> Sequence[int]:
+            labels = answer.split()
+            return self.count(labels + [OUTSIDE] * (len(right) - len(labels)), right)
+
         return [
-            np.array(
-                [
-                    self.count(_filled(answer.split(), len(right)), right)
-                    for answer, right in zip(answers, gold, strict=True)
-                ],
-                dtype=np.float64,
-            )
+            np.array([counts(*pair) for pair in zip(answers, gold, strict=True)], dtype=np.float64)
             for answers in systems
         ]
 
@@ -53,23 +53,15 @@ class _EntityMetric(_TagMetric):
     def signature(self, labels: Labels) -> str:
         return "entities:seqeval default|average:micro|undefined:0|scale:0-100"
 
-    @abstractmethod
-    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
-        """Factor of the correct ones in the numerator, and the denominator [resamples]."""
-
-    def from_sums(self, sums: Array) -> Array:
-        right, predicted, gold = sums.T
-        factor, denominator = self.parts(predicted, gold)
-        return 100.0 * factor * right / np.where(denominator > 0, denominator, 1.0)
-
 
 class EntityF1(_EntityMetric):
     """Harmonic mean of precision and recall, 0-100; 0 without any entity."""
 
     name, label = "entity_f1", "entity F1"
 
-    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
-        return 2.0, predicted + gold
+    def from_sums(self, sums: Array) -> Array:
+        right, predicted, gold = sums.T
+        return 200.0 * right / np.maximum(predicted + gold, 1.0)
 
 
 class EntityPrecision(_EntityMetric):
@@ -77,8 +69,9 @@ class EntityPrecision(_EntityMetric):
 
     name, label = "entity_precision", "entity precision"
 
-    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
-        return 1.0, predicted
+    def from_sums(self, sums: Array) -> Array:
+        right, predicted, _ = sums.T
+        return 100.0 * right / np.maximum(predicted, 1.0)
 
 
 class EntityRecall(_EntityMetric):
@@ -86,8 +79,9 @@ class EntityRecall(_EntityMetric):
 
     name, label = "entity_recall", "entity recall"
 
-    def parts(self, predicted: Array, gold: Array) -> tuple[float, Array]:
-        return 1.0, gold
+    def from_sums(self, sums: Array) -> Array:
+        right, _, gold = sums.T
+        return 100.0 * right / np.maximum(gold, 1.0)
 
 
 class TokenAccuracy(_TagMetric):
@@ -124,7 +118,3 @@ def seqeval_entities(labels: Sequence[str]) -> list[tuple[str, int, int]]:
             first = number
         before, type_before = letter, kind
     return entities
-
-
-def _filled(labels: list[str], words: int) -> list[str]:
-    return labels + [OUTSIDE] * (words - len(labels))

@@ -24,13 +24,13 @@ FORMATS: Table[ReportFormat] = Table(
         "json": "compressor.report.formats:JSON",
         "markdown": "compressor.report.templates:MARKDOWN",
         "html": "compressor.report.page:HTML",
-        "junit": "compressor.report.junit:JUNIT",
-        "summary": "compressor.report.step_summary:SUMMARY",
-        "comment": "compressor.report.step_summary:COMMENT",
-        "badge": "compressor.report.ci_values:BADGE",
-        "benchmark-bigger": "compressor.report.ci_values:BENCHMARK_BIGGER",
-        "benchmark-smaller": "compressor.report.ci_values:BENCHMARK_SMALLER",
-        "outputs": "compressor.report.ci_values:OUTPUTS",
+        "junit": "compressor.report.ci_files:JUNIT",
+        "summary": "compressor.report.ci_files:SUMMARY",
+        "comment": "compressor.report.ci_files:COMMENT",
+        "badge": "compressor.report.ci_files:BADGE",
+        "benchmark-bigger": "compressor.report.ci_files:BENCHMARK_BIGGER",
+        "benchmark-smaller": "compressor.report.ci_files:BENCHMARK_SMALLER",
+        "outputs": "compressor.report.ci_files:OUTPUTS",
     },
     id="report-format-unknown",
 )
@@ -39,19 +39,19 @@ DEFAULT_FORMATS = ("json", "markdown", "html")
 
 def ci_formats() -> list[str]:
     """The formats that `compress gate --ci` writes."""
-    return [name for name, found in FORMATS.items() if found.for_ci]
+    return [name for name, kind in FORMATS.items() if kind.for_ci]
 
 
 def require_replaceable(directory: Path, names: Sequence[str], option: str = "--output") -> None:
-    """Refuse to replace files that are not reports, each by itself, before anything is made.
+    """Raise an error before anything is made if a file to replace is not a report.
 
     Raises:
         UsageError: an unknown format.
         InputError: a file is something else, or cannot be written.
     """
     for name in names:
-        found = FORMATS[name]
-        require_file(directory / found.file, "a report", found.is_own_file, option)
+        kind = FORMATS[name]
+        require_file(directory / kind.file, "a report", kind.is_own_file, option)
 
 
 def render(report: Report, name: str) -> str:
@@ -62,17 +62,17 @@ def render(report: Report, name: str) -> str:
 def render_reports(
     report: Report, directory: Path, names: Sequence[str] = DEFAULT_FORMATS
 ) -> dict[Path, str]:
-    """The report in the given formats: where each goes in `directory`, and its text."""
+    """The file in `directory` of each format, and its text."""
     return {directory / FORMATS[name].file: render(report, name) for name in names}
 
 
 def write_reports(
     report: Report, directory: Path, names: Sequence[str] = DEFAULT_FORMATS
 ) -> list[Path]:
-    """Write the report in the given formats into `directory`, which is created if missing.
+    """Write the report in some formats into `directory`, which is created if missing.
 
-    Everything is rendered before the first file is written. Files of earlier reports are replaced;
-    the manifest of an artifact there is kept true.
+    Everything is rendered before the first file is written. Files of earlier reports are replaced,
+    and their hashes in the manifest of an artifact.
     """
     texts = render_reports(report, directory, names)
     hashes = {path.name: write_at_once(path, text) for path, text in texts.items()}

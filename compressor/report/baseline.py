@@ -22,9 +22,6 @@ from compressor.report.schema import Change, Report
 from compressor.results import Interval, Outcome, Timing, Variant
 
 RULE = "baseline"
-_VERSIONS = ("version:", "rouge-score:")  # parts of signatures
-_MACHINE = ("cpu", "instructions", "cores", "gpu")
-_TIMED = ("provider", "device", "threads", "lengths")
 _WORDS: dict[facts.Judgment, str] = {
     "worse": "significantly worse than the baseline",
     "better": "significantly better than the baseline",
@@ -36,7 +33,7 @@ _WORDS: dict[facts.Judgment, str] = {
 def compare_reports(report: Report, earlier: Report) -> list[Change]:
     """Every number that both reports have of a delivered model.
 
-    Models are matched by their names, or where each report has one, these.
+    Models are matched by their names; two single models are matched whatever their names.
 
     Raises:
         InputError: reports of different tasks, or no model of one is in the other.
@@ -56,7 +53,7 @@ def outcomes(report: Report, earlier: Report) -> list[Outcome]:
     Raises:
         InputError: as `compare_reports`, or the main metric is not in both.
     """
-    metric, found = facts.primary_metric(report), []
+    metric, made = facts.primary_metric(report), []
     for then, now in _pairs(report, earlier):
         change = next(_quality(report, earlier, then, now, metric), None) if metric else None
         if metric is None or change is None:
@@ -73,18 +70,19 @@ def outcomes(report: Report, earlier: Report) -> list[Outcome]:
             f"{style.difference(change.before)}: a change of {style.difference(moved)} "
             f"{style.interval(change.interval)}, {_WORDS[change.judgment]}"
         )
-        outcome = Outcome(
-            rule=f"{RULE} {metric}",
-            variant=change.variant,
-            met=passed,
-            message=f"{message}: {change.note}" if unclear else message,
-            verdict="passed" if passed else "inconclusive" if unclear else "failed",
-            measured=moved,
-            interval=change.interval,
-            limit=0.0,
+        made.append(
+            Outcome(
+                rule=f"{RULE} {metric}",
+                variant=change.variant,
+                met=passed,
+                message=f"{message}: {change.note}" if unclear else message,
+                verdict="passed" if passed else "inconclusive" if unclear else "failed",
+                measured=moved,
+                interval=change.interval,
+                limit=0.0,
+            )
         )
-        found.append(outcome)
-    return found
+    return made
 
 
 def _pairs(report: Report, earlier: Report) -> list[tuple[Variant, Variant]]:
@@ -115,25 +113,28 @@ def _quality(
     before, after = (facts.comparison(variant, metric) for variant in (then, now))
     if before is None or after is None:
         return
-    bounds = facts.bounds(earlier, then, before), facts.bounds(report, now, after)
-    signatures = (_signature(then, metric), _signature(now, metric))
-    settings = [{x for x in parts if not x.startswith(_VERSIONS)} for parts in signatures]
+    parts = [
+        set(model.quality.signatures.get(metric, "").split("|")) if model.quality else set()
+        for model in (then, now)
+    ]
+    versions = ("version:", "rouge-score:")
+    settings = [{x for x in of_run if not x.startswith(versions)} for of_run in parts]
     notes = []
-    if signatures[0] != signatures[1]:
-        shown = settings if settings[0] != settings[1] else signatures
-        old, own = shown[0] - shown[1], shown[1] - shown[0]
+    if parts[0] != parts[1]:
+        old, new = settings if settings[0] != settings[1] else parts
         notes.append(
-            f"measured with {', '.join(sorted(own)) or 'less'}, earlier "
-            f"{', '.join(sorted(old)) or 'less'}"
+            f"measured with {', '.join(sorted(new - old)) or 'less'}, earlier "
+            f"{', '.join(sorted(old - new)) or 'less'}"
         )
     if report.test is None or earlier.test is None or report.test.sha256 != earlier.test.sha256:
         notes.append("on other test rows")
     elif not notes and not math.isclose(before.dense, after.dense, abs_tol=1e-6):
         notes.append("the dense models differ")
     notes += [facts.floor_text(before, "the earlier dense model's"), facts.floor_text(after)]
+    old_bounds, bounds = facts.bounds(earlier, then, before), facts.bounds(report, now, after)
     interval = None
-    if bounds[0] and bounds[1] and settings[0] == settings[1]:
-        interval = _difference((before.difference, bounds[0]), (after.difference, bounds[1]))
+    if old_bounds and bounds and settings[0] == settings[1]:
+        interval = _difference((before.difference, old_bounds), (after.difference, bounds))
     judgment = _judged(interval, 0.0)
     if judgment != "worse" and (before.at_floor or after.at_floor):
         judgment = "unknown"
@@ -148,16 +149,17 @@ def _quality(
     )
 
 
-def _signature(model: Variant, metric: str) -> set[str]:
-    return set(model.quality.signatures.get(metric, "").split("|")) if model.quality else set()
-
-
 def _speed(report: Report, earlier: Report, then: Variant, now: Variant) -> Iterator[Change]:
-    own, old = report.throughput, earlier.throughput
+    run, old_run = report.throughput, earlier.throughput
+    if run is None or old_run is None:
+        return
     note = ""
-    if any(report.hardware.get(name) != earlier.hardware.get(name) for name in _MACHINE):
+    settings = ("provider", "device", "threads", "lengths")
+    other = [name for name in settings if getattr(run, name) != getattr(old_run, name)]
+    machine = ("cpu", "instructions", "cores", "gpu")
+    if any(report.hardware.get(name) != earlier.hardware.get(name) for name in machine):
         note = "on another machine"
-    elif own and old and (other := [x for x in _TIMED if getattr(own, x) != getattr(old, x)]):
+    elif other:
         note = f"timed with other {other[0]}"
     known = {row.batch_size: row for row in facts.with_speedup(earlier, then)}
     for row in facts.with_speedup(report, now):
@@ -186,13 +188,11 @@ def _sizes(then: Variant, now: Variant) -> Iterator[Change]:
             continue
         same = math.isclose(before, after, rel_tol=1e-9)
         judgment: facts.Judgment = "same" if same else "worse" if after > before else "better"
-        yield Change(
-            variant=now.name, what=what, before=before, after=after, judgment=judgment
-        )  # fmt: skip
+        yield Change(variant=now.name, what=what, before=before, after=after, judgment=judgment)
 
 
 def _difference(before: tuple[float, Interval], after: tuple[float, Interval]) -> Interval:
-    """The interval of after - before, each given with its own interval (MOVER)."""
+    """The interval of after - before, each with its own interval (MOVER)."""
     (old, (old_low, old_high)), (new, (new_low, new_high)) = before, after
     below = math.hypot(new - new_low, old_high - old)
     above = math.hypot(new_high - new, old - old_low)

@@ -21,20 +21,20 @@ from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
-# An absolute path, or one below the home directory, up to its last part; spaces within quotes.
-_ROOT = r"(?:~|[A-Za-z]:)?[\\/]"
-_DIRECTORIES = re.compile(
-    rf"(?<=['\"]){_ROOT}(?:[^'\"\\/]+[\\/]+)*(?=[^\s'\"])"
-    rf"|(?<![^\s=,(]){_ROOT}(?:[^\s'\",\\/]+[\\/]+)*(?=[^\s'\",])"
-)
-
 Judgment = Literal["worse", "better", "same", "unknown"]
 JUDGMENT_WORDS: dict[Judgment, str] = {
     "worse": "significantly worse",
     "better": "significantly better",
     "same": "no significant difference",
     "unknown": "not determined",
+}
+Gain = Literal["faster", "same", "slower", "unknown"]
+KIND_LABELS = {
+    "encoder_self": "encoder self-attention",
+    "decoder_self": "decoder self-attention",
+    "cross": "cross-attention",
+    "encoder_ffn": "encoder feed-forward",
+    "decoder_ffn": "decoder feed-forward",
 }
 
 
@@ -69,17 +69,8 @@ class MetricStyle:
         return numbers.interval(bounds, self.digits, sign=True)
 
 
-KIND_LABELS = {
-    "encoder_self": "encoder self-attention",
-    "decoder_self": "decoder self-attention",
-    "cross": "cross-attention",
-    "encoder_ffn": "encoder feed-forward",
-    "decoder_ffn": "decoder feed-forward",
-}
-
-
 def metric_style(metric: str) -> MetricStyle:
-    """How to write a metric; one that is not known here keeps its own name."""
+    """How to write a metric; an unknown one keeps its name."""
     if metric not in METRICS:
         return MetricStyle(metric, digits=3)
     known = METRICS[metric]
@@ -87,8 +78,11 @@ def metric_style(metric: str) -> MetricStyle:
 
 
 def kind_label(kind: str) -> str:
-    """`encoder self-attention` of `encoder_self`."""
+    """`encoder self-attention` for `encoder_self`."""
     return KIND_LABELS.get(kind, kind)
+
+
+# --- models and their builds
 
 
 def models(report: Report) -> list[Variant]:
@@ -97,7 +91,7 @@ def models(report: Report) -> list[Variant]:
 
 
 def pruned(report: Report) -> list[Variant]:
-    """The pruned models, each once: its float32 variant, without its other precisions."""
+    """The pruned models in float32, without their other precisions."""
     return [variant for variant in report.variants if not variant.base]
 
 
@@ -107,13 +101,13 @@ def delivered(report: Report) -> list[Variant]:
 
 
 def builds(report: Report, variant: Variant) -> list[Variant]:
-    """The model that `variant` is a build of in all precisions and engines, float32 first."""
+    """The model of `variant` in all precisions and engines, float32 first."""
     name = variant.base or variant.name
     return [model for model in models(report) if name in (model.name, model.base)]
 
 
 def precisions(report: Report, variant: Variant) -> list[Variant]:
-    """As `builds`, without those that further engines ran."""
+    """`builds` in the default engine."""
     return [model for model in builds(report, variant) if model.in_default_engine]
 
 
@@ -123,7 +117,7 @@ def default_build(report: Report, variant: Variant) -> Variant:
 
 
 def low_precision(report: Report, variant: Variant) -> str:
-    """The precision of a variant below float32; of float32 the one that suits the device."""
+    """The precision of a variant below float32; for float32 the one that suits the device."""
     if variant.precision != report.dense.precision:
         return variant.precision
     device = report.throughput.device if report.throughput else "cpu"
@@ -131,10 +125,12 @@ def low_precision(report: Report, variant: Variant) -> str:
 
 
 def dense_alone(report: Report, variant: Variant) -> Variant | None:
-    """The dense model in the low precision of a variant: what that alone gives; see there."""
+    """The dense model in a variant's `low_precision`: what that gives without pruning."""
     wanted = low_precision(report, variant)
-    found = (build for build in precisions(report, report.dense) if build is not report.dense)
-    return next((build for build in found if build.precision == wanted), None)
+    for build in precisions(report, report.dense):
+        if build is not report.dense and build.precision == wanted:
+            return build
+    return None
 
 
 def scoring(report: Report, variant: Variant) -> Ranking | None:
@@ -143,13 +139,16 @@ def scoring(report: Report, variant: Variant) -> Ranking | None:
     return base.scoring or report.scoring
 
 
+# --- units
+
+
 def neuron_kinds(report: Report) -> list[str]:
-    """Kinds of feed-forward parts that occur; none where no model lost neurons."""
+    """Kinds of feed-forward parts in the report; empty if no model lost neurons."""
     return _kinds(report.dense.neurons) if any(map(lost_neurons, report.variants)) else []
 
 
 def kinds(report: Report) -> list[str]:
-    """Kinds of sublayers that are shown: attention, and feed-forward parts if any lost neurons."""
+    """Kinds of sublayers to show: attention, and feed-forward parts if any lost neurons."""
     return _kinds(report.dense.heads) + neuron_kinds(report)
 
 
@@ -158,14 +157,14 @@ def _kinds(names: Iterable[str]) -> list[str]:
 
 
 def units_title(report: Report) -> str:
-    """`Heads`, or `Heads and neurons` where a model lost neurons."""
+    """`Heads`, or `Heads and neurons` if a model lost neurons."""
     return "Heads and neurons" if neuron_kinds(report) else "Heads"
 
 
 def layers(variant: Variant, kind: str) -> list[str]:
     """Names of a variant's sublayers of one kind, by layer number."""
-    found = [name for name in (*variant.heads, *variant.neurons) if kind_of(name) == kind]
-    return sorted(found, key=lambda name: int(name.rpartition(".")[2]))
+    names = [name for name in (*variant.heads, *variant.neurons) if kind_of(name) == kind]
+    return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
 
 
 def kept(variant: Variant, which: str) -> int:
@@ -186,28 +185,19 @@ def _names(variant: Variant, which: str) -> list[str]:
 
 
 def lost_neurons(variant: Variant) -> bool:
-    """Whether neurons were removed; where they were not, they are not mentioned."""
+    """Whether neurons were removed; only then are they mentioned."""
     return kept(variant, "neurons") < total(variant, "neurons")
 
 
 def lost(variant: Variant) -> list[str]:
-    """Which units were removed: `heads`, `neurons` or both; `heads` where nothing was."""
+    """Which units were removed: `heads`, `neurons` or both; `heads` if none were."""
     if not lost_neurons(variant):
         return ["heads"]
     lost_heads = kept(variant, "heads") < total(variant, "heads")
     return ["heads", "neurons"] if lost_heads else ["neurons"]
 
 
-def left(variants: Sequence[Variant]) -> tuple[str, dict[str, float]]:
-    """How much is left of models: of heads, or of multiply-adds where one lost neurons.
-
-    Returns:
-        What it is the share of, and the share (0 to 1) by name.
-    """
-    if any(map(lost_neurons, variants)):
-        return "multiply-adds", {variant.name: variant.macs_share for variant in variants}
-    heads = {v.name: kept(v, "heads") / (total(v, "heads") or 1) for v in variants}
-    return "heads kept", heads
+# --- quality
 
 
 def metrics(report: Report) -> list[str]:
@@ -220,14 +210,14 @@ def metrics(report: Report) -> list[str]:
 
 
 def primary_metric(report: Report) -> str | None:
-    """The metric the report leads with: BLEU or accuracy if there, else the first."""
-    found = metrics(report)
+    """The metric the report leads with: the task's main one if measured, else the first."""
+    measured = metrics(report)
     usual = TASKS[report.task].main_metric
-    return usual if usual in found else (found[0] if found else None)
+    return usual if usual in measured else next(iter(measured), None)
 
 
 def value(model: Variant, metric: str) -> float | None:
-    """A model's metric, or None where it was not measured."""
+    """A model's score in a metric, or None if it was not measured."""
     return model.quality.metrics.get(metric) if model.quality else None
 
 
@@ -237,15 +227,15 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
 
 
 def test_rows(report: Report, variant: Variant) -> int:
-    """On how many rows a variant's quality was measured; 0 where that is not known."""
+    """On how many rows a variant's quality was measured; 0 if unknown."""
     if variant.quality is not None:
         return variant.quality.rows
     return 0 if report.test is None else report.test.rows
 
 
-def bounds(report: Report, variant: Variant, found: Comparison) -> tuple[float, float] | None:
+def bounds(report: Report, variant: Variant, compared: Comparison) -> tuple[float, float] | None:
     """The 95 % confidence bounds of a difference; see `evaluation.confidence_bounds`."""
-    return confidence_bounds(found, test_rows(report, variant))
+    return confidence_bounds(compared, test_rows(report, variant))
 
 
 def significant(p_value: float, interval: Sequence[float]) -> bool:
@@ -257,30 +247,31 @@ def significant(p_value: float, interval: Sequence[float]) -> bool:
     return p_value < SIGNIFICANCE and (low > 0 or high < 0)
 
 
-def judge(found: Comparison | None) -> Judgment:
+def judge(compared: Comparison | None) -> Judgment:
     """Whether a variant is better or worse than dense by a paired comparison; see `significant`.
 
-    Where the dense model's score is at the metric's floor, that there is no difference shows
-    nothing.
+    If the dense model's score is at the metric's floor, an absent difference shows nothing.
     """
-    if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
+    if compared is None or math.isnan(compared.p_value) or math.isnan(compared.difference):
         return "unknown"
-    if not significant(found.p_value, found.interval):
-        return "unknown" if found.at_floor else "same"
-    return "worse" if found.difference < 0 else "better"
+    if not significant(compared.p_value, compared.interval):
+        return "unknown" if compared.at_floor else "same"
+    return "worse" if compared.difference < 0 else "better"
 
 
-def floor_text(found: Comparison, whose: str = "the dense model's") -> str:
+def floor_text(compared: Comparison, whose: str = "the dense model's") -> str:
     """Why nothing can be concluded from a comparison, `the dense model's BLEU of 0.00 is …`.
 
-    Empty where the dense model's score is above the metric's floor.
+    Empty if the dense model's score is above the metric's floor.
     """
-    if not found.at_floor:
+    if not compared.at_floor:
         return ""
-    style = metric_style(found.metric)
-    chance = f"{style.with_unit(found.floor)} for answers that know nothing of the {style.counted}"
+    style = metric_style(compared.metric)
+    chance = (
+        f"{style.with_unit(compared.floor)} for answers that know nothing of the {style.counted}"
+    )
     return (
-        f"{whose} {style.label} of {style.with_unit(found.dense)} is at the metric's floor "
+        f"{whose} {style.label} of {style.with_unit(compared.dense)} is at the metric's floor "
         f"({chance}), so nothing can be concluded from it"
     )
 
@@ -294,8 +285,11 @@ def keeps_quality(build: Variant) -> bool:
     return bool(judged) and all(judgment in ("same", "better") for judgment in judged)
 
 
+# --- speed
+
+
 def timings(report: Report, name: str) -> list[Timing]:
-    """One model's timings by ascending batch size; empty where none were taken."""
+    """One model's timings by ascending batch size."""
     rows = report.throughput.rows if report.throughput else []
     return sorted((row for row in rows if row.variant == name), key=lambda row: row.batch_size)
 
@@ -312,17 +306,13 @@ def with_speedup(report: Report, variant: Variant) -> list[Timing]:
 
 def batch_sizes(report: Report) -> list[int]:
     """Batch sizes that were measured, ascending."""
-    rows = report.throughput.rows if report.throughput else []
-    return sorted({row.batch_size for row in rows})
-
-
-Gain = Literal["faster", "same", "slower", "unknown"]
+    return sorted({row.batch_size for row in report.throughput.rows}) if report.throughput else []
 
 
 def gain(timing: Timing) -> Gain:
     """Whether the speed-up's whole interval (without one, the speed-up) is above or below 1.
 
-    Above 1 is compared as it is printed, with two decimals: `[1.00, 1.04]` is not.
+    The lower end is compared as it is printed, with two decimals: `[1.00, 1.04]` is not above 1.
     """
     if timing.speedup is None or math.isnan(timing.speedup):
         return "unknown"
@@ -343,37 +333,37 @@ def is_wide(timing: Timing) -> bool:
     return high - low > timing.speedup / 5
 
 
-def headline(report: Report) -> Variant | None:
-    """The most important variant: gate met, not significantly worse, the smallest by `left`.
+# --- the report as a whole
 
-    Only default precisions are considered. If all variants lose quality significantly, it is the
-    one that loses least.
+
+def headline(report: Report) -> Variant | None:
+    """The most important variant: gate met, not significantly worse, the smallest.
+
+    Size is the share of heads kept, or of multiply-adds if a model lost neurons. Only default
+    precisions are considered. If all variants lose quality significantly, it is the one that loses
+    least.
     """
-    metric = primary_metric(report)
+    candidates, metric = delivered(report), primary_metric(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
-    _, size = left(delivered(report))
+    by_work = any(map(lost_neurons, candidates))
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
         compared = comparison(variant, metric)
         if compared is not None and judge(compared) == "worse":
             return variant.name in failed, True, -compared.difference
-        return variant.name in failed, False, size[variant.name]
+        heads_kept = kept(variant, "heads") / (total(variant, "heads") or 1)
+        return variant.name in failed, False, variant.macs_share if by_work else heads_kept
 
-    return min(delivered(report), key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
 def hub_id(report: Report) -> str | None:
     """The model's id on the hub; None if it came from a directory."""
+    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", report.model, re.ASCII)
     # Only models of the hub have a revision.
-    found = report.revision is not None and _HUB_ID.fullmatch(report.model)
-    return report.model if found else None
+    return report.model if is_id and report.revision is not None else None
 
 
 def model_name(report: Report) -> str:
     """The hub id, or the name of the model's directory without where it lies."""
     return hub_id(report) or re.split(r"[\\/]+", report.model.rstrip("\\/"))[-1] or report.model
-
-
-def without_directories(text: str) -> str:
-    """Text in which paths of the machine are cut to their last part."""
-    return _DIRECTORIES.sub("", text)

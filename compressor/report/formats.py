@@ -13,17 +13,12 @@ from compressor.storage.input_files import read_text
 
 @dataclass(frozen=True)
 class ReportFormat:
-    """A format that reports are written in.
-
-    Args:
-        start: a pattern of how its files begin; others are not replaced.
-        for_ci: whether `compress gate --ci` writes it.
-    """
+    """A format that reports are written in."""
 
     file: str
     render: Callable[[Report], str]
-    start: str
-    for_ci: bool = False
+    start: str  # pattern of how its files begin; others are not replaced
+    for_ci: bool = False  # whether `compress gate --ci` writes it
 
     def is_own_file(self, path: Path) -> bool:
         """Whether a file is of this format."""

@@ -1,4 +1,4 @@
-"""What reports and messages say of gate rules, and of changes since an earlier run."""
+"""Words for outcomes of gate rules, and for changes since an earlier run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from compressor.results import Outcome
 
 def result(outcome: Outcome) -> str:
     """`passed`, `FAILED`, or `inconclusive, counts as failed`."""
-    if outcome.verdict != "inconclusive":
-        return "passed" if outcome.verdict == "passed" else "FAILED"
-    return f"inconclusive, counts as {'passed' if outcome.met else 'FAILED'}"
+    met = "passed" if outcome.met else "FAILED"
+    if outcome.verdict == "inconclusive":
+        return f"inconclusive, counts as {met}"
+    return "passed" if outcome.verdict == "passed" else "FAILED"
 
 
 def outcome_line(outcome: Outcome) -> str:
     """One rule's outcome for one artifact, with the numbers."""
     return numbers.printable(f"{result(outcome)}  {outcome.variant}: {outcome.message}")
+
+
+def change_result(change: Change) -> str:
+    """Whether a number got worse since an earlier run; sizes and counts need no test."""
+    if change.interval is None and change.judgment != "unknown":
+        return {"worse": "larger", "better": "smaller", "same": "unchanged"}[change.judgment]
+    return facts.JUDGMENT_WORDS[change.judgment]
 
 
 def change_line(change: Change) -> str:
@@ -29,24 +37,17 @@ def change_line(change: Change) -> str:
     )
 
 
-def change_result(change: Change) -> str:
-    """What became of a number since an earlier run; sizes and counts need no test."""
-    if change.interval is None and change.judgment != "unknown":
-        return {"worse": "larger", "better": "smaller", "same": "unchanged"}[change.judgment]
-    return facts.JUDGMENT_WORDS[change.judgment]
-
-
 def gate_sentence(report: Report) -> str | None:
     """How many gate rules are met; None without rules."""
-    if not report.gate:
-        return None
-    unmet = sum(not outcome.met for outcome in report.gate)
     total = len(report.gate)
-    open_ones = sum(outcome.verdict == "inconclusive" for outcome in report.gate)
-    which = f" ({open_ones} inconclusive)" if open_ones and total > 1 else ""
+    unmet = sum(not outcome.met for outcome in report.gate)
+    inconclusive = sum(outcome.verdict == "inconclusive" for outcome in report.gate)
+    if total == 0:
+        return None
     if total == 1:
-        which = " (inconclusive)" if open_ones else ""
+        which = " (inconclusive)" if inconclusive else ""
         return f"The gate check is {'not met' if unmet else 'met'}{which}."
+    which = f" ({inconclusive} inconclusive)" if inconclusive else ""
     if unmet:
         return f"{unmet} of {total} gate checks {'is' if unmet == 1 else 'are'} not met{which}."
     return f"All {total} gate checks are met{which}."

@@ -17,13 +17,13 @@ _LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
 
 def escape(text: str) -> str:
     """`text` as part of a line, shown literally by Markdown."""
-    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text))
+    return _INLINE.sub(lambda match: f"&#{ord(match[0])};", numbers.printable(text))
 
 
 def escape_line(text: str) -> str:
     """`text` as a whole paragraph or list item, shown literally by Markdown."""
     return _LINE_START.sub(
-        lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text).strip()
+        lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escape(text).strip()
     )
 
 
@@ -42,13 +42,10 @@ def table_block(table: ReportTable, escape: Callable[[str], str] = escape) -> st
     """The table alone; one without columns as a list of names and values."""
     if not table.columns:
         return "\n".join(f"- **{escape(key)}**: {escape(value)}" for key, value in table.rows)
-    lines = [
-        _row((column.title for column in table.columns), escape),
-        "|" + "|".join(" ---: " if column.numeric else " --- " for column in table.columns) + "|",
-        *(_row(row, escape) for row in table.rows),
+    titles = [column.title for column in table.columns]
+    rows = [
+        "| " + " | ".join(escape(cell).strip().replace("|", "&#124;") for cell in cells) + " |"
+        for cells in (titles, *table.rows)
     ]
-    return "\n".join(lines)
-
-
-def _row(cells: Iterable[str], escape: Callable[[str], str]) -> str:
-    return "| " + " | ".join(escape(cell).strip().replace("|", "&#124;") for cell in cells) + " |"
+    ruler = "|".join(" ---: " if column.numeric else " --- " for column in table.columns)
+    return "\n".join([rows[0], f"|{ruler}|", *rows[1:]])

@@ -8,30 +8,35 @@ from itertools import compress
 from compressor.budgets.max_drop import within
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.report.table import Column, ReportTable, columns
+from compressor.report.table import ReportTable, columns
 from compressor.results import ROUNDING, QualityProbe, QualitySearch
 
 
 def describe(report: Report, search: QualitySearch) -> tuple[list[ReportTable], list[str], str]:
-    """The candidates, warnings where the drop is not proven or too large, and on which rows."""
+    """The candidates, warnings if the drop is not proven or too large, and on which rows."""
     style, limit = facts.metric_style(search.metric), f"{search.drop:.15g}"
     rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
-    warnings = [unproven(search)]
+    warnings = list(filter(None, [unproven(search)]))
     for variant in facts.delivered(report):
         # Another default precision than the float32 that was searched can lose more.
-        found = facts.comparison(variant, search.metric)
-        if found is not None and -found.difference > search.drop + ROUNDING:
-            sure = found.interval[1] < -search.drop
-            end = f"significantly so on {rows}" if sure else f"but {rows} are too few to be sure"
+        compared = facts.comparison(variant, search.metric)
+        if compared is not None and -compared.difference > search.drop + ROUNDING:
+            sure = compared.interval[1] < -search.drop
+            end = (
+                f"significantly so on {rows}"
+                if sure
+                else f"but {rows} are too few to be sure: use more"
+            )
             warnings.append(
-                f"The measured drop of {style.score(-found.difference)} in {style.label} is more "
-                f"than the {limit} asked for, {end}{'' if sure else ': use more'}."
+                f"The measured drop of {style.score(-compared.difference)} in {style.label} is "
+                f"more than the {limit} asked for, {end}."
             )
     if search.proof == "bound":
         wanted = f"drop in {style.label} is shown to be at most {limit}, by its 95% interval"
     else:
         wanted = f"measured drop in {style.label} is at most {limit}; proof was not asked for"
-    notes = [f"The smallest model was searched whose {wanted}.", _held_out(search)]
+    held_out = _held_out(search)
+    notes = [f"The smallest model was searched whose {wanted}.", held_out]
     delivered = _delivered(search)
     if delivered is not None:
         notes.append(
@@ -39,12 +44,11 @@ def describe(report: Report, search: QualitySearch) -> tuple[list[ReportTable], 
             f"is {style.score(delivered.bound)}, {'within' if search.proven else 'beyond'} the "
             "limit."
         )
-    table = _candidates(search, tuple(notes))
-    return [table], [warning for warning in warnings if warning], _held_out(search)
+    return [_candidates(search, tuple(notes))], warnings, held_out
 
 
 def _held_out(search: QualitySearch) -> str:
-    """How many rows were searched on, how many held out, and how often these were looked at."""
+    """How many rows were searched on, how many held out, and how often those judged a model."""
     count, looks = len(search.probes), len(search.looks)
     text = (
         f"The search judged {count} model{'' if count == 1 else 's'} on {search.rows.rows:,} rows; "
@@ -60,11 +64,11 @@ def _held_out(search: QualitySearch) -> str:
 
 def _delivered(search: QualitySearch) -> QualityProbe | None:
     """The delivered model as the held-out rows judged it."""
-    return next((seen for seen in search.looks if seen.position == search.delivered), None)
+    return next((look for look in search.looks if look.position == search.delivered), None)
 
 
 def unproven(search: QualitySearch) -> str:
-    """A warning where proof was asked for and the rows are too few; empty where they are enough."""
+    """A warning if proof was asked for and the rows are too few; else empty."""
     delivered, style = _delivered(search), facts.metric_style(search.metric)
     if search.proof != "bound" or search.proven or delivered is None:
         return ""
@@ -92,7 +96,7 @@ def unproven(search: QualitySearch) -> str:
 def _rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
     """Test rows, those to search on included, that would about prove what a model lost.
 
-    Rounded up to two digits; None where no number would.
+    Rounded up to two digits; None if no number would.
     """
     side = search.held_out if judged in search.looks else search.rows.rows
     if judged.rows_needed is None or not side:
@@ -106,10 +110,9 @@ def _candidates(search: QualitySearch, notes: tuple[str, ...]) -> ReportTable:
     judged = [*search.probes, *search.looks]
     titles = (
         *columns("Model", "Heads kept", "Neurons kept", "Multiply-adds", style.label, "Difference"),
-        *map(Column, ("95% interval", "Bound")),
-        *columns("Rows, Result"),
+        *columns(">95% interval, >Bound, Rows, Result"),
     )
-    # What is the same for all is no news.
+    # Counts that are the same for all are left out.
     counts = {"Heads kept": {x.kept for x in judged}, "Neurons kept": {x.neurons for x in judged}}
     shown = [len(counts.get(column.title, ())) != 1 for column in titles]
     rows = [
@@ -129,12 +132,12 @@ def _candidates(search: QualitySearch, notes: tuple[str, ...]) -> ReportTable:
         for number, probe in enumerate(judged, 1)
     ]  # fmt: skip
     return ReportTable(
-        key="candidates",
-        caption=f"Models that were built and judged; {style.label} may fall by "
+        "candidates",
+        f"Models that were built and judged; {style.label} may fall by "
         f"{search.drop:.15g}. Difference is pruned minus dense. Bound is its lower confidence "
         "bound, at 97.5%; each further look at the held-out rows halves the error.",
-        columns=tuple(compress(titles, shown)),
-        rows=tuple(tuple(compress(row, shown)) for row in rows),
+        tuple(compress(titles, shown)),
+        tuple(tuple(compress(row, shown)) for row in rows),
         title="Budget",
         notes=notes,
     )

@@ -17,20 +17,12 @@ from compressor.report.templates import render_template
 from compressor.results import Variant
 from compressor.tasks import TASKS
 
-_UNIT_NAMES = {"heads": "attention heads", "neurons": "feed-forward neurons"}
-_TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
-
 
 def render_card(report: Report, variant_name: str, known: CardFacts | None = None) -> str:
-    """The card of one variant.
+    """The card of one variant; raises InputError if the report holds no such variant.
 
-    Args:
-        known: license, languages and base model; a report does not know them. Without a base model,
-            the report's model is named if it looks like a hub id and has a revision, which only hub
-            models have.
-
-    Raises:
-        InputError: the report holds no such variant.
+    License, languages and base model are `known` from elsewhere. Without a base model, the report's
+    model is named if it is one of the hub.
     """
     names = [variant.name for variant in report.variants]
     if variant_name not in names:
@@ -45,15 +37,15 @@ def render_card(report: Report, variant_name: str, known: CardFacts | None = Non
         known = replace(known, base_model=(str(facts.hub_id(report)),))
     alone, task = only(report, variant), TASKS[report.task]
     module, _, runtime = task.runtime.partition(":")
-    removed = phrases.join([_UNIT_NAMES[units] for units in facts.lost(variant)])
+    unit_names = {"heads": "attention heads", "neurons": "feed-forward neurons"}
+    removed = phrases.join([unit_names[units] for units in facts.lost(variant)])
     kinds = [
         f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,} in "
         f"{facts.kind_label(kind)}"
         for kind in facts.kinds(report)
     ]
-    # What the header lacks that hubs ask for.
-    asked = {"license": "license", "language": "language", "base_model": "base model"}
-    lacking = {name: text for name, text in asked.items() if not getattr(known, name)}
+    # Hubs ask for these fields of the header.
+    lacking = [x for x in ("license", "language", "base_model") if not getattr(known, x)]
     return render_template(
         "model_card.md.j2",
         alone,
@@ -66,14 +58,14 @@ def render_card(report: Report, variant_name: str, known: CardFacts | None = Non
         module=module,
         runtime=runtime,
         limitation=searches.describe(alone).limitation,
-        lacking=phrases.join(list(lacking.values())),
+        lacking=phrases.join([name.replace("_", " ") for name in lacking]),
         flags=phrases.join([f"--card-{name.replace('_', '-')}" for name in lacking]),
     )
 
 
 def _front_matter(report: Report, variant: Variant, known: CardFacts) -> str:
     """YAML between dashes; values are written as JSON, which is YAML whatever they contain."""
-    methods = [_TAGS[units] for units in facts.lost(variant)]
+    tags = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
     fields: dict[str, str | Sequence[str]] = {
         name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
         for name, value in asdict(known).items()
@@ -82,6 +74,6 @@ def _front_matter(report: Report, variant: Variant, known: CardFacts) -> str:
     fields |= {
         "pipeline_tag": TASKS[report.task].pipeline_tag,
         "library_name": "onnx",
-        "tags": ["onnx", "pruned", *methods, report.model_type],
+        "tags": ["onnx", "pruned", *(tags[x] for x in facts.lost(variant)), report.model_type],
     }
     return "\n".join(f"{key}: {json.dumps(x, ensure_ascii=False)}" for key, x in fields.items())

@@ -23,9 +23,7 @@ def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
 
 def adaptive(value: float | None) -> str:
     """A positive quantity of any size, with about three to four significant digits."""
-    if value is None or not math.isfinite(value):
-        return fixed(value, 0)
-    size = abs(value)
+    size = 0.0 if value is None else abs(value)
     return fixed(value, 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else 3)
 
 
@@ -73,8 +71,10 @@ def compact(count: int) -> str:
     return str(count)
 
 
-def two_digits_up(count: int) -> int:
+def two_digits_up(count: int | None) -> int | None:
     """A count that is an estimate, rounded up to two digits: 2,400 of 2,391."""
+    if count is None:
+        return None
     unit: int = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 

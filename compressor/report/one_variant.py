@@ -18,24 +18,22 @@ def only(report: Report, variant: Variant) -> Report:
     if timed is not None:
         rows = [row for row in timed.rows if row.variant in names]
         timed = timed.model_copy(update={"rows": rows})
-    gates = [outcome for outcome in report.gate if outcome.variant in names]
-    own = {
-        "variants": [found.model_copy(update={"scoring": None}) for found in variants],
-        "scoring": facts.scoring(report, variant),
-        "throughput": timed,
-        "gate": gates,
-    }
-    return report.model_copy(update=own)
+    return report.model_copy(
+        update={
+            "variants": [model.model_copy(update={"scoring": None}) for model in variants],
+            "scoring": facts.scoring(report, variant),
+            "throughput": timed,
+            "gate": [outcome for outcome in report.gate if outcome.variant in names],
+        }
+    )
 
 
 def share_scoring(variants: Sequence[Variant]) -> tuple[Ranking | None, list[Variant]]:
-    """Move a scoring that all variants share out of them, so that a report holds it once.
+    """A scoring that all variants share, so that a report holds it once, and them without it.
 
-    Returns:
-        The shared scoring and the variants without it; None and the variants as they are, where
-        their heads were ranked by different scores.
+    None and the variants as they are if their heads were ranked by different scores.
     """
-    cut = [variant for variant in variants if not variant.base]
-    if not cut or any(variant.scoring != cut[0].scoring for variant in cut):
+    pruned = [variant for variant in variants if not variant.base]
+    if not pruned or any(variant.scoring != pruned[0].scoring for variant in pruned):
         return None, list(variants)
-    return cut[0].scoring, [found.model_copy(update={"scoring": None}) for found in variants]
+    return pruned[0].scoring, [model.model_copy(update={"scoring": None}) for model in variants]

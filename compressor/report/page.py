@@ -27,32 +27,31 @@ DARK = {
 
 def render_html(report: Report) -> str:
     """The whole report as an HTML document."""
-    return render_template("page.html.j2", report, images=list(images(report).values()))
+    return render_template("page.html.j2", report, images=images(report))
 
 
 @dataclass(frozen=True)
 class PageImage:
     """A plot as `data:` addresses for a light and a dark page."""
 
-    plot: plots.Plot
     light: str
     dark: str
 
 
 def images(report: Report) -> dict[str, PageImage]:
     """The plots that the report has data for, by name."""
+
+    def data_address(svg: str) -> str:
+        return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
     images = {}
     for name, figure in plots.figures(report):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         svg = buffer.getvalue()
-        dark = re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
-        images[name] = PageImage(plots.PLOTS[name], _data_address(svg), _data_address(dark))
+        dark = re.sub("|".join(DARK), lambda color: DARK[color[0]], svg)
+        images[name] = PageImage(data_address(svg), data_address(dark))
     return images
-
-
-def _data_address(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 HTML = ReportFormat("report.html", render_html, r".{0,1000}<title>Compression report: ")

@@ -17,57 +17,48 @@ def join(items: Sequence[str]) -> str:
 def units(variant: Variant) -> str:
     """`72 of 144 heads (50%)`; `72 of 144 heads (50%) and 96 of 288 neurons (33%)`.
 
-    Neurons are mentioned where some were removed; `all 144 heads` where only neurons were. After
-    whole layers were dropped ` in 10 of 12 layers` follows.
+    Neurons are mentioned if some were removed; then `all 144 heads` if heads were not. If whole
+    layers were dropped, ` in 10 of 12 layers` follows.
     """
-    text = _kept(variant, "heads")
-    if facts.lost_neurons(variant):
-        text += f" and {_kept(variant, 'neurons')}"
+    parts = []
+    for which in ("heads", "neurons") if facts.lost_neurons(variant) else ("heads",):
+        kept, total = facts.kept(variant, which), facts.total(variant, which)
+        if kept == total and which not in facts.lost(variant):
+            parts.append(f"all {total:,} {which}")
+        else:
+            parts.append(f"{kept:,} of {total:,} {which} ({numbers.percent(kept, total)})")
+    text = " and ".join(parts)
     if variant.dropped_layers:
-        total = len({layer_of(name) for name in variant.heads})
-        text += f" in {total - len(variant.dropped_layers)} of {total} layers"
+        layers = len({layer_of(name) for name in variant.heads})
+        text += f" in {layers - len(variant.dropped_layers)} of {layers} layers"
     return text
 
 
-def _kept(variant: Variant, which: str) -> str:
-    kept, total = facts.kept(variant, which), facts.total(variant, which)
-    if kept == total and which not in facts.lost(variant):
-        return f"all {total:,} {which}"
-    return f"{kept:,} of {total:,} {which} ({numbers.percent(kept, total)})"
+def kept(model: Variant, which: str) -> str:
+    """`72/144`: units kept of units before."""
+    return f"{facts.kept(model, which):,}/{facts.total(model, which):,}"
 
 
-def work(variant: Variant) -> str:
-    """`52% of the multiply-adds`, where neurons were removed; else empty."""
-    if not facts.lost_neurons(variant):
-        return ""
-    return f"{numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+def macs(model: Variant) -> str:
+    """The model's share of the dense model's multiply-adds, for example `52.1%`."""
+    return numbers.percent(model.macs_share, 1, 1)
 
 
 def speedup(timing: Timing) -> str:
-    """`0.99 [0.97, 1.01]`; just the ratio where there is no interval."""
+    """`0.99 [0.97, 1.01]`; just the ratio if there is no interval."""
     return ratio(timing.speedup, timing.speedup_interval)
 
 
 def ratio(value: float | None, interval: tuple[float, float] | None) -> str:
-    """A speed-up with its interval, if it has one: `0.99 [0.97, 1.01]`."""
+    """A ratio with its interval, if it has one: `0.99 [0.97, 1.01]`."""
     shown = numbers.fixed(value, 2)
     return shown if interval is None else f"{shown} {numbers.interval(interval, 2)}"
 
 
-def change(found: Comparison) -> str:
+def change(compared: Comparison) -> str:
     """`-0.31 [-0.62, +0.01]`: the difference with its interval."""
-    style = facts.metric_style(found.metric)
-    return f"{style.difference(found.difference)} {style.interval(found.interval)}"
-
-
-def quality(found: Comparison) -> str:
-    """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
-    style = facts.metric_style(found.metric)
-    verdict = facts.JUDGMENT_WORDS[facts.judge(found)]
-    return (
-        f"{style.label} {style.with_unit(found.pruned)} against {style.with_unit(found.dense)} "
-        f"({change(found)}, {numbers.p_equation(found.p_value)}): {verdict}"
-    )
+    style = facts.metric_style(compared.metric)
+    return f"{style.difference(compared.difference)} {style.interval(compared.interval)}"
 
 
 def shared_rows(shared: int, total: int) -> str:

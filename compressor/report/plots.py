@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +30,7 @@ DENSE = "#666666"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 SHADES = ("#cfe3f3", "#9cc6e4", "#5ea3d0", "#2277ad", "#084a7a")  # fifths of scores
-_DENSE_MARKER = "X"
 _FILLS = ("full", "none", "left", "right")  # of float32, others
-_LEGEND_NAME = 28
 
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: selectable, and readable to screen readers
@@ -63,8 +59,7 @@ _STYLE = {
 def plot_style(hash_salt: str) -> Iterator[None]:
     """matplotlib's defaults with this module's changes, whatever the user has configured.
 
-    Args:
-        hash_salt: makes the identifiers in SVG files the same in every run.
+    With a fixed `hash_salt` the identifiers in SVG files are the same in every run.
     """
     import matplotlib.style
 
@@ -76,20 +71,20 @@ def _looks(report: Report) -> dict[str, dict[str, Any]]:
     """How each model is drawn in every plot; builds of a model differ in how it is filled."""
     looks: dict[str, dict[str, Any]] = {}
     for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
-        color, marker = DENSE, _DENSE_MARKER
+        color, marker = DENSE, "X"
         if first is not report.dense:
             color = COLORS[i % len(COLORS)]
             # Shift the markers when the colors start again, so that no pair repeats early.
             marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
-        for place, build in enumerate(facts.builds(report, first)):
-            fill = _FILLS[place % len(_FILLS)]
+        for number, build in enumerate(facts.builds(report, first)):
+            fill = _FILLS[number % len(_FILLS)]
             looks[build.name] = {"color": color, "marker": marker, "fillstyle": fill}
     return looks
 
 
 def _label(name: str) -> str:
     name = numbers.printable(name)
-    return name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
+    return name if len(name) <= 28 else name[:25] + "..."
 
 
 def _panels(rows: int, columns: int, entries: int) -> tuple[Figure, list[Axes]]:
@@ -114,25 +109,13 @@ def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str], col
         text.set_text(name)
 
 
-def _batch_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    """Batch sizes on a base-2 logarithmic axis, with a tick at each one measured."""
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-    axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
-    axes.set_xlabel("batch size (sentences)")
-
-
 def _error_bar(
     axes: Axes, at: float, bounds: Interval | None, color: str, *, level: bool = False
 ) -> None:
     """An interval as a bar with caps, upright or level.
 
-    Not `Axes.errorbar`, which wants the point estimate inside the interval: a percentile interval
-    need not contain it.
+    `Axes.errorbar` wants the point estimate inside the interval, where a percentile interval need
+    not have it.
     """
     if bounds is None or not all(map(math.isfinite, bounds)):
         return
@@ -166,7 +149,7 @@ def quality_figure(report: Report) -> Figure | None:
     timed.
     """
     metric, sizes = facts.primary_metric(report), facts.batch_sizes(report)
-    compared = {v.name: found for v in report.variants if (found := facts.comparison(v, metric))}
+    compared = {v.name: made for v in report.variants if (made := facts.comparison(v, metric))}
     timed = [
         row
         for row in facts.all_timings(report)
@@ -217,6 +200,8 @@ def throughput_figure(report: Report) -> Figure | None:
     sizes = facts.batch_sizes(report)
     if not sizes:
         return None
+    from matplotlib.ticker import FixedLocator, NullLocator
+
     timed = {x.name: rows for x in facts.models(report) if (rows := facts.timings(report, x.name))}
     looks = _looks(report)
     figure, (axes,) = _panels(1, 1, len(timed))
@@ -228,7 +213,13 @@ def throughput_figure(report: Report) -> Figure | None:
             **looks[name],
             linestyle="--" if name == report.dense.name else "-",
         )
-    _batch_axis(axes, sizes)
+    # Batch sizes on a base-2 logarithmic axis, with a tick at each one measured.
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
+    axes.set_xlabel("batch size (sentences)")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("throughput (sentences/s)")
     _legend(figure, handles, [_label(name) for name in timed], 2)
@@ -268,14 +259,15 @@ def units_figure(report: Report) -> Figure | None:
 
 def _draw_heads(axes: Axes, variant: Variant, names: list[str], scoring: Ranking | None) -> None:
     """A square for each head kept, darker with its score, and a cross for each removed."""
-    shades, places = _shades(scoring), defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    shades = _shades(scoring)
+    points: dict[tuple[str, str], list[tuple[int, int]]] = {}  # marker, color -> head, layer
     for layer, name in enumerate(names):
         for head in range(variant.heads[name]):
             kept = head in variant.kept[name]
             look = ("s", shades.get((name, head), DENSE)) if kept else ("x", FAINT)
-            places[look].append((head, layer))
-    for (marker, color), found in places.items():
-        axes.plot(*zip(*found, strict=True), linestyle="", marker=marker, color=color)
+            points.setdefault(look, []).append((head, layer))
+    for (marker, color), drawn in points.items():
+        axes.plot(*zip(*drawn, strict=True), linestyle="", marker=marker, color=color)
     axes.set_xticks([])
     axes.set_xlim(-0.6, max(variant.heads[name] for name in names) - 0.4)
     axes.set_ylim(-0.6, len(names) - 0.4)
@@ -300,44 +292,11 @@ def _shades(scoring: Ranking | None) -> dict[tuple[str, int], str]:
     }
 
 
-@dataclass(frozen=True)
-class Plot:
-    """One picture of the report: what draws it, its name for those who cannot see it, its caption.
-
-    Args:
-        draw: inside `plot_style`; None where the report has nothing to draw.
-        section: of a page that it stands in: the key of a table, or `speed`.
-    """
-
-    draw: Callable[[Report], Figure | None]
-    title: str
-    caption: str
-    section: str
-
-
-# In the order of importance: the first one leads the page.
-PLOTS: dict[str, Plot] = {
-    "quality": Plot(
-        quality_figure,
-        "Quality against measured speed of all builds; the tables of quality and throughput have "
-        "the numbers",
-        "Better is up and to the right; the dashed line is the quality of the dense model. Bars "
-        "are 95% intervals; one that reaches the edge goes on beyond it.",
-        "speed",
-    ),
-    "throughput": Plot(
-        throughput_figure,
-        "Throughput against batch size; the table of throughput has the numbers",
-        "The models were timed in turns.",
-        "throughput",
-    ),
-    "units": Plot(
-        units_figure,
-        "Heads and neurons that each layer keeps; the table of sublayers has the numbers",
-        "Rows are layers. Squares are heads kept, stronger with a higher score (by fifths), gray "
-        "without one; crosses are removed. Bars are neurons kept.",
-        "size",
-    ),
+# In the order of importance. Each draws within `plot_style`; None if the report has no data for it.
+PLOTS: dict[str, Callable[[Report], Figure | None]] = {
+    "quality": quality_figure,
+    "throughput": throughput_figure,
+    "units": units_figure,
 }
 PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "compress: report"  # in the files, to know them by
@@ -345,18 +304,15 @@ PLOT_TITLE = "compress: report"  # in the files, to know them by
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """The plots that the report has data for, by name, each in its style until the next one."""
-    for name, plot in PLOTS.items():
+    for name, draw in PLOTS.items():
         with plot_style(name):
-            figure = plot.draw(report)
+            figure = draw(report)
             if figure is not None:
                 yield name, figure
 
 
 def save_plots(report: Report, directory: Path) -> list[Path]:
-    """Write each plot the report has data for as `NAME.png` (200 dpi) and `NAME.svg`.
-
-    Names are those of `PLOTS`; the background is white, so they read on any page.
-    """
+    """Write each plot of `PLOTS` that the report has data for, as PNG and as SVG, on white."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in figures(report):

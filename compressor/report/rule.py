@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 from compressor.errors import InputError
-from compressor.report import numbers
 from compressor.report.schema import Report
 from compressor.results import Outcome, Variant, Verdict
 from compressor.tasks import Rows, Task
@@ -18,17 +17,14 @@ Bounds = tuple[float, float] | None
 
 
 class Rule(ABC):
-    """One condition on every variant of a report.
+    """One condition on every variant of a report."""
 
-    Class attributes: `option`, the flag without dashes; `needs_test_rows`, `needs_timing` and
-    `needs_engines`, what a run must measure for it, timings at `batch_size`.
-    """
-
-    option: ClassVar[str]
+    option: ClassVar[str]  # the flag without dashes
+    # What a run must measure for it.
     needs_test_rows: ClassVar[bool] = False
     needs_timing: ClassVar[bool] = False
     needs_engines: ClassVar[bool] = False
-    batch_size: int | None = None
+    batch_size: int | None = None  # of the timings; None for all
 
     @classmethod
     def field(cls) -> str:
@@ -38,11 +34,7 @@ class Rule(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, value: str) -> Self:
-        """The rule that a value of the option asks for.
-
-        Raises:
-            UsageError: a value of the wrong form.
-        """
+        """The rule for a value of the option; raises UsageError for one of the wrong form."""
 
     @property
     @abstractmethod
@@ -67,9 +59,9 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        """What `variant` shows of the rule, and whether the number measured alone meets it.
+        """The outcome for `variant`, and whether the measured number alone meets the rule.
 
-        Of an inconclusive rule, `met` says nothing yet.
+        `met` of an inconclusive outcome is not decided yet.
 
         Raises:
             InputError: the report lacks the numbers that the rule needs.
@@ -96,11 +88,9 @@ class Rule(ABC):
 
 
 def judge(measured: float, interval: Bounds, within: Callable[[float], bool]) -> Verdict:
-    """The verdict on a number by its confidence bounds; what is not a number has failed.
+    """The verdict on a number by its confidence bounds, if they are known; NaN has failed.
 
-    Args:
-        interval: None if it is not known how certain the number is.
-        within: whether a value meets the rule; false for NaN.
+    `within` says whether a value meets the rule; false for NaN.
     """
     if math.isnan(measured):
         return "failed"
@@ -114,10 +104,6 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
     """Failed if one is, else inconclusive if one is; passed of none."""
     order: tuple[Verdict, ...] = ("passed", "inconclusive", "failed")
     return max(verdicts, key=order.index, default="passed")
-
-
-def two_digits(count: int | None) -> int | None:
-    return None if count is None else numbers.two_digits_up(count)
 
 
 def settled_by(enough: int | None, what: str, interval: object) -> str:

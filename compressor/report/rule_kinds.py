@@ -3,7 +3,7 @@ must be, how large it may be. A kind is one class; `RULE_KINDS` lists them, `rul
 
 What is measured on rows or by a clock is held against its 95 % confidence bounds, not against its
 estimate: a rule is passed if the whole interval meets it, failed if none of it does, and
-inconclusive where the interval contains the limit. Sizes and counts are exact.
+inconclusive if the interval contains the limit. Sizes and counts are exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 from compressor.errors import UsageError, did_you_mean
 from compressor.evaluation import METRICS, metrics_of, rows_to_settle
 from compressor.report import facts, numbers
-from compressor.report.rule import NUMBER, Rule, judge, settled_by, two_digits
+from compressor.report.rule import NUMBER, Rule, judge, settled_by
 from compressor.report.schema import Report
 from compressor.report.speedup_rules import MinFastestSpeedupRule, MinSpeedupRule
 from compressor.results import ROUNDING, Outcome, Variant, Verdict
@@ -35,21 +35,21 @@ class MaxDropRule(Rule):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        found = re.fullmatch(rf"\s*([A-Za-z0-9_@]+)\s*=\s*({NUMBER})\s*", value, re.ASCII)
-        if found is None:
+        match = re.fullmatch(rf"\s*([A-Za-z0-9_@]+)\s*=\s*({NUMBER})\s*", value, re.ASCII)
+        if match is None:
             raise UsageError(
                 f"--{cls.option} {value!r} is not METRIC=VALUE with a value of at least 0; "
                 f"write for example --{cls.option} bleu=0.5",
                 id="max-drop-malformed",
             )
-        metric = found[1].lower()
+        metric = match[1].lower()
         if metric not in METRICS:
             raise UsageError(
                 f"--{cls.option} {value!r}: there is no metric {metric!r}; choose from "
                 f"{', '.join(METRICS)}{did_you_mean(metric, METRICS)}",
                 id="metric-unknown",
             )
-        return cls(metric, float(found[2]))
+        return cls(metric, float(match[2]))
 
     @property
     def text(self) -> str:
@@ -73,23 +73,25 @@ class MaxDropRule(Rule):
             )
 
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        found = facts.comparison(variant, self.metric)
-        if found is None:
+        compared = facts.comparison(variant, self.metric)
+        if compared is None:
             raise self.not_measured(variant, "metrics", (x.metric for x in variant.comparisons))
         rows, style = facts.test_rows(report, variant), facts.metric_style(self.metric)
-        bounds = facts.bounds(report, variant, found)
-        verdict = judge(found.difference, bounds, self._is_met)
-        # Where any drop is allowed, also one that the metric cannot see.
-        floor = "" if self.value >= METRICS[self.metric].scale else facts.floor_text(found)
-        enough = None if floor else two_digits(rows_to_settle(found, rows, self.value))
+        bounds = facts.bounds(report, variant, compared)
+        verdict = judge(compared.difference, bounds, self._is_met)
+        # A rule that allows any drop allows one that the metric cannot see, too.
+        floor = "" if self.value >= METRICS[self.metric].scale else facts.floor_text(compared)
+        enough = (
+            None if floor else numbers.two_digits_up(rows_to_settle(compared, rows, self.value))
+        )
         if floor and verdict == "passed":
             verdict = "inconclusive"
         drops = None if bounds is None else (-bounds[1], -bounds[0])
         interval = "" if drops is None else f" {numbers.interval(drops, style.digits)}"
         message = (
-            f"{style.label} {style.score(found.pruned)} against {style.score(found.dense)} dense: "
-            f"a drop of {style.score(-found.difference)}{interval}, at most {self.value:.15g} "
-            "allowed"
+            f"{style.label} {style.score(compared.pruned)} against {style.score(compared.dense)} "
+            f"dense: a drop of {style.score(-compared.difference)}{interval}, at most "
+            f"{self.value:.15g} allowed"
         )
         if floor:
             message += f"; {floor}"
@@ -97,9 +99,9 @@ class MaxDropRule(Rule):
             message += settled_by(enough, f"test {style.counted} instead of {rows:,}", bounds)
         outcome = self.outcome(
             variant, verdict, message,
-            measured=-found.difference, limit=self.value, interval=drops, enough=enough,
+            measured=-compared.difference, limit=self.value, interval=drops, enough=enough,
         )  # fmt: skip
-        return outcome, self._is_met(found.difference) and not floor
+        return outcome, self._is_met(compared.difference) and not floor
 
     def _is_met(self, difference: float) -> bool:
         return -difference <= self.value + ROUNDING  # false for NaN
@@ -126,16 +128,14 @@ class LargestRule(Rule):
         """What the rule limits, on the scale of `value`."""
 
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        found = self.number(report, variant)
-        within = found <= self.value + ROUNDING  # false for NaN
-        unit = self.unit
-        message = f"{self.what} {found:.4g}{unit}, at most {self.value:.15g}{unit} allowed"
+        number = self.number(report, variant)
+        within = number <= self.value + ROUNDING  # false for NaN
+        message = f"{self.what} {number:.4g}{self.unit}, at most {self.text}{self.unit} allowed"
         verdict: Verdict = "passed" if within else "failed"
-        outcome = self.outcome(variant, verdict, message, measured=found, limit=self.value)
+        outcome = self.outcome(variant, verdict, message, measured=number, limit=self.value)
         return outcome, within
 
 
-@dataclass(frozen=True)
 class MaxSizeRule(LargestRule):
     """Megabytes (1,000,000 bytes) of the graphs with their weights, in the precision shipped."""
 
@@ -146,7 +146,6 @@ class MaxSizeRule(LargestRule):
         return variant.onnx_bytes / 1e6
 
 
-@dataclass(frozen=True)
 class MaxMacsRule(LargestRule):
     """Multiply-adds as a share of the dense model's."""
 
@@ -157,7 +156,6 @@ class MaxMacsRule(LargestRule):
         return variant.macs_share
 
 
-@dataclass(frozen=True)
 class MaxParametersRule(LargestRule):
     """Parameters as a share of the dense model's."""
 

@@ -1,6 +1,6 @@
 """The acceptance rules of `compress gate`, from options to outcomes.
 
-A rule that cannot be checked is an error, never a pass; `rule_kinds` has what each asks for.
+A rule that cannot be checked is an error, never a pass; `rule_kinds` has the classes of rules.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ from compressor.results import Inconclusive, Outcome
 
 
 def parse_rules(options: Mapping[str, object]) -> list[Rule]:
-    """The rules that options ask for.
-
-    Args:
-        options: values by the names of `Rule.field`, a list where an option can be repeated; other
-            names are ignored.
+    """The rules among options, by the names of `Rule.field`; a list if one can be repeated.
 
     Raises:
         UsageError: a value of the wrong form, an unknown metric, or the same rule twice.
     """
     rules: list[Rule] = []
     for kind in RULE_KINDS:
-        given = options.get(kind.field())
-        values = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        value = options.get(kind.field())
+        values = value if isinstance(value, list | tuple) else [] if value is None else [value]
         rules += map(kind.parse, values)
     seen: dict[tuple[str, object], Rule] = {}
     for rule in rules:
@@ -47,21 +43,22 @@ def check(
 ) -> list[Outcome]:
     """Check every rule on every variant, in the precision that its artifact runs by default.
 
-    Args:
-        inconclusive: what a rule counts as whose limit lies in the interval: failed, passed, or
-            as the measured number says.
+    A rule whose limit lies in the interval counts as `inconclusive` says: failed, passed, or as
+    the measured number alone decides.
 
     Raises:
         InputError: there is no variant, a model has no default precision or several, or the report
             lacks the numbers that a rule needs.
     """
-    if rules and not facts.pruned(report):
+    if not rules:
+        return []
+    if not facts.pruned(report):
         raise InputError(
             "the gate has nothing to check: the report holds no pruned variant; give the report of "
             "a run that pruned",
             id="report-without-variants",
         )
-    for model in facts.pruned(report) if rules else ():
+    for model in facts.pruned(report):
         # Without this check no rule would be held against it, and the gate would pass.
         count = sum(build.default for build in facts.builds(report, model))
         if count != 1:

@@ -111,14 +111,8 @@ def render_json(report: Report) -> str:
     return report.model_dump_json(indent=1) + "\n"
 
 
-_WANTED = "give the report.json of a run"
-
-
 def load_report(path: Path, *, verify: bool = True) -> Report:
-    """Read a `report.json`.
-
-    Args:
-        verify: check it against the manifest beside it, if there is one.
+    """Read a `report.json`; `verify` it against the manifest beside it, if there is one.
 
     Raises:
         InputError: no such file, not what the manifest lists, not JSON, another schema version, or
@@ -126,16 +120,15 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
     """
     if verify:
         require_unchanged(path.parent, [path.name], warn=False)  # reports often lie alone
+    wanted = "give the report.json of a run"
     try:
         data = read_json(path)
     except OSError as error:
         raise InputError(
-            f"cannot read report {path}: {error.strerror}; {_WANTED}", id="report-unreadable"
+            f"cannot read report {path}: {error.strerror}; {wanted}", id="report-unreadable"
         ) from error
     except ValueError as error:
-        raise InputError(
-            f"{path} is not JSON ({error}); {_WANTED}", id="report-not-json"
-        ) from error
+        raise InputError(f"{path} is not JSON ({error}); {wanted}", id="report-not-json") from error
     version = str(data.get("schema_version", ""))[:40] if isinstance(data, dict) else ""
     if version != SCHEMA_VERSION:
         raise InputError(
@@ -147,9 +140,9 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
         return Report.model_validate(data, context=FROM_FILE)
     except ValidationError as error:
         first = error.errors()[0]
-        place = "".join(f".{str(part)[:40]}" for part in first["loc"]).removeprefix(".")
+        where = ".".join(str(part)[:40] for part in first["loc"])
         reason = " ".join(first["msg"].removeprefix("Value error, ").split())[:300]
-        what = f"{place}: {reason}" if place else reason
+        what = f"{where}: {reason}" if where else reason
         raise InputError(
-            f"{path} is not a valid report: {what}; {_WANTED}", id="report-invalid"
+            f"{path} is not a valid report: {what}; {wanted}", id="report-invalid"
         ) from error

@@ -1,7 +1,7 @@
-"""The report in sentences: the conclusion, what it does not show, and what to do next.
+"""The report in sentences: the conclusion, its warnings, and what to do next.
 
 They are plain text, shared by the pages, the terminal and scripts; a format escapes them. How
-models were measured stands in the tables, in the notes and captions of `tables`.
+models were measured stands in the notes and captions of `tables`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from compressor.results import HALF_RANGE, Timing, Variant
 
 def verdict(report: Report) -> str:
     """Everything in one paragraph: the conclusion, the warnings and the gate."""
-    said = (conclusion(report), *warnings(report), gate_sentence(report))
-    return " ".join(filter(None, said))
+    parts = (conclusion(report), *warnings(report), gate_sentence(report))
+    return " ".join(filter(None, parts))
 
 
 def conclusion(report: Report) -> str:
-    """What became of the most important variant (`facts.headline`), in one sentence.
+    """The result of the most important variant (`facts.headline`), in one sentence.
 
     `heads-50 keeps 72 of 144 heads (50%): 2.5 to 3.6 times as fast and 5.2 times smaller for -0.70
     BLEU [-1.80, +0.60]; dense int8 alone is …`.
@@ -34,16 +34,17 @@ def conclusion(report: Report) -> str:
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    kept = ", ".join(filter(None, (phrases.units(variant), phrases.work(variant))))
-    own = _gains(report, variant)
-    if own is None:
-        end = f"; {_quality(report, variant)}; {_speed(facts.with_speedup(report, variant))}."
-    else:
-        alone = facts.dense_alone(report, variant)
-        dense = None if alone is None else _gains(report, alone)
-        gains = "was not measured" if dense is None else f"is {dense}"
-        end = f": {own}; dense {facts.low_precision(report, variant)} alone {gains}."
-    return f"{_lead(report, variant)} keeps {kept}{end}"
+    kept = f"{_lead(report, variant)} keeps {phrases.units(variant)}"
+    if facts.lost_neurons(variant):
+        kept += f", {numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+    gains = _gains(report, variant)
+    if gains is None:
+        speed = _speed(facts.with_speedup(report, variant))
+        return f"{kept}; {_quality(report, variant)}; {speed}."
+    alone = facts.dense_alone(report, variant)
+    dense = None if alone is None else _gains(report, alone)
+    end = "was not measured" if dense is None else f"is {dense}"
+    return f"{kept}: {gains}; dense {facts.low_precision(report, variant)} alone {end}."
 
 
 def _lead(report: Report, variant: Variant) -> str:
@@ -52,8 +53,7 @@ def _lead(report: Report, variant: Variant) -> str:
     count = len(variants)
     if count == 1:
         return variant.name
-    judged = [facts.judge(facts.comparison(other, metric)) for other in variants]
-    if all(judgment == "worse" for judgment in judged):
+    if all(facts.judge(facts.comparison(x, metric)) == "worse" for x in variants):
         return (
             f"All {count} variants are significantly worse than dense; the mildest, {variant.name},"
         )
@@ -83,21 +83,21 @@ def _gains(report: Report, variant: Variant) -> str | None:
 
 
 def _quality(report: Report, variant: Variant) -> str:
+    """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
     metric = facts.primary_metric(report)
-    found = facts.comparison(variant, metric)
-    if found is not None:
-        return phrases.quality(found)
+    compared = facts.comparison(variant, metric)
+    if compared is not None:
+        style = facts.metric_style(compared.metric)
+        judgment = facts.JUDGMENT_WORDS[facts.judge(compared)]
+        return (
+            f"{style.label} {style.with_unit(compared.pruned)} against "
+            f"{style.with_unit(compared.dense)} ({phrases.change(compared)}, "
+            f"{numbers.p_equation(compared.p_value)}): {judgment}"
+        )
     if metric is None or variant.quality is None:
         return "quality not measured"
     style = facts.metric_style(metric)
     return f"{style.label} {style.with_unit(facts.value(variant, metric))}, not compared with dense"
-
-
-_NO_GAIN: dict[facts.Gain, str] = {
-    "same": "with no measurable gain in speed",
-    "slower": "slower",
-    "unknown": "without a usable speed-up",
-}
 
 
 def _speed(rows: Sequence[Timing]) -> str:
@@ -117,11 +117,16 @@ def _speed(rows: Sequence[Timing]) -> str:
         parts.append(f"{' to '.join(ends)} times as fast")
         if len(faster) < len(rows):
             parts[0] += f" at batch {join([str(row.batch_size) for row in faster])}"
-    for gain, what in _NO_GAIN.items():
-        same = [row for row in rows if facts.gain(row) == gain]
-        if same:
-            found = [f"{row.batch_size} ({phrases.speedup(row)})" for row in same]
-            parts.append(f"{what} at batch {join(found)}")
+    for gain, what in (
+        ("same", "with no measurable gain in speed"),
+        ("slower", "slower"),
+        ("unknown", "without a usable speed-up"),
+    ):
+        batches = [
+            f"{row.batch_size} ({phrases.speedup(row)})" for row in rows if facts.gain(row) == gain
+        ]
+        if batches:
+            parts.append(f"{what} at batch {join(batches)}")
     return ", ".join(parts)
 
 
@@ -136,7 +141,11 @@ def warnings(report: Report) -> list[str]:
             f"The intervals of {wide} of {len(rows)} speed-ups are wider than a fifth: measured on "
             "a busy machine, run again."
         )
-    return [*lines, *_refusals(report)]
+    for variant in facts.pruned(report):
+        for build in facts.precisions(report, variant):
+            if build.base and (reason := _not_default(build)):
+                lines.append(f"{build.name} {reason}, so it is not the default.")
+    return lines
 
 
 def floors(report: Report) -> list[str]:
@@ -145,18 +154,8 @@ def floors(report: Report) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(filter(None, texts))]
 
 
-def _refusals(report: Report) -> list[str]:
-    """One sentence for each precision that cannot be an artifact's default."""
-    return [
-        f"{build.name} {reason}, so it is not the default."
-        for variant in facts.pruned(report)
-        for build in facts.precisions(report, variant)
-        if build.base and (reason := _refusal(build))
-    ]
-
-
-def _refusal(build: Variant) -> str:
-    """Why a precision must not be the default; empty if it may be."""
+def _not_default(build: Variant) -> str:
+    """Why a precision must not be its artifact's default; empty if it may be."""
     exceeded = next((check for check in build.checks if not check.is_met), None)
     if exceeded and exceeded.name == HALF_RANGE:
         return (
@@ -168,11 +167,11 @@ def _refusal(build: Variant) -> str:
             f"differs from PyTorch by {exceeded.largest_difference:.2g} of the largest logit, "
             f"more than the {exceeded.tolerance:.2g} that is usual"
         )
-    worse = [c for c in build.base_comparisons if facts.judge(c) == "worse"]
-    if worse:
-        labels = join([facts.metric_style(comparison.metric).label for comparison in worse])
-        return f"is significantly worse than {build.base} in {labels}"
-    return ""
+    worse = [c.metric for c in build.base_comparisons if facts.judge(c) == "worse"]
+    if not worse:
+        return ""
+    labels = join([facts.metric_style(metric).label for metric in worse])
+    return f"is significantly worse than {build.base} in {labels}"
 
 
 _AGAIN = "compress run -c recipe.yaml -o NEW"
@@ -181,27 +180,27 @@ _AGAIN = "compress run -c recipe.yaml -o NEW"
 def recommendation(report: Report) -> tuple[str, str]:
     """What to do next, and the command for it, to run in the directory of the artifact.
 
-    Empty texts where there is no variant.
+    Empty texts if there is no variant.
     """
     variant = facts.headline(report)
     if variant is None:
         return "", ""
-    found = facts.comparison(variant, facts.primary_metric(report))
+    compared = facts.comparison(variant, facts.primary_metric(report))
     rows = facts.with_speedup(report, variant)
     alone = facts.dense_alone(report, variant)
     unmet = [x for x in report.gate if x.variant == variant.name and not x.met]
     failed = {x.rule.split()[0] for x in unmet if x.verdict == "failed"}
     of_quality = {MaxDropRule.option, baseline.RULE}
-    if found is None:
+    if compared is None:
         return "Measure what it costs in quality, on rows with answers.", f"{_AGAIN} --test FILE"
     if not rows:
         return "Measure how fast it is on the machine that will serve it.", f"{_AGAIN} --bench"
     if report.gate and not unmet:
         directory = shlex.quote(variant.directory)
         return "It meets the gate: use it.", f"compress predict {directory} FILE"
-    worse = not report.gate and facts.judge(found) == "worse"
+    worse = not report.gate and facts.judge(compared) == "worse"
     if worse or failed & of_quality:
-        if _was_trained(variant):
+        if any(name in variant.recovery and x.trains for name, x in RECOVERIES.items()):
             return "It loses quality, though it was trained: remove less.", _rerun(variant, 0.1)
         return (
             "It loses quality: train it on the dense model's predictions, on as much text of your "
@@ -219,11 +218,11 @@ def recommendation(report: Report) -> tuple[str, str]:
         return "It is slower or larger than the gate allows: remove more.", _rerun(variant, -0.2)
     if unmet and not of_quality & {x.rule.split()[0] for x in unmet}:
         return "The timings do not decide it: measure longer.", f"{_AGAIN} --bench-seconds 10"
-    if unmet or facts.judge(found) == "unknown":
+    if unmet or facts.judge(compared) == "unknown":
         return "The test rows do not decide it: take more, or others.", f"{_AGAIN} --test FILE"
     if not any(map(facts.pays, rows)):
         return "It is not faster on this machine: remove more.", _rerun(variant, -0.2)
-    rule = f"--max-metric-drop {found.metric}=1 --min-speedup 1.2@{rows[-1].batch_size}"
+    rule = f"--max-metric-drop {compared.metric}=1 --min-speedup 1.2@{rows[-1].batch_size}"
     return "Hold it to limits of your own.", f"compress gate report.json {rule}"
 
 
@@ -233,16 +232,11 @@ def _rerun(variant: Variant, by: float) -> str:
     return f"{_AGAIN} --macs {min(max(share, 0.1), 0.95):.2g}"
 
 
-def _was_trained(variant: Variant) -> bool:
-    """Whether a recovery that trains is named in how the kept weights were repaired."""
-    return any(name in variant.recovery and x.trains for name, x in RECOVERIES.items())
-
-
 def _is_better(report: Report, variant: Variant, alone: Variant) -> bool:
     """Whether a variant is faster than a dense build at a batch size, or loses less."""
     metric = facts.primary_metric(report)
-    own, other = (facts.comparison(x, metric) for x in (variant, alone))
-    if own is None or other is None or own.difference > other.difference:
+    pruned, dense = (facts.comparison(x, metric) for x in (variant, alone))
+    if pruned is None or dense is None or pruned.difference > dense.difference:
         return True
     rates = {row.batch_size: row.sentences_per_second for row in facts.timings(report, alone.name)}
     return any(

@@ -12,8 +12,8 @@ from typing import Self
 
 from compressor.errors import UsageError
 from compressor.evaluation import scaled_rows
-from compressor.report import facts, phrases
-from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, two_digits, worst_of
+from compressor.report import facts, numbers, phrases
+from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, worst_of
 from compressor.report.schema import Report
 from compressor.results import ROUNDING, Outcome, Timing, Variant
 
@@ -29,14 +29,14 @@ class MinSpeedupRule(Rule):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        found = re.fullmatch(rf"\s*({NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", value, re.ASCII)
-        if found is None or float(found[1]) == 0 or (found[2] and int(found[2]) == 0):
+        match = re.fullmatch(rf"\s*({NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", value, re.ASCII)
+        if match is None or float(match[1]) == 0 or (match[2] and int(match[2]) == 0):
             raise UsageError(
                 f"--{cls.option} {value!r} is neither RATIO nor RATIO@BATCH with numbers above 0; "
                 f"write for example --{cls.option} 1.1@16",
                 id="min-speedup-malformed",
             )
-        return cls(float(found[1]), int(found[2]) if found[2] else None)
+        return cls(float(match[1]), int(match[2]) if match[2] else None)
 
     @property
     def text(self) -> str:
@@ -48,15 +48,19 @@ class MinSpeedupRule(Rule):
         return self.batch_size
 
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        rows = self._rows(report, variant)
+        timings = self.timings(report, variant)
+        held = {row.batch_size for row, _ in timings}
+        wanted = set(facts.batch_sizes(report)) if self.batch_size is None else {self.batch_size}
+        if not wanted or not wanted <= held:
+            raise self.not_measured(variant, "speed-ups at batch sizes", map(str, sorted(held)))
+        rows = [pair for pair in timings if pair[0].batch_size in wanted]
         verdicts = [judge(ratio, self.interval(row), self._is_met) for row, ratio in rows]
         worst = worst_of(verdicts)
         shown = [pair for pair, verdict in zip(rows, verdicts, strict=True) if verdict == worst]
         measured = phrases.join([self.measured(row) for row, _ in shown])
         message = f"speed-up {measured}, at least {self.ratio:.15g} required"
         row, ratio = min(shown, key=lambda pair: pair[1])
-        interval = self.interval(row)
-        enough = None
+        interval, enough = self.interval(row), None
         if worst == "inconclusive":
             enough = self._runs_to_settle(row.runs, ratio, interval)
             what = f"timed batches instead of {row.runs:,} (--bench-seconds)"
@@ -76,7 +80,7 @@ class MinSpeedupRule(Rule):
         return f"{phrases.speedup(row)} at batch {row.batch_size}"
 
     def timings(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
-        """What was measured of a variant, at most one timing a batch size, with its speed-up."""
+        """Timings of a variant with their speed-ups, at most one per batch size."""
         return [(row, row.speedup or 0.0) for row in facts.with_speedup(report, variant)]
 
     def _is_met(self, ratio: float) -> bool:
@@ -87,16 +91,7 @@ class MinSpeedupRule(Rule):
             return None
         low, high = interval
         width = ratio - low if ratio >= self.ratio else high - ratio
-        return two_digits(scaled_rows(runs, width, abs(ratio - self.ratio)))
-
-    def _rows(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
-        """The timings that the rule limits, with their speed-ups; none of them may be missing."""
-        rows = self.timings(report, variant)
-        held = {row.batch_size for row, _ in rows}
-        wanted = set(facts.batch_sizes(report)) if self.batch_size is None else {self.batch_size}
-        if not wanted or not wanted <= held:
-            raise self.not_measured(variant, "speed-ups at batch sizes", map(str, sorted(held)))
-        return [pair for pair in rows if pair[0].batch_size in wanted]
+        return numbers.two_digits_up(scaled_rows(runs, width, abs(ratio - self.ratio)))
 
 
 @dataclass(frozen=True)
@@ -113,14 +108,13 @@ class MinFastestSpeedupRule(MinSpeedupRule):
         return row.fastest_speedup_interval
 
     def measured(self, row: Timing) -> str:
-        found = phrases.ratio(row.fastest_speedup, row.fastest_speedup_interval)
-        return f"{found} at batch {row.batch_size} ({row.variant} over {row.fastest})"
+        ratio = phrases.ratio(row.fastest_speedup, row.fastest_speedup_interval)
+        return f"{ratio} at batch {row.batch_size} ({row.variant} over {row.fastest})"
 
     def timings(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
         best: dict[int, tuple[Timing, float]] = {}
         for build in facts.builds(report, variant):
-            base = build.name == build.family
-            if not (base or build.name == variant.name or facts.keeps_quality(build)):
+            if build.name not in (build.family, variant.name) and not facts.keeps_quality(build):
                 continue
             for row in facts.timings(report, build.name):
                 ratio = row.fastest_speedup

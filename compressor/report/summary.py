@@ -12,8 +12,7 @@ from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns
 from compressor.report.text_table import render_table
-from compressor.report.unit_tables import kept, macs
-from compressor.results import Comparison, Throughput, Timing, Variant
+from compressor.results import Comparison, Throughput, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 24
@@ -26,53 +25,52 @@ def short_table(report: Report) -> str:
     """
     blocks = [_size_table(report), *_speed_tables(report)]
     verdict = textwrap.wrap(numbers.printable(sentences.verdict(report)), WIDTH)
-    unmet = [gate_text.outcome_line(outcome) for outcome in report.gate if not outcome.met]
-    for line in unmet:
-        verdict += textwrap.wrap(numbers.printable(line), WIDTH, subsequent_indent=" " * 9)
+    for outcome in report.gate:
+        if not outcome.met:
+            line = gate_text.outcome_line(outcome)
+            verdict += textwrap.wrap(line, WIDTH, subsequent_indent=" " * 9)
     return "\n\n".join([*blocks, "\n".join(verdict)])
 
 
 def _size_table(report: Report) -> str:
-    """Names are shortened so that the table fits.
+    """Size and quality; names are shortened so that the table fits.
 
-    Where neurons were removed, multiply-adds say more than parameters, and not both fit.
+    If neurons were removed, multiply-adds say more than parameters, and not both fit.
     """
-    metric = facts.primary_metric(report)
-    title = facts.metric_style(metric).label if metric else "quality"
+    metric, models = facts.primary_metric(report), facts.models(report)
     neurons = bool(facts.neuron_kinds(report))
+    quality = facts.metric_style(metric).label if metric else "quality"
     titles = [
         "heads",
         *(["neurons", "multiply-adds"] if neurons else []),
-        f"{title} (difference, 95% interval)",
+        f"{quality} (difference, 95% interval)",
         *([] if neurons else ["parameters"]),
         "ONNX MB",
     ]
     rows = [
         [
-            kept(model, "heads"),
-            *([kept(model, "neurons"), macs(model)] if neurons else []),
+            phrases.kept(model, "heads"),
+            *([phrases.kept(model, "neurons"), phrases.macs(model)] if neurons else []),
             _quality_cell(model, metric),
             *([] if neurons else [numbers.compact(model.parameters)]),
             # Other engines run the same graphs, or files of their own.
             numbers.megabytes(model.onnx_bytes) if model.in_default_engine else "",
         ]
-        for model in facts.models(report)
+        for model in models
     ]
-    others = render_table([Column(title) for title in titles], rows)
-    room = WIDTH - 2 - max(map(len, others.splitlines()))
-    names = [_shorten(model.name, min(room, _NAME_WIDTH)) for model in facts.models(report)]
-    named = ([name, *row] for name, row in zip(names, rows, strict=True))
+    unnamed = render_table([Column(title) for title in titles], rows)
+    room = min(WIDTH - 2 - max(map(len, unnamed.splitlines())), _NAME_WIDTH)
+    named = ([_shorten(x.name, room), *row] for x, row in zip(models, rows, strict=True))
     return render_table(columns("model", *titles), named)
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
     if metric is None:
         return "not measured"
-    style = facts.metric_style(metric)
-    found = facts.comparison(model, metric)
-    if found is None:
+    style, compared = facts.metric_style(metric), facts.comparison(model, metric)
+    if compared is None:
         return style.score(facts.value(model, metric))
-    return f"{style.score(found.pruned)} ({phrases.change(found)})"
+    return f"{style.score(compared.pruned)} ({phrases.change(compared)})"
 
 
 def _speed_tables(report: Report) -> Iterator[str]:
@@ -80,29 +78,25 @@ def _speed_tables(report: Report) -> Iterator[str]:
     from rich.cells import cell_len
 
     sizes = facts.batch_sizes(report)
-    by_model = {
-        model.name: {row.batch_size: row for row in facts.timings(report, model.name)}
-        for model in facts.models(report)
-    }
+    cells: dict[tuple[str, int], str] = {}
+    for row in facts.all_timings(report):
+        speed = numbers.adaptive(row.sentences_per_second)
+        gain = "" if row.speedup is None else f" ({phrases.speedup(row)})"
+        cells[row.variant, row.batch_size] = f"{speed}{gain}"
+    names = [model.name for model in facts.models(report)]
     while sizes:
         for count in range(len(sizes), 0, -1):
-            titles = columns("sentences/s (speed-up)", *(f"batch {size}" for size in sizes[:count]))
+            part = sizes[:count]
+            titles = columns("sentences/s (speed-up)", *(f"batch {size}" for size in part))
             rows = [
-                [_shorten(name), *(_speed_cell(timings.get(size)) for size in sizes[:count])]
-                for name, timings in by_model.items()
+                [_shorten(name), *(cells.get((name, size), numbers.ABSENT) for size in part)]
+                for name in names
             ]
             table = render_table(titles, rows)
             if max(map(cell_len, table.splitlines())) <= WIDTH:
                 break
         yield table
         sizes = sizes[count:]
-
-
-def _speed_cell(row: Timing | None) -> str:
-    if row is None:
-        return numbers.ABSENT
-    speed = numbers.adaptive(row.sentences_per_second)
-    return speed if row.speedup is None else f"{speed} ({phrases.speedup(row)})"
 
 
 def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
@@ -118,47 +112,38 @@ def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
 
 
 def timing_table(throughput: Throughput) -> str:
-    """What `compress bench` shows: the conditions, then a line per model and batch size.
+    """The output of `compress bench`: the conditions, then a line per model and batch size.
 
-    In brackets the ratio of multiply-adds. With several engines also what each gains over the first
+    In brackets the ratio of multiply-adds. With several engines also the gain over the first
     artifact in the same engine, and in the fastest one.
     """
     rows = []
     several = any(row.fastest is not None for row in throughput.rows)
     for row in throughput.rows:
-        memory = "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}"
-        speedup = ""
-        if row.speedup is not None:
-            speedup = phrases.speedup(row)
-            speedup += "" if row.macs_ratio is None else f" ({row.macs_ratio:.2f})"
-        rows.append(
-            [
-                str(row.batch_size),
-                row.variant,
-                f"{row.sentences_per_second:.1f}",
-                f"{row.tokens_per_second:.0f}",
-                *(f"{row.latency_ms[name]:.1f}" for name in ("p50", "p90", "p99")),
-                memory,
-                speedup,
-                *(_engine_gains(row) if several else ()),
-            ]
-        )
-    titles = (
-        Column("batch"),
-        *columns("model", "sent/s", "tok/s", "p50 ms", "p90", "p99", "MiB"),
-        *columns("speed-up (multiply-adds)"),
-        *(columns("same engine", "fastest") if several else ()),
+        speedup = "" if row.speedup is None else phrases.speedup(row)
+        if speedup and row.macs_ratio is not None:
+            speedup += f" ({row.macs_ratio:.2f})"
+        cells = [
+            str(row.batch_size),
+            row.variant,
+            f"{row.sentences_per_second:.1f}",
+            f"{row.tokens_per_second:.0f}",
+            *(f"{row.latency_ms[name]:.1f}" for name in ("p50", "p90", "p99")),
+            "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}",
+            speedup,
+        ]
+        if several:
+            cells.append(numbers.fixed(row.engine_speedup, 2))
+            cells.append(f"{numbers.fixed(row.fastest_speedup, 2)} {row.fastest}")
+        rows.append(cells)
+    titles = columns(
+        ">batch, model, >sent/s, >tok/s, >p50 ms, >p90, >p99, >MiB, speed-up (multiply-adds)"
+        + (", same engine, >fastest" if several else "")
     )
-    table = render_table(titles, rows)
     return (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
-        f"lengths: {throughput.lengths}\n{table}"
+        f"lengths: {throughput.lengths}\n{render_table(titles, rows)}"
     )
-
-
-def _engine_gains(row: Timing) -> tuple[str, str]:
-    same = numbers.fixed(row.engine_speedup, 2)
-    return same, f"{numbers.fixed(row.fastest_speedup, 2)} {row.fastest}"
 
 
 def summary(report: Report) -> dict[str, Any]:
@@ -180,7 +165,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def gate_summary(report: Report) -> dict[str, Any]:
-    """What became of the rules, for scripts; numbers as in `summary`."""
+    """The outcomes of the rules, for scripts; numbers as in `summary`."""
     return _finite(
         {
             "gate": [dict(outcome) for outcome in report.gate],
@@ -191,44 +176,40 @@ def gate_summary(report: Report) -> dict[str, Any]:
     )
 
 
-_MODEL = {
-    *("name", "directory", "precision", "engine", "default", "macs_share", "parameters"),
-    *("checkpoint_bytes", "onnx_bytes"),
-}
-_COMPARISON = {"difference", "interval", "p_value", "floor", "at_floor"}
-_TIMING = {
-    *("batch_size", "sentences_per_second", "tokens_per_second", "speedup", "macs_ratio"),
-    *("engine_speedup", "fastest_speedup", "fastest"),
-}
-
-
 def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
-    counts = {
-        f"{units}_{which}": count(model, units)
-        for units in ("heads", "neurons")
-        for which, count in (("kept", facts.kept), ("total", facts.total))
+    fields = {
+        *("name", "directory", "precision", "engine", "default", "macs_share", "parameters"),
+        *("checkpoint_bytes", "onnx_bytes"),
+    }
+    timed = {
+        *("batch_size", "sentences_per_second", "tokens_per_second", "speedup", "macs_ratio"),
+        *("engine_speedup", "fastest_speedup", "fastest"),
     }
     return {
-        **model.model_dump(include=_MODEL),
-        **counts,
+        **model.model_dump(include=fields),
+        "heads_kept": facts.kept(model, "heads"),
+        "heads_total": facts.total(model, "heads"),
+        "neurons_kept": facts.kept(model, "neurons"),
+        "neurons_total": facts.total(model, "neurons"),
         "quality": dict(model.quality.metrics) if model.quality else {},
-        "comparisons": {found.metric: _comparison_summary(found) for found in model.comparisons},
+        "comparisons": {x.metric: _comparison_summary(x) for x in model.comparisons},
         "base": model.base or None,
-        "base_comparisons": {
-            found.metric: _comparison_summary(found) for found in model.base_comparisons
-        },
-        "throughput": [_timing_summary(row) for row in facts.timings(report, model.name)],
+        "base_comparisons": {x.metric: _comparison_summary(x) for x in model.base_comparisons},
+        "throughput": [
+            {
+                **row.model_dump(include=timed),
+                "interval": row.speedup_interval,
+                "pays": None if row.speedup is None else facts.pays(row),
+            }
+            for row in facts.timings(report, model.name)
+        ],
     }
 
 
-def _comparison_summary(found: Comparison) -> dict[str, Any]:
-    judged = facts.JUDGMENT_WORDS[facts.judge(found)]
-    return {**found.model_dump(include=_COMPARISON), "judgement": judged}
-
-
-def _timing_summary(row: Timing) -> dict[str, Any]:
-    pays = None if row.speedup is None else facts.pays(row)
-    return {**row.model_dump(include=_TIMING), "interval": row.speedup_interval, "pays": pays}
+def _comparison_summary(compared: Comparison) -> dict[str, Any]:
+    fields = {"difference", "interval", "p_value", "floor", "at_floor"}
+    judged = facts.JUDGMENT_WORDS[facts.judge(compared)]
+    return {**compared.model_dump(include=fields), "judgement": judged}
 
 
 def _finite(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -16,33 +15,22 @@ class Column:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A captioned table; the first cell of a row names it.
+    """A captioned table; the first cell of a row names it."""
 
-    Args:
-        key: of the table in a page.
-        columns: one for each cell; none for pairs of a name and a value.
-        title: of its section of a report.
-        notes: sentences about it.
-        folded: whether a page shows it only on demand.
-    """
-
-    key: str
+    key: str  # of the table in a page
     caption: str
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # one for each cell; none for pairs of a name and a value
     rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    notes: tuple[str, ...] = ()
-    folded: bool = False
+    title: str = ""  # of its section of a report
+    notes: tuple[str, ...] = ()  # sentences about it
+    folded: bool = False  # whether a page shows it only on demand
 
 
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:
-    """Comma-separated titles of text columns, then the numeric ones."""
-    named = tuple(Column(title, numeric=False) for title in text.split(", "))
-    return named + tuple(map(Column, numeric))
+    """Columns by their titles: `text` separated by commas, then numeric ones.
 
-
-def named_values(
-    key: str, caption: str, pairs: Iterable[tuple[str, str]], title: str = "", folded: bool = False
-) -> ReportTable:
-    """A table of names and values."""
-    return ReportTable(key, caption, (), tuple(pairs), title, folded=folded)
+    A title after `>` in `text` is numeric, too: `Model, >Score, Result`.
+    """
+    titles = text.split(", ")
+    mixed = tuple(Column(title.removeprefix(">"), title.startswith(">")) for title in titles)
+    return mixed + tuple(map(Column, numeric))

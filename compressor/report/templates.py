@@ -7,12 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from compressor.report import facts, numbers, phrases, sentences
-from compressor.report.first_tables import conclusion, samples
 from compressor.report.formats import ReportFormat
 from compressor.report.gate_text import gate_sentence
 from compressor.report.markdown import bullets, escape, escape_line, table_block
 from compressor.report.schema import Report
-from compressor.report.tables import tables
+from compressor.report.tables import conclusion, samples, tables
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 def render_template(name: str, report: Report, **more: Any) -> str:
     """A template of this package, filled with the report, its tables and its sentences.
 
-    Args:
-        name: `NAME.md.j2` is Markdown, others are HTML.
-        more: further values for it.
+    `NAME.md.j2` is Markdown, others are HTML.
     """
     is_markdown = name.endswith(".md.j2")
     text = _environment(is_markdown).get_template(name).render(

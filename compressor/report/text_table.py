@@ -12,10 +12,7 @@ def render_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> st
     """Aligned columns, two spaces between them; one line per row and one for the titles, if any.
 
     Without columns, the first cell stands left and all others right. The last cells of a row may be
-    left out.
-
-    Returns:
-        The lines, without a newline at the end and without spaces at the ends of lines.
+    left out. Lines have no spaces at their ends, and the last one no newline.
     """
     from rich.console import Console
     from rich.table import Table

@@ -15,7 +15,12 @@ from typing import Any
 from compressor.report import facts
 from compressor.report.schema import Report
 
-_SOURCE = {"files", "rows", "sha256"}
+# An absolute path, or one below the home directory, up to its last part; spaces within quotes.
+_ROOT = r"(?:~|[A-Za-z]:)?[\\/]"
+_DIRECTORIES = re.compile(
+    rf"(?<=['\"]){_ROOT}(?:[^'\"\\/]+[\\/]+)*(?=[^\s'\"])"
+    rf"|(?<![^\s=,(]){_ROOT}(?:[^\s'\",\\/]+[\\/]+)*(?=[^\s'\",])"
+)
 
 
 def without_paths(report: Report, directory: Path) -> Report:
@@ -29,14 +34,19 @@ def without_paths(report: Report, directory: Path) -> Report:
     return Report.model_validate(data)
 
 
+def without_directories(text: str) -> str:
+    """Text in which paths of the machine are cut to their last part."""
+    return _DIRECTORIES.sub("", text)
+
+
 def _cut(value: Any) -> Any:
     """A value in which absolute paths, and all paths of data, are cut to their last part."""
     if isinstance(value, str):
-        return facts.without_directories(value)
+        return without_directories(value)
     if isinstance(value, dict):
         # Sample rows are the user's texts, whatever looks like a path in them.
         cut = {key: x if key == "samples" else _cut(x) for key, x in value.items()}
-        if value.keys() == _SOURCE:
+        if value.keys() == {"files", "rows", "sha256"}:
             cut["files"] = [_name(file) for file in value["files"]]
         return cut
     if isinstance(value, list | tuple):
@@ -49,7 +59,7 @@ def _cut_command(command: str) -> str:
     try:
         words = shlex.split(command)
     except ValueError:  # it was not written by this program
-        return facts.without_directories(command)
+        return without_directories(command)
     return shlex.join(re.sub(r"[^,=]+", lambda part: _cut_part(part[0]), word) for word in words)
 
 
@@ -59,7 +69,7 @@ def _cut_part(part: str) -> str:
         is_path = part.startswith(("/", "~")) or ("/" in part and Path(part).parent.is_dir())
     except (OSError, ValueError):  # longer than names can be, say
         is_path = False
-    return _name(part) if is_path else facts.without_directories(part)
+    return _name(part) if is_path else without_directories(part)
 
 
 def _name(path: str) -> str:

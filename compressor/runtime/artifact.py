@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.runtime.fields import (
-    MOST,
-    checked,
-    file_name,
-    list_of,
-    mapping,
-    one_of,
-    optional,
-    parse,
-    record,
-    text,
-    token_id,
-    whole,
-)
-from compressor.runtime.generation import Generation
-from compressor.runtime.languages import Languages
+from compressor.errors import InputError, UsageError
+from compressor.runtime.fields import NOT_EMPTY, Count, FileName, Size, TokenId, parse
+from compressor.runtime.generation import Generation, Languages
 from compressor.storage.input_files import parse_json, read_text
 from compressor.storage.manifest import GRAPHS_FILE
 
 GRAPH_DIRECTORY = "onnx"
 CTRANSLATE2_DIRECTORY = "ctranslate2"
-# What CTranslate2 reads there.
+# The files that CTranslate2 reads in it.
 CTRANSLATE2_FILES = (
     "config.json", "model.bin", "shared_vocabulary.json", "source_vocabulary.json",
     "target_vocabulary.json",
@@ -37,10 +23,8 @@ CTRANSLATE2_FILES = (
 
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
 
-_COUNT = whole(0, MOST)
-_SIZE = whole(1, MOST)
 # How a cross-encoder makes a score of its one logit.
-_ACTIVATION = one_of("identity", "sigmoid")
+Activation = Literal["identity", "sigmoid"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,50 +36,27 @@ class Artifact:
 
     opened_with: ClassVar[str]
 
-    schema: int = checked(one_of(1))
-    task: str = checked(text)
-    precisions: Mapping[str, Mapping[str, str]] = checked(mapping(mapping(file_name), 1))
-    default_precision: str = checked(text)
-    tokenizer: str = checked(file_name)
-    max_source_tokens: int = checked(_SIZE)
+    schema: Literal[1]
+    task: str
+    precisions: Annotated[Mapping[str, Mapping[str, FileName]], NOT_EMPTY]
+    default_precision: str
+    tokenizer: FileName
+    max_source_tokens: Size
     # Where tokens of longer texts are left out.
-    truncation_side: str = checked(one_of("right", "left"), "right")
-    pad_token_id: int = checked(token_id)
-    inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
-    # Only classifiers have some; declared here, so that artifacts of any task can be compared.
-    labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
+    truncation_side: Literal["right", "left"] = "right"
+    pad_token_id: TokenId
+    inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
+    # Of classes, in the order of the logits. Only classifiers have some; declared here, so that
+    # artifacts of any task can be compared.
+    labels: list[str] | None = None
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
-    fastest_engines: Mapping[str, str] | None = checked(optional(mapping(text)), None)
+    fastest_engines: Mapping[str, str] | None = None
     # Precision -> the device that its graphs are made for, where they run on no other.
-    made_for: Mapping[str, str] | None = checked(optional(mapping(one_of("cuda"))), None)
+    made_for: Mapping[str, Literal["cuda"]] | None = None
 
     def only_device(self, precision: str) -> str | None:
         """The device that the graphs of a precision are made for; None: they run on all."""
         return (self.made_for or {}).get(precision)
-
-    def precision(self, name: str | None, device: str) -> str:
-        """The precision to run on `device`; None stands for the default one.
-
-        Raises:
-            UsageError: one that the device has no kernels for.
-            EnvironmentProblem: its graphs are made for another device.
-        """
-        chosen = name or self.default_precision
-        if device == "cuda" and chosen in CPU_ONLY:
-            raise UsageError(
-                f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
-                f"this artifact, which has {', '.join(sorted(self.precisions))}",
-                id="precision-not-on-device",
-            )
-        made_for = self.only_device(chosen)
-        if made_for not in (None, device):
-            others = [name for name in sorted(self.precisions) if not self.only_device(name)]
-            raise EnvironmentProblem(
-                f"the {chosen} graphs of this artifact are made for {made_for} and do not run on "
-                f"{device!r}; use device {made_for!r}, or precision {' or '.join(others)}",
-                id="graphs-for-another-device",
-            )
-        return chosen
 
     def used_files(self, precision: str) -> list[str]:
         """Files that are opened for one precision, as paths from the artifact's directory."""
@@ -107,11 +68,6 @@ class Artifact:
     def scored(self) -> tuple[int, str | None] | None:
         """Size of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
         return None
-
-    @property
-    def heads(self) -> Mapping[str, int]:
-        """Heads by sublayer, as far as the runtime has to know them."""
-        return {}
 
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with that role, in one precision (None: the default one).
@@ -147,11 +103,9 @@ class EncoderArtifact(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationArtifact(EncoderArtifact):
-    """A classifier."""
-
     opened_with = "Classifier"
 
-    labels: list[str] = checked(list_of(text, 1))
+    labels: Annotated[list[str], NOT_EMPTY]
 
     @property
     def outputs(self) -> int:
@@ -160,15 +114,11 @@ class ClassificationArtifact(EncoderArtifact):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassificationArtifact(ClassificationArtifact):
-    """A classifier of tokens."""
-
     opened_with = "TokenClassifier"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabelArtifact(ClassificationArtifact):
-    """A classifier with any number of labels per text."""
-
     opened_with = "MultiLabelClassifier"
 
 
@@ -178,7 +128,7 @@ class RegressionArtifact(EncoderArtifact):
 
     opened_with = "Regressor"
 
-    activation: str = checked(_ACTIVATION, "identity")
+    activation: Activation = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,8 +137,8 @@ class RerankingArtifact(EncoderArtifact):
 
     opened_with = "Reranker"
 
-    classes: int = checked(one_of(1, 2))
-    activation: str = checked(_ACTIVATION, "identity")
+    classes: Literal[1, 2]
+    activation: Activation = "identity"
 
     @property
     def outputs(self) -> int:
@@ -218,10 +168,10 @@ class EmbeddingArtifact(EncoderArtifact):
 
     opened_with = "Embedder"
 
-    width: int = checked(_SIZE)
-    similarity: str = checked(one_of("cosine", "dot", "euclidean", "manhattan"), "cosine")
-    prompts: Mapping[str, str] = checked(mapping(text), {})
-    default_prompt: str = checked(text, "")
+    width: Size
+    similarity: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
 
     @property
     def outputs(self) -> int:
@@ -234,32 +184,25 @@ class TranslationArtifact(Artifact):
 
     opened_with = "Translator"
 
-    decoder_self_heads: list[int] = checked(list_of(_COUNT))
-    cross_heads: list[int] = checked(list_of(_COUNT))
-    head_dim: int = checked(_SIZE)
+    decoder_self_heads: list[Count]
+    cross_heads: list[Count]
+    head_dim: Size
     # A table of so many numbers is made, so a damaged file must not name any number.
-    vocab_size: int = checked(whole(1, 1 << 26))
+    vocab_size: Annotated[int, range(1, (1 << 26) + 1)]
     # The file with the tokens that the decoder scores; None: all.
-    output_tokens: str | None = checked(optional(file_name), None)
-    generation: Generation = checked(record(Generation))
+    output_tokens: FileName | None = None
+    generation: Generation
     # What every source begins with.
-    source_prefix: str = checked(text, "")
-    languages: Languages | None = checked(optional(record(Languages)), None)
+    source_prefix: str = ""
+    languages: Languages | None = None
 
     @property
     def scored(self) -> tuple[int, str | None]:
         return self.vocab_size, self.output_tokens
 
-    @property
-    def heads(self) -> Mapping[str, int]:
-        counts = {"decoder_self": self.decoder_self_heads, "cross": self.cross_heads}
-        return {f"{kind}.{i}": n for kind, heads in counts.items() for i, n in enumerate(heads)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizationArtifact(TranslationArtifact):
-    """A model of summaries, which holds what a translator does."""
-
     opened_with = "Generator"
 
 
@@ -297,17 +240,14 @@ def read_artifact(directory: Path) -> Artifact:
             f"{path} is not UTF-8 text ({error}); export the model again", id="artifact-not-utf8"
         ) from error
     try:
-        return _parse(parse_json(contents))
+        values = parse_json(contents)
+        # First, since the task says which entries there must be.
+        task = values.get("task") if isinstance(values, dict) else None
+        if not isinstance(task, str) or task not in ARTIFACTS:
+            raise ValueError(f"the file: it does not name a task, one of {', '.join(ARTIFACTS)}")
+        return parse(ARTIFACTS[task], values, task)
     except ValueError as error:
         raise InputError(
             f"{path} does not describe an artifact: {error}; export the model again",
             id="artifact-invalid",
         ) from error
-
-
-def _parse(values: Any) -> Artifact:
-    # First, since the task says which entries there must be.
-    task = values.get("task") if isinstance(values, dict) else None
-    if isinstance(task, str) and task in ARTIFACTS:
-        return parse(ARTIFACTS[task], values, task)
-    raise ValueError(f"the file: it does not name a task, one of {', '.join(ARTIFACTS)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import TypeVar
 
@@ -34,20 +34,19 @@ def collate(
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     real = np.arange(lengths.max(initial=0)) < lengths[:, None]  # [rows, longest row]
-
-    def fill(values: Sequence[Sequence[int]], padding: int) -> NDArray[np.int64]:
-        array = np.full(real.shape, padding, dtype=np.int64)
-        array[real] = [value for row in values for value in row]  # row by row, padding skipped
-        return array
-
-    makers = {
-        "input_ids": lambda: fill(rows, pad_id),
-        "attention_mask": lambda: real.astype(np.int64),
-        "token_type_ids": lambda: fill(
-            [getattr(row, "type_ids", None) or [0] * len(row) for row in rows], 0
-        ),
-    }
-    return {name: makers[name]() for name in names}
+    arrays = {}
+    for name in names:
+        if name == "attention_mask":
+            arrays[name] = real.astype(np.int64)
+            continue
+        padding, values = pad_id, rows
+        if name == "token_type_ids":
+            padding = 0
+            values = [getattr(row, "type_ids", None) or [0] * len(row) for row in rows]
+        arrays[name] = np.full(real.shape, padding, dtype=np.int64)
+        # Row by row, padding skipped.
+        arrays[name][real] = [value for row in values for value in row]
+    return arrays
 
 
 def by_length(
@@ -85,22 +84,27 @@ def by_length(
     return batches
 
 
-def require_several(*columns: object) -> None:
-    """Raise `UsageError` for a text where texts belong: each character would be one."""
-    for texts in columns:
-        if isinstance(texts, str):
+def require_texts(texts: object, pairs: object = None) -> None:
+    """Raise `UsageError` for a text where texts belong, and for other numbers of both columns.
+
+    Each character of a text would be one.
+    """
+    for column in (texts, pairs):
+        if isinstance(column, str):
             raise UsageError(
-                f"{texts[:40]!r} is one text; give a list of texts: [{texts[:40]!r}]",
+                f"{column[:40]!r} is one text; give a list of texts: [{column[:40]!r}]",
                 id="text-not-in-a-list",
             )
+    if isinstance(texts, Sized) and isinstance(pairs, Sized) and len(texts) != len(pairs):
+        raise UsageError(
+            f"there are {len(texts)} first texts but {len(pairs)} second ones; give as many of "
+            "both",
+            id="pairs-do-not-match-texts",
+        )
 
 
 def check_limits(**limits: int | None) -> None:
-    """Make sure that each limit is None or at least 1.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Raise `UsageError` unless each limit is None or at least 1."""
     for name, value in limits.items():
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}, but must be at least 1", id="number-below-one")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch
+from compressor.runtime.batching import Batch
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import log_softmax, sigmoid
-from compressor.runtime.runtime import Line
+from compressor.runtime.runtime import Line, StreamLimits
 
-Probable = Sequence[tuple[str, float]]
+Probable = Sequence[tuple[str, float]]  # labels with their probabilities
 Labeled = TypeVar("Labeled", bound=ClassificationArtifact)
 
 
@@ -34,6 +35,13 @@ class LabelRuntime(EncoderRuntime[Labeled]):
     def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """[rows, labels] of logits, which may be overwritten."""
 
+    @abstractmethod
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        """The answer to a row with all labels, or to a blank one with none.
+
+        It is a field in JSON, and the labels with their probabilities.
+        """
+
     def probabilities(
         self,
         texts: Sequence[str],
@@ -45,12 +53,7 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         return self._probabilities_of(self.logits(texts, pairs, batch_size, batch_tokens))
 
     def probabilities_stream(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
-        *,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[NDArray[np.float32] | None]:
         """Probabilities [labels] of each row of a stream of any length, in their order.
 
@@ -58,13 +61,17 @@ class LabelRuntime(EncoderRuntime[Labeled]):
 
         Args:
             rows: texts, or (text, pair) tuples; read a chunk at a time.
-            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
-            batch_size, batch_tokens: as in `logits`.
+            limits: `chunk_rows`: rows that are read ahead and sorted by length, all that is held at
+                a time; `batch_size`, `batch_tokens`: as in `logits`.
 
         Raises:
             UsageError: a number below 1.
         """
-        return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
+
+        def probabilities(batch: Batch) -> Iterable[NDArray[np.float32] | None]:
+            return self._probabilities_of(self.run(batch))
+
+        return self._stream(rows, partial(self._answer_texts, probabilities), None, **limits)
 
     def answer_lines(
         self,
@@ -94,27 +101,16 @@ class LabelRuntime(EncoderRuntime[Labeled]):
                 id="top-k-too-large",
             )
         for row in self.probabilities_stream(rows, **options):
-            found = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
-            answer, shown = self._answer_of(found)
+            probable = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
+            answer, shown = self._chosen(probable)
             if top_k is not None:
-                shown = sorted(found, key=lambda pair: -pair[1])[:top_k]
+                shown = sorted(probable, key=lambda pair: -pair[1])[:top_k]
             elif probabilities:
-                shown = found
+                shown = probable
             text = "\t".join(label for label, _ in shown)
             if top_k is not None or probabilities:
                 text = "\t".join(f"{label}\t{value:.6f}" for label, value in shown)
             yield text, answer | {"probabilities": {label: round(x, 6) for label, x in shown}}
-
-    @abstractmethod
-    def _answer_of(self, found: Probable) -> tuple[dict[str, Any], Probable]:
-        """The answer to a row: its field in JSON, and its labels with their probabilities.
-
-        Args:
-            found: all labels with their probabilities; none of a blank row.
-        """
-
-    def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:
-        return self._probabilities_of(self.run(batch))
 
 
 class Classifier(LabelRuntime[ClassificationArtifact]):
@@ -126,8 +122,8 @@ class Classifier(LabelRuntime[ClassificationArtifact]):
         log_softmax(logits)
         return np.exp(logits)
 
-    def _answer_of(self, found: Probable) -> tuple[dict[str, Any], Probable]:
-        best = [max(found, key=lambda pair: pair[1])] if found else []
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        best = [max(probable, key=lambda pair: pair[1])] if probable else []
         return {"label": best[0][0] if best else None}, best
 
     def classify(
@@ -143,17 +139,10 @@ class Classifier(LabelRuntime[ClassificationArtifact]):
         return [self.labels[label] for label in best]
 
     def classify_stream(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
-        *,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[str]:
         """The most probable label of each row, "" where `probabilities_stream` gives None."""
-        probabilities = self.probabilities_stream(
-            rows, chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens
-        )
+        probabilities = self.probabilities_stream(rows, **limits)
         return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
 
 
@@ -165,8 +154,8 @@ class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
     def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         return sigmoid(logits)
 
-    def _answer_of(self, found: Probable) -> tuple[dict[str, Any], Probable]:
-        likely = [pair for pair in found if pair[1] > 0.5]
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        likely = [pair for pair in probable if pair[1] > 0.5]
         return {"labels": [label for label, _ in likely]}, likely
 
     def classify(

@@ -1,6 +1,6 @@
 """The first opening of an artifact: its description and its files, checked against the manifest.
 
-What lies behind that is believed: that graphs answer as the weights do is for `compress verify`.
+Later nothing is checked again: that graphs answer as the weights do is for `compress verify`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, requi
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:
-    """`read_artifact`; its files lie within the directory.
+    """`read_artifact`; none of its files is a link to a place outside of the directory.
+
+    Links of the Hugging Face hub's cache, from `snapshots` to `blobs`, may be.
 
     Args:
         verify: check `graphs.json` against the manifest first.
@@ -29,10 +31,15 @@ def read_description(directory: Path, verify: bool) -> Artifact:
     Raises:
         InputError: not an artifact, `graphs.json` was changed, or a file lies outside.
     """
+    description = f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
     if verify:
-        require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
+        require_unchanged(directory, [description], warn=False)
     artifact = read_artifact(directory)
-    require_inside(directory, artifact)
+    names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
+    # Weights lie beside their graph, in a file that `graphs.json` does not name.
+    names |= {f"{name}_data" for name in names} | {description}
+    names |= {f"{CTRANSLATE2_DIRECTORY}/{name}" for name in CTRANSLATE2_FILES}
+    require_no_links_out(directory, sorted(names))
     return artifact
 
 
@@ -56,29 +63,12 @@ def require_files(
     """
     chosen = precisions or [engine.default_precision(artifact)]
     files = [name for p in chosen for name in engine.files(directory, artifact, p)]
-    for path in (directory / given for name in files for given in (name, f"{name}_data")):
+    for path in (directory / name for file in files for name in (file, f"{file}_data")):
         try:
             path.open("rb").close()  # engines say why they cannot, or end their process
-        except (
-            FileNotFoundError
-        ):  # reported when it is opened; not every graph has external weights
-            continue
+        except FileNotFoundError:
+            continue  # reported when it is opened; not every graph has external weights
         except OSError as error:
             raise cannot_read(path, error) from error
     if verify:
         require_unchanged(directory, files)
-
-
-def require_inside(directory: Path, artifact: Artifact) -> None:
-    """Check that no file of the graphs is a link to a place outside of the artifact.
-
-    Links of the Hugging Face hub's cache, from `snapshots` to `blobs`, may be.
-
-    Raises:
-        InputError: one is.
-    """
-    names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
-    # Weights lie beside their graph, in a file that `graphs.json` does not name.
-    names |= {f"{name}_data" for name in names} | {f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"}
-    names |= {f"{CTRANSLATE2_DIRECTORY}/{name}" for name in CTRANSLATE2_FILES}
-    require_no_links_out(directory, sorted(names))

@@ -19,9 +19,11 @@ from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
     DecoderGraph,
+    present,
     selected,
 )
 from compressor.runtime.processors import Scores, Tokens
+from compressor.runtime.session import bind
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 # what is added to the logits, and the tokens of all steps [rows, room + 1].
 SOURCE_LENGTHS, FILLED, ROOM = "source_lengths", "filled", "room"
 ADDED, HISTORY = "added", "history"
-STATE = (SOURCE_LENGTHS, FILLED, ROOM, ADDED, HISTORY)
 # The small graphs beside it: longer caches, and the largest logits.
 LENGTHEN, SLOTS = "lengthen", "slots"
 TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "tokens", "normalizer"
@@ -63,30 +64,23 @@ class BoundStep:
     moves: IOBinding | None = None  # of rows to the other side
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """A binding of the encoder, whose outputs are the keys and values of the cross-attention."""
-
-    inputs: Mapping[str, OrtValue]
-    binding: IOBinding
-    options: RunOptions
-
-
 @dataclass(eq=False)
 class Buffers:
-    """The buffers of a number of rows and a length of sources."""
+    """The buffers of a number of rows and a length of sources, and what is bound to them."""
 
     rows: int
     source: int
-    encoding: Encoding
-    cross: Mapping[str, OrtValue]
+    inputs: Mapping[str, OrtValue]  # of the encoder
+    cross: Mapping[str, OrtValue]  # its outputs, keys and values of the cross-attention
+    encoding: IOBinding
+    options: RunOptions  # of runs of the encoder
     values: Mapping[str, OrtValue]  # of the step, by the name of the input or output
     moved: OrtValue  # numbers of rows [rows]
     steps: dict[tuple[int, int], BoundStep] = field(default_factory=dict)  # by room and side
 
     @property
     def bytes(self) -> int:
-        held = [*self.cross.values(), *self.values.values(), *self.encoding.inputs.values()]
+        held = [*self.cross.values(), *self.values.values(), *self.inputs.values()]
         for step in self.steps.values():
             held += [*step.past.values(), step.history]
         return sum(value.tensor_size_in_bytes() for value in held)
@@ -113,11 +107,9 @@ class DeviceGraph(DecoderGraph):
         self.captures = captures
         # Rows and source tokens of the encoder's; also the room, of the decoder's.
         self.captured: list[Captured] = []
+        self.reads_source = SOURCE_LENGTHS in self.inputs
+        self.float = FLOATS[self.inputs[ADDED].type]
         self._encoder = encoder
-        inputs = {value.name: value for value in session.get_inputs()}
-        self.reads_source = SOURCE_LENGTHS in inputs
-        self.float = FLOATS[inputs[ADDED].type]
-        self._cross_shapes = {name: inputs[name].shape for name in self.cross}
         self._free: list[Buffers] = []
         self._lock = threading.Lock()
         self._threads = threading.local()
@@ -129,10 +121,9 @@ class DeviceGraph(DecoderGraph):
                 if (block.rows, block.source) == (rows, source):
                     self._free.remove(block)
                     return block
-        shapes = {
-            name: (rows, heads, source, head_dim)
-            for name, (_, heads, _, head_dim) in self._cross_shapes.items()
-        }
+        ones = np.ones((rows, source), np.int64)
+        inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
+        cross = self._caches(self.cross, rows, source)
         values = {
             "input_ids": self.value(np.zeros((rows, 1), np.int64)),
             "position": self.value(np.zeros(1, np.int64)),
@@ -142,21 +133,10 @@ class DeviceGraph(DecoderGraph):
         }
         if self.reads_source:
             values[SOURCE_LENGTHS] = self.value(np.ones(rows, np.int32))
-        cross = {name: self.value(np.zeros(s, self.float)) for name, s in shapes.items()}
-        encoding = self._encoding(rows, source, cross)
-        return Buffers(rows, source, encoding, cross, values, self.value(np.arange(rows)))
-
-    def _encoding(self, rows: int, source: int, cross: Mapping[str, OrtValue]) -> Encoding:
-        ones = np.ones((rows, source), np.int64)
-        inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
         options, _ = self._options(self._encoder, (rows, source), inputs.values())
-        return Encoding(inputs, bind(self._encoder, inputs, cross), options)
-
-    def encode(self, block: Buffers, batch: Batch) -> None:
-        """Write the keys and values of sources [rows, source tokens], as many as the buffers'."""
-        for name, value in block.encoding.inputs.items():
-            value.update_inplace(batch[name])
-        self._encoder.run_with_iobinding(block.encoding.binding, block.encoding.options)
+        encoding = bind(self._encoder, inputs, cross)
+        moved = self.value(np.arange(rows))
+        return Buffers(rows, source, inputs, cross, encoding, options, values, moved)
 
     def release(self, block: Buffers) -> None:
         """Keep buffers for another batch, if not too many are kept already."""
@@ -165,18 +145,16 @@ class DeviceGraph(DecoderGraph):
             if kept + block.bytes <= MOST_KEPT_BYTES:
                 self._free.append(block)
 
+    def encode(self, block: Buffers, batch: Batch) -> None:
+        """Write the keys and values of sources [rows, source tokens], as many as the buffers'."""
+        for name, value in block.inputs.items():
+            value.update_inplace(batch[name])
+        self._encoder.run_with_iobinding(block.encoding, block.options)
+
     def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
         """The step over caches of a length, and whether it ran: its position is then any."""
         if (room, side) not in block.steps:
-            past = {
-                name: self.value(np.zeros((block.rows, heads, room, head_dim), self.float))
-                for name, (_, heads, _, head_dim) in self.past_shapes.items()
-            }
-            history = self.value(np.zeros((block.rows, room + 1), np.int64))
-            bound = self._bound(block, past, history, room)
-            shape, values = (block.rows, block.source, room), (*past.values(), history)
-            options = self._options(self.session, shape, values)
-            block.steps[room, side] = BoundStep(past, history, bound, options)
+            block.steps[room, side] = self._new_step(block, room)
         step = block.steps[room, side]
         # A CUDA graph belongs to the thread that captured it, and goes with it.
         if not hasattr(self._threads, "captured"):
@@ -188,44 +166,46 @@ class DeviceGraph(DecoderGraph):
         self._threads.captured.add(step)
         return step, True
 
-    def _bound(
-        self, block: Buffers, past: Mapping[str, OrtValue], history: OrtValue, room: int
-    ) -> IOBinding:
+    def _new_step(self, block: Buffers, room: int) -> BoundStep:
         from onnxruntime import OrtValue
 
-        binding = self.session.io_binding()
-        values = {**block.values, **block.cross, **past, HISTORY: history}
-        logits = values.pop("logits")
-        for name, value in values.items():
-            binding.bind_ortvalue_input(name, value)
+        past = self._caches(self.past, block.rows, room)
+        history = self.value(np.zeros((block.rows, room + 1), np.int64))
+        inputs = {**block.values, **block.cross, **past, HISTORY: history}
+        logits = inputs.pop("logits")
         # The length is read on the CPU, when the step is captured.
         length = OrtValue.ortvalue_from_numpy(np.array([room], np.int32), "cpu", 0)
-        binding.bind_ortvalue_input(ROOM, length)
-        binding.bind_ortvalue_output("logits", logits)
+        outputs = {"logits": logits} | {present(name): value for name, value in past.items()}
+        outputs |= {after(name): inputs[name] for name in ("position", FILLED, HISTORY)}
+        binding = bind(self.session, {**inputs, ROOM: length}, outputs)
         # The best token goes where the next step reads it, in another shape.
-        tokens = values["input_ids"].data_ptr()
+        tokens = inputs["input_ids"].data_ptr()
         binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
-        for name in ("position", FILLED, HISTORY):
-            binding.bind_ortvalue_output(after(name), values[name])
-        for name, value in past.items():
-            binding.bind_ortvalue_output(name.replace("past", "present"), value)
-        return binding
+        shape, kept = (block.rows, block.source, room), (*past.values(), history)
+        return BoundStep(past, history, binding, self._options(self.session, shape, kept))
+
+    def _caches(self, names: Iterable[str], rows: int, length: int) -> dict[str, OrtValue]:
+        """Empty buffers [rows, heads, length, head_dim] for these inputs."""
+        caches = {}
+        for name in names:
+            _, heads, _, head_dim = self.inputs[name].shape
+            caches[name] = self.value(np.zeros((rows, heads, length, head_dim), self.float))
+        return caches
 
     def _options(
         self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
     ) -> tuple[RunOptions, RunOptions]:
-        """Options of a run that waits for its end, and of one that does not; captured or not.
+        """Options of a run that waits for its end, and of one that does not.
 
-        Args:
-            values: what is kept for it.
+        It is captured, with the buffers `values`, if the session does that.
         """
         if session not in self.captures or len(self.captured) == MOST_CAPTURED:
             return uncaptured(), uncaptured()
         held = sum(value.tensor_size_in_bytes() for value in values)
         self.captured.append(Captured(shape, held))
-        number = len(self.captured)  # 0 is onnxruntime's own
+        number = len(self.captured)
         waiting, going_on = numbered(number), numbered(number)
-        # What is replayed stays in order; other runs may take each other's memory.
+        # Replayed graphs stay in order; other runs may take each other's memory.
         going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
         return waiting, going_on
 
@@ -235,11 +215,11 @@ class DeviceGraph(DecoderGraph):
 
     def move(self, step: BoundStep, other: BoundStep, block: Buffers) -> None:
         """Write the rows `block.moved` of a step's caches to those of its other side."""
+        session = self._select[SELECT_PAST]
         if step.moves is None:
             outputs = {selected(name): value for name, value in other.past.items()}
-            inputs = {**step.past, ROWS: block.moved}
-            step.moves = bind(self._select[SELECT_PAST], inputs, outputs)
-        self._select[SELECT_PAST].run_with_iobinding(step.moves)
+            step.moves = bind(session, {**step.past, ROWS: block.moved}, outputs)
+        session.run_with_iobinding(step.moves)
 
     def copy(
         self, block: Buffers, step: BoundStep, rows: Tokens, target: Buffers, into: BoundStep
@@ -251,32 +231,19 @@ class DeviceGraph(DecoderGraph):
         session.run_with_iobinding(bind(session, inputs, outputs))
 
     def lengthen(self, step: BoundStep, into: BoundStep, slots: Tokens) -> None:
-        """Write the caches to longer ones."""
+        """Write the caches to longer ones, whose position i is position `slots[i]`."""
         outputs = {lengthened(name): value for name, value in into.past.items()}
         session = self._select[LENGTHEN]
-        inputs = {**step.past, SLOTS: self.value(slots)}
-        session.run_with_iobinding(bind(session, inputs, outputs))
+        session.run_with_iobinding(bind(session, {**step.past, SLOTS: self.value(slots)}, outputs))
 
     def top(self, logits: OrtValue, count: int) -> tuple[Scores, Tokens]:
         """The `count` largest log-probabilities of each row, and their tokens, best first."""
         from onnxruntime import OrtValue
 
-        number = OrtValue.ortvalue_from_numpy(np.array([count]), "cpu", 0)
         session = self._select[TOP]
-        binding = bind(session, {"logits": logits, COUNT: number}, {})
-        for name in (TOP_VALUES, TOP_TOKENS, NORMALIZER):
-            binding.bind_output(name, "cpu")
+        number = OrtValue.ortvalue_from_numpy(np.array([count]), "cpu", 0)
+        on_host = dict.fromkeys((TOP_VALUES, TOP_TOKENS, NORMALIZER), "cpu")
+        binding = bind(session, {"logits": logits, COUNT: number}, on_host)
         session.run_with_iobinding(binding)
         values, tokens, normalizer = (value.numpy() for value in binding.get_outputs())
         return values - normalizer, tokens
-
-
-def bind(
-    session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue]
-) -> IOBinding:
-    binding = session.io_binding()
-    for name, value in inputs.items():
-        binding.bind_ortvalue_input(name, value)
-    for name, value in outputs.items():
-        binding.bind_ortvalue_output(name, value)
-    return binding

@@ -9,7 +9,7 @@ decode the first source again; their outputs are ignored.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from compressor.runtime.device_buffers import (
     DeviceGraph,
 )
 from compressor.runtime.generation import Generation
-from compressor.runtime.processors import Scores, Tokens, rules
+from compressor.runtime.processors import Scores, Tokens, apply_rules, forced_tokens
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
@@ -39,31 +39,10 @@ def size_class(size: int, least: int = 1) -> int:
     return int(max(least, 1 << (size - 1).bit_length()))
 
 
-@dataclass(frozen=True)
-class DeviceStep:
-    """What a step wrote to its buffers; a `search.Step` that finds the best tokens, too."""
-
-    graph: DeviceGraph
-    block: Buffers
-    rows: int
-
-    def best(self) -> Tokens:
-        best: Tokens = self.block.values["input_ids"].numpy()[: self.rows, 0]
-        return best.copy()  # the next step reads its tokens there
-
-    def scores(self) -> Scores:
-        logits: Scores = self.block.values["logits"].numpy()[: self.rows]
-        return logits.astype(np.float32, copy=False)
-
-    def top(self, count: int) -> tuple[Scores, Tokens]:
-        """The largest log-probabilities of each row [rows, count], best first, and their tokens."""
-        logits = self.block.values["logits"]
-        values, tokens = self.graph.top(logits, min(count, self.graph.scored))
-        return values[: self.rows], tokens[: self.rows]
-
-
 class DeviceDecoder:
     """One batch being decoded; a `search.Decoder`, which greedy search can leave to itself.
+
+    It is also the `search.RankedStep` that it ran last.
 
     Args:
         graph: of the step.
@@ -83,18 +62,31 @@ class DeviceDecoder:
         self._added = np.zeros(graph.scored, graph.float)
         self._take(graph.acquire(rows, source), len(ids))
         if graph.cross:
-            filled = {
+            whole = {
                 "input_ids": _filled_up(ids, rows, source, pad),
                 "attention_mask": _filled_up(mask, rows, source, 0),
             }
-            graph.encode(self._block, filled)
+            graph.encode(self._block, whole)
 
-    def step(self, tokens: Tokens) -> DeviceStep:
+    def step(self, tokens: Tokens) -> DeviceDecoder:
         self.feed(tokens)
         self._make_room(1)
         self._graph.run(self._step)
         self._position += 1
-        return DeviceStep(self._graph, self._block, self.rows)
+        return self
+
+    def best(self) -> Tokens:
+        best: Tokens = self._block.values["input_ids"].numpy()[: self.rows, 0]
+        return best.copy()  # the next step reads its tokens there
+
+    def scores(self) -> Scores:
+        logits: Scores = self._block.values["logits"].numpy()[: self.rows]
+        return logits.astype(np.float32, copy=False)
+
+    def top(self, count: int) -> tuple[Scores, Tokens]:
+        logits = self._block.values["logits"]
+        values, tokens = self._graph.top(logits, min(count, self.scored))
+        return values[: self.rows], tokens[: self.rows]
 
     def feed(self, tokens: Tokens) -> None:
         """The tokens [rows] that the next step reads, in place of those that the last one chose."""
@@ -117,9 +109,9 @@ class DeviceDecoder:
             self._graph.run(self._step, wait=step == steps - 1)
         start = self._position + 1
         self._position += steps
-        found: Tokens = self._step.history.numpy()[: self.rows, start : start + steps]
-        self._tokens = found[:, -1]
-        return found
+        chosen: Tokens = self._step.history.numpy()[: self.rows, start : start + steps]
+        self._tokens = chosen[:, -1]
+        return chosen
 
     def is_smaller(self, rows: int) -> bool:
         """Whether so many rows fit into smaller buffers."""
@@ -192,19 +184,12 @@ def _filled_up(
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])
 
 
-def feeds_back(settings: Generation) -> bool:
-    """Whether greedy search can leave the choice of tokens to the device.
-
-    It cannot where a rule looks at the tokens of a row.
-    """
-    return settings.no_repeat_ngram_size == 0
-
-
 def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[int]]:
-    """`search.greedy` with the tokens chosen on the device, several steps at a time."""
-    rows, scored = decoder.rows, decoder.scored
-    ends = list(settings.eos_token_id)
-    limit = settings.limit
+    """`search.greedy` with the tokens chosen on the device, several steps at a time.
+
+    No rule of the settings may look at the tokens of a row.
+    """
+    rows, limit = decoder.rows, settings.limit
     tokens = np.zeros((rows, limit), np.int64)
     lengths = np.full(rows, limit)  # rows go on after their end until they leave
     live = np.arange(rows)  # output row of each row of the decoder
@@ -213,7 +198,7 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
     while step <= limit:
         if _phase(settings, step) != phase:
             phase = _phase(settings, step)
-            decoder.add(_added(settings, step, scored))
+            decoder.add(_added(settings, step, decoder.scored))
         steps = 1
         while (
             steps < STEPS_AT_ONCE
@@ -221,9 +206,9 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
             and _phase(settings, step + steps) == phase
         ):
             steps += 1
-        found = decoder.run(steps)  # [rows, steps]
-        tokens[live, step - 1 : step - 1 + steps] = found
-        ended = np.isin(found, ends)
+        chosen = decoder.run(steps)  # [rows, steps]
+        tokens[live, step - 1 : step - 1 + steps] = chosen
+        ended = np.isin(chosen, settings.eos_token_id)
         first = np.where(ended.any(axis=1), step + ended.argmax(axis=1), limit)
         lengths[live] = np.minimum(lengths[live], first)
         step += steps
@@ -236,23 +221,18 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
     return [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
 
 
-def _phase(settings: Generation, step: int) -> tuple[bool, bool, bool]:
-    """What changes between steps in the rules that look at no row's tokens."""
-    return (
-        step < settings.min_length,
-        step == 1 and settings.forced_bos_token_id is not None,
-        step == settings.limit and settings.forced_eos_token_id is not None,
-    )
+def _phase(settings: Generation, step: int) -> tuple[bool, list[int] | None]:
+    """The part of the rules that changes between steps, without those that look at tokens."""
+    return step < settings.min_length, forced_tokens(settings, step)
 
 
 def _added(settings: Generation, step: int, scored: int) -> Scores:
-    """What the rules make of scores of zero [tokens]: -inf for tokens that must not follow."""
+    """Scores of zero [tokens] after the rules: -inf for tokens that must not follow."""
     scores = np.zeros((1, scored), np.float32)
     tokens = np.full((1, step), settings.decoder_start_token_id)
     # Log-probabilities have the order of the logits, so these need not be normalized.
-    for rule in rules(replace(settings, renormalize_logits=False)):
-        rule(scores, tokens)
-    _, *forced = _phase(settings, step)
-    if any(forced):  # the tokens that are forced have equal scores, so the first one is the best
+    apply_rules(replace(settings, renormalize_logits=False), scores, tokens)
+    if forced_tokens(settings, step) is not None:
+        # The tokens that are forced have equal scores, so the first one is the best.
         scores[0, scores[0].argmax() + 1 :] = -np.inf
     return scores[0]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
-from compressor.runtime.batching import CHUNK_ROWS, require_several
+from compressor.runtime.batching import require_texts
 from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.runtime import Line
+from compressor.runtime.runtime import Line, StreamLimits
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
@@ -58,22 +59,15 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return other
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids of each text, and then of each of `pairs`: every text has its own row."""
-        require_several(texts, pairs)
+        """Token ids of each text, and then of each of `pairs`: every text has a row."""
+        require_texts(texts)
+        require_texts(pairs)
         return super().encode([*texts, *(pairs or ())])
 
     def embed(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> NDArray[np.float32]:
-        """Embeddings [rows, width] in the order of the texts.
-
-        Args:
-            texts: in any order of lengths; rows of similar length share a batch.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1.
-        """
+        """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
         return self.logits(texts, None, batch_size, batch_tokens)
 
     def similarities(
@@ -83,17 +77,8 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """How similar the embeddings of each text and its pair are, [rows].
-
-        Raises:
-            UsageError: a number below 1, or not as many pairs as texts.
-        """
-        require_several(texts, pairs)
-        if len(texts) != len(pairs):
-            raise UsageError(
-                f"there are {len(texts)} texts and {len(pairs)} pairs; give as many of both",
-                id="pairs-do-not-match-texts",
-            )
+        """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
+        require_texts(texts, pairs)
         # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], batch_size, batch_tokens)
         return self.compare(both[: len(texts)], both[len(texts) :])
@@ -107,61 +92,53 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return _SIMILARITIES[self.artifact.similarity](first, second)
 
     def embed_stream(
-        self,
-        rows: Iterable[str],
-        *,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[NDArray[np.float32]]:
-        """The embedding [width] of each row of a stream, zeros for one of white space alone.
+        """The embedding [width] of each row of a stream, as of `Classifier.probabilities_stream`.
 
-        All else as `Classifier.probabilities_stream`.
+        One of white space alone gives zeros.
         """
         blank = np.zeros(self.width, dtype=np.float32)
-        return self._stream(rows, self.run, blank, chunk_rows, batch_size, batch_tokens)
+        return self._stream(rows, partial(self._answer_texts, self.run), blank, **limits)
 
     def answer_lines(
         self, rows: Iterable[Any], prompt: str | None = None, **options: Any
     ) -> Iterator[Line]:
-        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON.
-
-        Args:
-            prompt: see `with_prompt`.
-        """
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON."""
         for row in self.with_prompt(prompt).embed_stream(rows, **options):
             # As NumPy writes a float32: the digits that make it the same again.
             numbers = [float(str(number)) for number in row]
             yield "\t".join(map(str, numbers)), {"embedding": numbers}
 
 
-def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
+def cosines(first: Vectors, second: Vectors) -> Vectors:
+    """The cosine of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
     # A blank text has a vector of zeros, by whose norm nothing can be divided.
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    found: NDArray[np.float32] = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
-    return found
+    cosine: Vectors = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
+    return cosine
 
 
 def unit(vectors: Vectors) -> Vectors:
     """Vectors [rows, width] with a norm of 1; zeros stay."""
-    found: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
-    return found
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = vectors / np.maximum(norms, _LEAST)
+    return scaled
 
 
 def _products(first: Vectors, second: Vectors) -> Vectors:
-    found: Vectors = (first * second).sum(axis=1)
-    return found
+    product: Vectors = (first * second).sum(axis=1)
+    return product
 
 
 def _euclidean(first: Vectors, second: Vectors) -> Vectors:
-    found: Vectors = -np.linalg.norm(first - second, axis=1)
-    return found
+    distance: Vectors = np.linalg.norm(first - second, axis=1)
+    return -distance
 
 
 def _manhattan(first: Vectors, second: Vectors) -> Vectors:
-    found: Vectors = -np.abs(first - second).sum(axis=1)
-    return found
+    distance: Vectors = np.abs(first - second).sum(axis=1)
+    return -distance
 
 
 _SIMILARITIES: Mapping[str, Callable[[Vectors, Vectors], Vectors]] = {

@@ -28,7 +28,7 @@ class EncoderRuntime(Runtime[Described]):
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
-        return self._model.run(batch)
+        return self._model(batch)
 
     def compute(self, batch: Batch, **options: Any) -> object:
         return self.run(batch)
@@ -51,5 +51,5 @@ class EncoderRuntime(Runtime[Described]):
             UsageError: a number below 1, or not as many pairs as texts.
         """
         rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
-        # Of no rows NumPy cannot know how many logits they would have.
+        # NumPy cannot know how many logits no rows would have.
         return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 Span = tuple[int, int]  # of characters, the last one not included
 Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`
@@ -40,20 +39,14 @@ def word_spans(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
-def spans_when_joined(words: Sequence[str]) -> list[Span]:
-    """The characters of each word in `" ".join(words)`."""
-    ends = accumulate(len(word) + 1 for word in words)
-    return [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
-
-
 def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | None]:
     """The number of the first token of each word; None where a word has none.
 
     Args:
         offsets: characters of each token, in order; special tokens have none (start = end).
-        words: characters of each word, in order; one without any has no token.
+        words: characters of each word, in order.
     """
-    found: list[int | None] = [None] * len(words)
+    first: list[int | None] = [None] * len(words)
     number = 0
     for token, (start, end) in enumerate(offsets):
         # Words that end before the token begins, and words without characters, have no more tokens.
@@ -61,9 +54,9 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
             number += 1
         if number == len(words):
             break
-        if start < end and words[number][0] < end and found[number] is None:
-            found[number] = token
-    return found
+        if start < end and words[number][0] < end and first[number] is None:
+            first[number] = token
+    return first
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme:
@@ -98,7 +91,7 @@ def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, i
 
     Args:
         labels: of the words of a text.
-        scheme: how the model's labels are read, by `scheme_of`.
+        scheme: by `scheme_of`.
     """
     runs: list[tuple[str, int, int]] = []
     last_prefix, last_kind = "", OUTSIDE
@@ -111,25 +104,3 @@ def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, i
             runs.append((kind, number, number))
         last_prefix, last_kind = prefix, kind
     return runs
-
-
-def entities(
-    text: str,
-    words: Sequence[Span],
-    labels: Sequence[str],
-    scores: Sequence[float],
-    scheme: Scheme,
-) -> list[Entity]:
-    """The entities of a text.
-
-    Args:
-        words: characters of each word.
-        labels, scores: of each word; a score is the label's probability.
-        scheme: how labels are read.
-    """
-    found = []
-    for kind, first, last in entity_runs(labels, scheme):
-        start, end = words[first][0], words[last][1]
-        mean = sum(scores[first : last + 1]) / (last + 1 - first)
-        found.append(Entity(kind, start, end, text[start:end], mean))
-    return found

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.runtime.artifact import TranslationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
-from compressor.runtime.cuda_graphs import CAPTURING, Captured
+from compressor.runtime.batching import Batch, require_texts
+from compressor.runtime.cuda_graphs import CAPTURING, Captured, open_to_capture
 from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
     CachedDecoder,
     DecoderGraph,
-    run_bound,
+    InPlaceDecoder,
     writes_in_place,
 )
 from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
-from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
+from compressor.runtime.device_decoder import DeviceDecoder, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
-from compressor.runtime.fused_encoder import REFUSED
 from compressor.runtime.generation import Generation
-from compressor.runtime.in_place import InPlaceDecoder
-from compressor.runtime.languages import token_of
 from compressor.runtime.packing import require_right_padding
-from compressor.runtime.runtime import Line, Runtime
+from compressor.runtime.runtime import Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import run_errors
-from compressor.runtime.vocabulary import AllTokens, OutputTokens, open_output_tokens
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+from compressor.runtime.session import bind, run_errors
+from compressor.runtime.vocabulary import OutputTokens, open_output_tokens
 
 
 class Generator(Runtime[TranslationArtifact]):
@@ -59,6 +52,7 @@ class Generator(Runtime[TranslationArtifact]):
     kind = "encoder-decoder"
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
+    _on_device: DeviceGraph | None = None
 
     def __init__(
         self,
@@ -69,9 +63,7 @@ class Generator(Runtime[TranslationArtifact]):
         **options: Any,
     ) -> None:
         super().__init__(directory, **options)
-        if source_language is not None or target_language is not None:
-            # The copy for other languages takes this object's place.
-            vars(self).update(vars(self.between(source_language, target_language)))
+        self._set_languages(source_language, target_language)
         languages, settings = self.artifact.languages, self.artifact.generation
         if languages is None or target_language is not None or languages.target is not None:
             return
@@ -93,17 +85,26 @@ class Generator(Runtime[TranslationArtifact]):
             InputError: the decoder does not score the target's token.
         """
         # Not a deep copy: both share the sessions, which hold the weights.
-        other, languages = copy(self), self.artifact.languages
-        generation = self.artifact.generation
+        other = copy(self)
+        other._set_languages(source, target)
+        return other
+
+    def _set_languages(self, source: str | None, target: str | None) -> None:
+        languages = self.artifact.languages
+        if languages is None:
+            for option, code in (("source_language", source), ("target_language", target)):
+                if code is not None:
+                    raise UsageError(
+                        f"{option} {code} is for models with a token for each language, and this "
+                        "one has none; leave it out",
+                        id="option-without-use",
+                    )
+            return
         if source is not None:
-            token = token_of(languages, "source_language", source)
-            assert languages is not None  # else that raised
-            other._tokenizer = self._tokenizer.with_language(
-                languages.codes[languages.source], token
-            )
+            old, new = languages.codes[languages.source], languages.token("source_language", source)
+            self._tokenizer = self._tokenizer.with_language(old, new)
         if target is not None:
-            token = token_of(languages, "target_language", target)
-            assert languages is not None
+            token = languages.token("target_language", target)
             if languages.starts and self._generator is not None:
                 raise UsageError(
                     f"target_language {target}: models in the engine {self.engine} start with one "
@@ -111,74 +112,57 @@ class Generator(Runtime[TranslationArtifact]):
                     id="language-not-of-engine",
                 )
             name = "decoder_start_token_id" if languages.starts else "forced_bos_token_id"
-            given: dict[str, Any] = {name: token}
-            other._generation = self.tokens.settings(replace(generation, **given))
-        return other
+            changed: dict[str, Any] = {name: token}
+            self._generation = self.tokens.settings(replace(self.artifact.generation, **changed))
 
     def _open(self) -> None:
         artifact = self.artifact
         self._tokenizer.prefix = artifact.source_prefix
         self._generator = self._engine.translator()
-        self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
+        self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         if self._generator is None:
             self._open_graphs()
         self._generation = self.tokens.settings(artifact.generation)
 
     def _open_graphs(self) -> None:
         """Open the graphs that the search of this package runs."""
-        artifact = self.artifact
+        artifact, engine = self.artifact, self._engine
+        assert isinstance(engine, OnnxRuntime)  # others search by themselves
+        self.tokens = open_output_tokens(self._directory, artifact)
         on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
         captures = []
-        if on_device:
-            made = {role: self._capturing_session(role) for role in ("encoder", "decoder")}
-            (self._encoder, _), (decoder, _) = made.values()
-            captures = [session for session, captured in made.values() if captured]
+        if on_device and engine.captures:
+            pairs = [
+                open_to_capture(engine.session, role, self._directory)
+                for role in ("encoder", "decoder")
+            ]
+            captures = [session for session, captured in pairs if captured]
+            self._encoder, decoder = (session for session, _ in pairs)
         else:
-            self._encoder, decoder = self._session("encoder"), self._session("decoder")
+            self._encoder, decoder = engine.session("encoder"), engine.session("decoder")
+        in_place = not on_device and writes_in_place(decoder)
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
         # Caches in NumPy's buffers are moved by NumPy, without a graph.
-        copied = on_device or not writes_in_place(decoder)
-        roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
+        roles = {
+            SELECT_PAST: past and not in_place,
+            SELECT_CACHES: (past or cross) and not in_place,
+        }
         roles |= {LENGTHEN: on_device, TOP: on_device}
-        select = {role: self._session(role) for role, needed in roles.items() if needed}
-        self.tokens = open_output_tokens(self._directory, artifact)
+        select = {role: engine.session(role) for role, needed in roles.items() if needed}
+        self._form = InPlaceDecoder if in_place else CachedDecoder
         if on_device:
-            self._decoder: DecoderGraph = DeviceGraph(
-                decoder, self._device, select, self._encoder, captures
-            )
+            self._on_device = DeviceGraph(decoder, self._device, select, self._encoder, captures)
         else:
             self._decoder = DecoderGraph(decoder, self._device, select)
-
-    def _capturing_session(self, role: str) -> tuple[InferenceSession, bool]:
-        """A session whose runs are captured as CUDA graphs, if they can be; and whether."""
-        assert isinstance(self._engine, OnnxRuntime)
-        if not self._engine.captures:
-            return self._session(role), False
-        try:
-            return self._engine.session(role, captures=True), True
-        except InputError as error:
-            if REFUSED not in str(error.__cause__):
-                raise
-            warnings.warn(
-                f"onnxruntime cannot capture the {role} in {self._directory}, so it takes longer "
-                "than it could",
-                stacklevel=2,
-            )
-            return self._session(role), False
-
-    def _session(self, role: str) -> InferenceSession:
-        assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
-        return self._engine.session(role)
 
     @property
     def feeds_back(self) -> bool:
         """Whether the decoder chooses tokens on the device and reads them there."""
-        return self._generator is None and isinstance(self._decoder, DeviceGraph)
+        return self._on_device is not None
 
     @property
     def captured(self) -> Sequence[Captured]:
-        graph = None if self._generator is not None else self._decoder
-        return graph.captured if isinstance(graph, DeviceGraph) else ()
+        return () if self._on_device is None else self._on_device.captured
 
     @property
     def end_ids(self) -> list[int]:
@@ -209,7 +193,7 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             UsageError: a number below 1.
         """
-        require_several(texts)
+        require_texts(texts)
         settings = self._settings(num_beams, max_new_tokens)
         filled = [text for text in texts if text.strip()]
         answer = partial(self._texts, settings=settings)
@@ -220,26 +204,21 @@ class Generator(Runtime[TranslationArtifact]):
         self,
         texts: Iterable[str],
         *,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
         num_beams: int | None = None,
         max_new_tokens: int | None = None,
+        **limits: Unpack[StreamLimits],
     ) -> Iterator[str]:
         """Answers to a stream of texts of any length, in their order, as of `generate_texts`.
 
         One warning at the end counts the texts that were cut.
 
         Args:
-            texts: read a chunk at a time.
-            chunk_rows: texts that are read ahead and sorted by length; all that is held at a time.
-
-        Raises:
-            UsageError: a number below 1.
+            limits: `chunk_rows`: texts that are read ahead and sorted by length, all that is held
+                at a time; `batch_size`, `batch_tokens`.
         """
         settings = self._settings(num_beams, max_new_tokens)
         answer = partial(self._texts, settings=settings)
-        return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
+        return self._stream(texts, partial(self._answer_texts, answer), "", **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The text that is generated from each line; in JSON by its name, `answer_name`."""
@@ -283,33 +262,25 @@ class Generator(Runtime[TranslationArtifact]):
         return self.generate(batch, **options)
 
     def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Logits of the token after each of the given ones, for comparing with another runtime.
+        """Logits of the token after each of `tokens`, for comparing with another runtime.
 
         Args:
-            batch: as in `generate`.
             tokens: what the decoder reads, [rows, steps], the start token first.
 
         Returns:
             [rows, steps, tokens], in the order of `self.tokens.ids`.
-
-        Raises:
-            InputError: the decoder does not score one of the tokens.
         """
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
-        found = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
+        logits = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
         with self._alone():
             decoder = self.start(batch)
             for step, column in enumerate(columns):
-                found[:, step] = decoder.step(column).scores()
-        return found
+                logits[:, step] = decoder.step(column).scores()
+        return logits
 
     def start(self, batch: Batch) -> Decoder:
-        """Run the encoder on a padded batch; the decoder before its first step.
-
-        Raises:
-            UsageError: the engine shows no single steps.
-        """
+        """Run the encoder on a padded batch; the decoder before its first step."""
         if self._generator is not None:
             raise UsageError(
                 f"the engine {self.engine} searches by itself, and shows no single steps; use the "
@@ -317,23 +288,22 @@ class Generator(Runtime[TranslationArtifact]):
                 id="engine-without-steps",
             )
         ids, mask = batch["input_ids"], batch["attention_mask"]
-        graph = self._decoder
-        if self.artifact.only_device(self.precision) or isinstance(graph, DeviceGraph):
+        if self._on_device is not None or self.artifact.only_device(self.precision):
             require_right_padding(mask)
-        if isinstance(graph, DeviceGraph):
+        if self._on_device is not None:
             most = self.artifact.max_source_tokens
-            return DeviceDecoder(graph, batch, self.artifact.pad_token_id, most)
-        cross = {}
+            return DeviceDecoder(self._on_device, batch, self.artifact.pad_token_id, most)
+        graph, cross = self._decoder, {}
         if graph.cross:  # without cross-attention heads the decoder does not read the source
-            feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
-            cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
-        form = InPlaceDecoder if graph.in_place else CachedDecoder
-        return form(graph, len(ids), cross, mask)
+            inputs = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
+            binding = bind(self._encoder, inputs, dict.fromkeys(graph.cross, self._device))
+            self._encoder.run_with_iobinding(binding)
+            cross = dict(zip(graph.cross, binding.get_outputs(), strict=True))
+        return self._form(graph, len(ids), cross, mask)
 
     def _alone(self) -> contextlib.AbstractContextManager[Any]:
         """Inside this context no other thread uses the GPU, if steps may be captured."""
-        graph = None if self._generator is not None else self._decoder
-        captures = isinstance(graph, DeviceGraph) and graph.captures
+        captures = self._on_device is not None and self._on_device.captures
         return CAPTURING if captures else contextlib.nullcontext()
 
     def _texts(self, batch: Batch, settings: Generation) -> list[str]:
@@ -348,12 +318,12 @@ class Generator(Runtime[TranslationArtifact]):
         with self._alone(), run_errors(self._directory):
             decoder = self.start(batch)
             if settings.num_beams > 1:
-                found = beam_search(decoder, rows, settings)
-            elif isinstance(decoder, DeviceDecoder) and feeds_back(settings):
-                found = greedy_on_device(decoder, settings)
+                answers = beam_search(decoder, rows, settings)
+            elif isinstance(decoder, DeviceDecoder) and not settings.no_repeat_ngram_size:
+                answers = greedy_on_device(decoder, settings)
             else:
-                found = greedy(decoder, rows, settings)
-            return self.tokens.rows(found)
+                answers = greedy(decoder, rows, settings)
+            return self.tokens.rows(answers)
 
     def _settings(
         self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None = None
@@ -368,3 +338,14 @@ class Generator(Runtime[TranslationArtifact]):
                 id="forced-length-with-other-limits",
             )
         return settings.with_length(forced_length)
+
+
+class Translator(Generator):
+    """An exported translator; `translate` and `translate_stream` are the methods of `Generator`."""
+
+    task = "translation"
+    line_options = (*Generator.line_options, "source_language", "target_language")
+    answer_name = "translation"
+
+    translate = Generator.generate_texts
+    translate_stream = Generator.generate_stream

@@ -14,11 +14,7 @@ STARTS = "row_starts"  # [rows + 1]: where each row begins among the real tokens
 
 
 def positions(mask: NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
-    """The inputs for a padded batch.
-
-    Args:
-        mask: [rows, longest row] of 1 and 0.
-    """
+    """The inputs for a padded batch with a mask [rows, longest row] of 1 and 0."""
     flat = mask.reshape(-1) != 0
     tokens = np.flatnonzero(flat).astype(np.int32)
     offsets = np.concatenate([tokens, np.flatnonzero(~flat).astype(np.int32)])
@@ -31,8 +27,9 @@ def require_right_padding(mask: NDArray[np.int64]) -> None:
 
     Graphs for CUDA read the mask as the length of each row.
     """
-    if (mask[:, 1:] > mask[:, :-1]).any():
-        row = int((mask[:, 1:] > mask[:, :-1]).any(axis=1).argmax())
+    wrong = (mask[:, 1:] > mask[:, :-1]).any(axis=1)  # [rows]
+    if wrong.any():
+        row = int(wrong.argmax())
         raise UsageError(
             f"row {row} of the batch has padding before a token; pad rows on the right",
             id="padding-not-on-the-right",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
 from compressor.runtime.artifact import QuestionAnsweringArtifact
-from compressor.runtime.batching import CHUNK_ROWS, check_limits, require_several
+from compressor.runtime.batching import check_limits, require_texts
 from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.runtime import Line
+from compressor.runtime.runtime import Line, StreamLimits
 from compressor.runtime.text import Encoded, TextsCut
 from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
 
@@ -33,9 +33,6 @@ class Answer:
     score: float
     start: int
     end: int
-
-
-Counted = tuple[list[Answer], int]
 
 
 class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
@@ -81,16 +78,12 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`; rows are windows.
-
-        Raises:
-            UsageError: a number below 1, or not as many contexts as questions.
+            batch_size, batch_tokens: as in `logits`; rows are windows.
         """
-        found, cut = self._answers(
-            questions, contexts, null_answers, stride, batch_size, batch_tokens
-        )
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
-        return found
+        return answers
 
     def answer_stream(
         self,
@@ -98,42 +91,27 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         *,
         null_answers: bool = False,
         stride: int = STRIDE,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[StreamLimits],
     ) -> Iterator[Answer]:
-        """The answer to each row of a stream; all else as `Classifier.probabilities_stream`.
+        """The answer to each (question, context) of a stream; one of white space alone has none.
 
-        Args:
-            rows: (question, context) tuples; one of white space alone has no answer.
-            null_answers, stride, batch_size, batch_tokens: as in `answers`.
+        All else as `answers` and `Classifier.probabilities_stream`.
         """
-
-        def answers(questions: Sequence[str], contexts: Sequence[str]) -> Counted:
-            return self._answers(
-                questions, contexts, null_answers, stride, batch_size, batch_tokens
-            )
-
-        blank = Answer("", 0.0, 0, 0)
-        return self._chunks(rows, answers, blank, chunk_rows, batch_size, batch_tokens)
+        answers = partial(self._answers, null_answers=null_answers, stride=stride)
+        return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The answer to each line; `answer` with its score and place in JSON."""
-        for found in self.answer_stream(rows, **options):
-            place = {"start": found.start, "end": found.end}
-            yield found.text, {"answer": found.text, "score": round(found.score, 6), **place}
+        """The answer to each line; `answer` with its score and characters in JSON."""
+        for answer in self.answer_stream(rows, **options):
+            characters = {"start": answer.start, "end": answer.end}
+            score = round(answer.score, 6)
+            yield answer.text, {"answer": answer.text, "score": score, **characters}
 
     def _windows(
         self, questions: Sequence[str], contexts: Sequence[str], stride: int
     ) -> list[list[Window]]:
         check_limits(stride=stride)
-        require_several(questions, contexts)
-        if len(questions) != len(contexts):
-            raise UsageError(
-                f"there are {len(questions)} questions but {len(contexts)} contexts; give one for "
-                "each question",
-                id="pairs-do-not-match-texts",
-            )
+        require_texts(questions, contexts)
         most = self.artifact.max_source_tokens
         return self._tokenizer.windows(questions, contexts, most, stride)
 
@@ -143,19 +121,18 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         contexts: Sequence[str],
         null_answers: bool,
         stride: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
-    ) -> Counted:
+        **limits: Any,
+    ) -> tuple[list[Answer], int]:
         """Answers, and how many questions were cut."""
         windows = self._windows(questions, contexts, stride)
         rows = [Encoded(x.ids, x.types) for group in windows for x in group]
-        logits = iter(self._answer(rows, self.run, batch_size, batch_tokens))  # [tokens, 2] each
-        found = [
+        logits = iter(self._answer(rows, self.run, **limits))  # [tokens, 2] each
+        answers = [
             _best(context, group, [next(logits) for _ in group], null_answers)
             for context, group in zip(contexts, windows, strict=True)
         ]
         # All windows of a question have the same part of it.
-        return found, sum(group[0].cut for group in windows)
+        return answers, sum(group[0].cut for group in windows)
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         if cut:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import RegressionArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch
+from compressor.runtime.batching import Batch
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import activated
-from compressor.runtime.runtime import Line
+from compressor.runtime.runtime import Line, StreamLimits
 
 
 class Regressor(EncoderRuntime[RegressionArtifact]):
@@ -30,22 +31,22 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
     ) -> NDArray[np.float32]:
         """The number of each text or pair, [rows]; arguments and errors of `logits`.
 
-        Of a cross-encoder of sentence-transformers it has passed its activation function, as in
+        The activation function of a cross-encoder of sentence-transformers is applied, as in
         `CrossEncoder.predict`.
         """
-        found = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
-        return activated(found, self.artifact.activation)
+        logits = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        return activated(logits, self.artifact.activation)
 
     def predict_stream(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
-        *,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[float | None]:
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
-        return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
+
+        def numbers(batch: Batch) -> Iterable[float | None]:
+            scores = activated(self.run(batch)[:, 0], self.artifact.activation)
+            return list(scores.tolist())
+
+        return self._stream(rows, partial(self._answer_texts, numbers), None, **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The number of each line; `score` in JSON."""
@@ -54,8 +55,3 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
                 yield "", {"score": None}
             else:
                 yield f"{number:.6f}", {"score": round(number, 6)}
-
-    def _numbers(self, batch: Batch) -> Iterable[float | None]:
-        found = activated(self.run(batch)[:, 0], self.artifact.activation)
-        numbers: list[float] = found.tolist()
-        return numbers

@@ -39,18 +39,11 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     ) -> NDArray[np.float32]:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
-        Of a cross-encoder of sentence-transformers it is what its activation function makes of the
-        logit, as `CrossEncoder.predict` has it.
-
-        Args:
-            queries: one for each text; rows of similar length share a batch.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1, or not as many queries as texts.
+        The activation function of a cross-encoder of sentence-transformers is applied, as in
+        `CrossEncoder.predict`. Errors are those of `logits`.
         """
-        found = relevance(self.logits(queries, texts, batch_size, batch_tokens))
-        return activated(found, self.artifact.activation)
+        logits = relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        return activated(logits, self.artifact.activation)
 
     def rank(
         self,
@@ -64,16 +57,12 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
 
         Args:
             top_k: how many to return; None: all.
-            batch_size, batch_tokens: as in `scores`.
-
-        Raises:
-            UsageError: a number below 1.
         """
         check_limits(top_k=top_k)
-        found = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
-        # Of negated scores: reversing the order would also reverse that of equal ones.
-        order = np.argsort(-found, kind="stable")[:top_k]
-        return [Ranked(int(number), float(found[number])) for number in order]
+        scores = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
+        # Negated: reversing the order would also reverse that of equal ones.
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [Ranked(int(number), float(scores[number])) for number in order]
 
     def answer_lines(
         self,
@@ -94,20 +83,20 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
             raise UsageError(
                 "--query is missing: what are the lines to be relevant to?", id="query-missing"
             )
-        found: list[tuple[int, str, float]] = []
+        scored: list[tuple[int, str, float]] = []
         filled = ((number, text) for number, text in enumerate(rows, 1) if text.strip())
         with one_warning_of_cut():
             for chunk in in_chunks(filled, chunk_rows):
                 texts = [text for _, text in chunk]
                 scores = self.scores([query] * len(texts), texts, **options).tolist()
-                found += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
-        for number, text, score in sorted(found, key=lambda line: -line[2])[:top_k]:
+                scored += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
+        for number, text, score in sorted(scored, key=lambda line: -line[2])[:top_k]:
             data = {"line": number, "score": round(score, 6), "text": text}
             yield f"{score:.6f}\t{text}", data
 
 
 def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of [rows, 1 or 2] logits the one of "relevant", [rows]; of two classes that is the second."""
+    """The logit of "relevant", the second of two classes, in each row of logits, [rows]."""
     if logits.shape[1] == 1:
         return logits[:, 0]
     # Its sigmoid is the second class's probability by the softmax.

@@ -1,4 +1,4 @@
-"""What all runtimes share: opening an artifact, encoding texts, reading streams."""
+"""The base of all runtimes: opening an artifact, encoding texts, reading streams."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import (
+    CHUNK_ROWS,
     Batch,
     by_length,
     check_limits,
     collate,
     in_chunks,
-    require_several,
+    require_texts,
 )
 from compressor.runtime.consistency import read_description, require_files
 from compressor.runtime.cuda_graphs import Captured
@@ -27,6 +28,14 @@ from compressor.runtime.text import Encoded, TextTokenizer
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
 Line = tuple[str, dict[str, Any]]
+
+
+class StreamLimits(TypedDict, total=False):
+    """The options of every stream."""
+
+    chunk_rows: int  # that are read ahead and sorted by length; all that is held at a time
+    batch_size: int | None  # see `compressor.runtime.batching.by_length`
+    batch_tokens: int | None
 
 
 class Runtime(ABC, Generic[Described]):
@@ -90,8 +99,8 @@ class Runtime(ABC, Generic[Described]):
         artifact = read_description(self._directory, verify)
         # Before the files are checked, since engines open different ones.
         library = choose_engine(engine, self.kind, artifact, precision, device)
-        chosen = [precision] if precision else None
-        require_files(self._directory, artifact, library, chosen, verify=verify)
+        named = [precision] if precision else None
+        require_files(self._directory, artifact, library, named, verify=verify)
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
@@ -100,31 +109,27 @@ class Runtime(ABC, Generic[Described]):
             )
         self.artifact = cast(Described, artifact)
         check_limits(threads=threads, workers=workers)
-        self._workers = workers
         threads = 1 if threads is None and workers > 1 else threads
         self.engine = library.name
         self.precision = library.precision(self._directory, artifact, precision, device)
-        self._device = device
-        self._graphs = self._directory / GRAPH_DIRECTORY
-        tokenizer = self._graphs / artifact.tokenizer
+        self._device, self._workers = device, workers
+        tokenizer = self._directory / GRAPH_DIRECTORY / artifact.tokenizer
         most = artifact.max_source_tokens if self.cuts_texts else None
         self._tokenizer = TextTokenizer(tokenizer, most, artifact.truncation_side)
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)
-        self._engine = library(
-            Setup(
-                self._directory, artifact, self.precision, device, threads, workers, compiled,
-                cuda_graphs,
-            )
+        setup = Setup(
+            self._directory, artifact, self.precision, device, threads, workers, compiled,
+            cuda_graphs,
         )  # fmt: skip
+        self._engine = library(setup)
         self._open()
-        self._batch_tokens = self.batch_tokens[device]
         self.provider = self._engine.provider
 
     @property
     def ran_by(self) -> str:
-        """What has computed so far: the provider, and how many CUDA graphs it replayed."""
+        """The provider that has computed so far, and how many CUDA graphs it replayed."""
         if not self.captured:
             return self.provider
         size = sum(shape.bytes for shape in self.captured) / 2**20
@@ -141,11 +146,7 @@ class Runtime(ABC, Generic[Described]):
 
     @abstractmethod
     def compute(self, batch: Batch, **options: Any) -> object:
-        """Do all the work of one padded batch; for timing it.
-
-        Args:
-            options: what tasks that generate need to know.
-        """
+        """Do all the work of one padded batch, for timing it; tasks that generate take options."""
 
     @abstractmethod
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
@@ -166,67 +167,54 @@ class Runtime(ABC, Generic[Described]):
         self,
         rows: Sequence[Encoded],
         answer: Callable[[Batch], Iterable[Answer]],
-        batch_size: int | None,
-        batch_tokens: int | None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
     ) -> list[Answer]:
-        """Answers to encoded rows in their order; rows of similar length share a batch.
-
-        Args:
-            answer: to the rows of a padded batch.
-        """
+        """Answers to encoded rows in their order; rows of similar length share a batch."""
 
         def compute(numbers: Sequence[int]) -> list[tuple[int, Answer]]:
             batch = [rows[number] for number in numbers]
             padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
             return list(zip(numbers, answer(padded), strict=True))
 
-        batches = by_length(rows, batch_size, batch_tokens, self._batch_tokens)
+        batches = by_length(rows, batch_size, batch_tokens, self.batch_tokens[self._device])
         # One batch cannot be shared out, so threads would only cost time.
         if self._workers == 1 or len(batches) < 2:
-            found = [compute(numbers) for numbers in batches]
+            answered = [compute(numbers) for numbers in batches]
         else:
             # Threads are enough: engines release Python's global lock while they compute.
             with ThreadPoolExecutor(self._workers) as pool:
-                found = list(pool.map(compute, batches))
+                answered = list(pool.map(compute, batches))
         # Batches go by length; answers go back to the order of the rows.
-        answers = dict(pair for pairs in found for pair in pairs)
+        answers = dict(pair for pairs in answered for pair in pairs)
         return [answers[number] for number in range(len(rows))]
+
+    def _answer_texts(
+        self, answer: Callable[[Batch], Iterable[Answer]], *columns: Sequence[str], **limits: Any
+    ) -> tuple[list[Answer], int]:
+        """Answers to texts, or to texts and their pairs, and how many of them were cut."""
+        rows = self._tokenizer.encode(*columns)
+        return self._answer(rows, answer, **limits), sum(row.cut for row in rows)
 
     def _stream(
         self,
         rows: Iterable[str] | Iterable[tuple[str, str]],
-        answer: Callable[[Batch], Iterable[Answer]],
-        blank: Answer,
-        chunk_rows: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
-    ) -> Iterator[Answer]:
-        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
-
-        def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:
-            encoded = self._tokenizer.encode(*columns)
-            found = self._answer(encoded, answer, batch_size, batch_tokens)
-            return found, sum(row.cut for row in encoded)
-
-        return self._chunks(rows, answers, blank, chunk_rows, batch_size, batch_tokens)
-
-    def _chunks(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
         answers: Callable[..., tuple[list[Answer], int]],
         blank: Answer,
-        chunk_rows: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
     ) -> Iterator[Answer]:
-        """As `_stream`.
+        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space.
 
         Args:
-            answers: of a chunk's texts (and, of pairs, its second texts), and how many were cut.
+            answers: to a chunk's texts (and, of pairs, its second texts), and how many were cut;
+                takes `batch_size` and `batch_tokens`.
         """
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         # Here, since a generator raises only when its first answer is asked for.
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
-        require_several(rows)
+        check_limits(chunk_rows=chunk_rows, **limits)
+        require_texts(rows)
 
         def answered() -> Iterator[Answer]:
             # Rows of white space are in no batch; their answers are put back in between.
@@ -234,27 +222,20 @@ class Runtime(ABC, Generic[Described]):
             for chunk in in_chunks(rows, chunk_rows):
                 columns = [(row,) if isinstance(row, str) else row for row in chunk]
                 filled = [row for row in columns if any(text.strip() for text in row)]
-                found, more = answers(*zip(*filled, strict=True)) if filled else ([], 0)
-                read, cut, ready = read + len(chunk), cut + more, iter(found)
+                ready, more = answers(*zip(*filled, strict=True), **limits) if filled else ([], 0)
+                read, cut, waiting = read + len(chunk), cut + more, iter(ready)
                 for row in columns:
-                    yield next(ready) if any(text.strip() for text in row) else blank
+                    yield next(waiting) if any(text.strip() for text in row) else blank
             self._warn_of_cut(cut, read)
 
         return answered()
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
-        """Warn that `cut` of `texts` texts were cut, unless it is none."""
         # The level points at the line that reads the stream.
         self._tokenizer.warn_of_cut(cut, texts, 4)
 
 
 def _cache_directory(cache: Path, directory: Path, engine: type[Engine]) -> Path:
-    """The directory for compiled models.
-
-    Raises:
-        UsageError: the engine keeps none, or it lies in the artifact, whose files are listed.
-        InputError: it cannot be made.
-    """
     if not engine.compiles:
         raise UsageError(
             f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",

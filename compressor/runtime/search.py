@@ -22,10 +22,10 @@ from compressor.runtime.generation import Generation
 from compressor.runtime.processors import (
     Scores,
     Tokens,
+    apply_rules,
     changes_best,
     excluded,
     log_softmax,
-    rules,
 )
 
 # transformers adds this to the score of a hypothesis that must not be chosen. It is so large that
@@ -39,7 +39,7 @@ MIN_FINISHED_SHARE = 0.125
 
 
 class Step(Protocol):
-    """A decoder's output for the next token; not to be used after the decoder's next step."""
+    """A decoder's output for the next token; not to be used after the decoder changes."""
 
     def best(self) -> Tokens:
         """The token with the largest logit in each row [rows]."""
@@ -50,7 +50,7 @@ class Step(Protocol):
 
 @runtime_checkable
 class RankedStep(Step, Protocol):
-    """One that finds the best tokens of each row where its logits are."""
+    """One that selects the best tokens of each row where its logits are."""
 
     def top(self, count: int) -> tuple[Scores, Tokens]:
         """The largest log-probabilities of each row [rows, count], best first, and their tokens."""
@@ -78,7 +78,6 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
         Token ids of each row without the start token, up to and including the end token.
     """
     ends = frozenset(settings.eos_token_id)
-    apply = rules(settings)
     tokens = np.full((rows, settings.limit + 1), settings.decoder_start_token_id, dtype=np.int64)
     lengths = np.full(rows, settings.limit)  # rows go on after their end until they leave
     live = np.arange(rows)  # output row of each row of the decoder
@@ -87,17 +86,16 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
     for step in range(1, settings.limit + 1):
         output = decoder.step(chosen)
         chosen = output.best()
-        found = chosen.tolist()  # Python's sets are faster than NumPy for so few
-        if changes_best(settings, step, found):
+        best = chosen.tolist()  # Python's sets are faster than NumPy for so few
+        if changes_best(settings, step, best):
             scores = output.scores()
-            for rule in apply:
-                rule(scores, tokens[live, :step])
+            apply_rules(settings, scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
-            found = chosen.tolist()
+            best = chosen.tolist()
         tokens[live, step] = chosen
-        if ends.isdisjoint(found):
+        if ends.isdisjoint(best):
             continue
-        ended = np.array([token in ends for token in found]) & ~done
+        ended = np.array([token in ends for token in best]) & ~done
         lengths[live[ended]] = step
         done |= ended
         if done.all():
@@ -146,24 +144,94 @@ class _Beams:
         rows = zip(self.final_tokens[:, 0], self.final_lengths[:, 0], strict=True)
         return [tokens[1 : 1 + length].tolist() for tokens, length in rows]
 
+    def advance(
+        self, scores: Scores, tokens: Tokens | None, settings: Generation, step: int
+    ) -> tuple[Tokens, NDArray[np.bool_]]:
+        """Continue each sentence's hypotheses by one token.
 
-@dataclass(frozen=True)
-class _Candidates:
-    """The best continuations of each sentence, best first; shapes [sentences, candidates, …]."""
+        Args:
+            scores, tokens: see `_log_probabilities`; of the rows [sentences * beams].
 
-    scores: Scores
-    parents: Tokens  # the beam that is continued
-    tokens: Tokens  # with the new token at the end, [sentences, candidates, length + 1]
-    ended: NDArray[np.bool_]  # by an end token or by the length limit
+        Returns:
+            The beam that each running hypothesis continues [sentences, beams], and which sentences
+            [sentences] have a result that cannot change any more.
+        """
+        sentences, beams = self.scores.shape
+        totals = scores.reshape(sentences, beams, -1)  # [sentences, beams, next tokens]
+        totals += self.scores[:, :, None]
+        # [sentences, candidates]
+        values, columns = top_k(totals.reshape(sentences, -1), _enough(settings))
+        parents, chosen = np.divmod(columns, totals.shape[2])
+        if tokens is not None:
+            chosen = _take(tokens.reshape(sentences, -1), columns)
+        # [sentences, candidates, length + 1]
+        longer = np.concatenate([_take(self.tokens, parents), chosen[:, :, None]], axis=2)
+        # By an end token or by the length limit.
+        ended = np.isin(chosen, settings.eos_token_id) | (step == settings.limit)
+        self._finish(values, longer, ended, settings, step)
+        # Ended ones sort last and are not left out: every sentence goes on with as many beams.
+        values += ended.astype(np.float32) * EXCLUDED
+        order = _descending(values)[:, :beams]  # [sentences, beams]
+        self.scores, self.tokens = _take(values, order), _take(longer, order)
+        return _take(parents, order), self._closed(settings, step) | ended.all()
+
+    def _finish(
+        self,
+        values: Scores,
+        tokens: Tokens,
+        ended: NDArray[np.bool_],
+        settings: Generation,
+        step: int,
+    ) -> None:
+        """Merge the candidates that end, if they are among the best, into the finished ones."""
+        beams = self.scores.shape[1]
+        # As long as the candidates, which have one token more in every step.
+        self.final_tokens = np.pad(self.final_tokens, ((0, 0), (0, 0), (0, 1)))
+        ended = ended.copy()
+        ended[:, beams:] = False  # as in transformers, further candidates can only be continued
+        if not ended.any():
+            return
+        # Neither here nor in transformers does the start token count as length.
+        scores = values / step**settings.length_penalty  # [sentences, candidates]
+        # As transformers does: a sentence that is closed takes no more hypotheses.
+        if settings.early_stopping is True:
+            scores += self.finished.all(axis=1, keepdims=True) * EXCLUDED
+        scores += ~self.improvable[:, None] * EXCLUDED
+        scores += ~ended * EXCLUDED
+        order = _descending(np.concatenate([self.final_scores, scores], axis=1))[:, :beams]
+
+        def pick(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+            return _take(np.concatenate([old, new], axis=1), order)
+
+        self.final_scores = pick(self.final_scores, scores)
+        self.final_tokens = pick(self.final_tokens, tokens)
+        self.final_lengths = pick(self.final_lengths, np.full(ended.shape, step))
+        self.finished = pick(self.finished, ended)
+
+    def _closed(self, settings: Generation, step: int) -> NDArray[np.bool_]:
+        """Which sentences [sentences] have a result that cannot change any more.
+
+        Without `early_stopping`: the best running hypothesis does not beat the worst finished one
+        at its present length; with "never": at no length that it can reach.
+        """
+        # Sums of log-probabilities are negative: only with a positive penalty do longer texts gain.
+        longest = settings.early_stopping == "never" and settings.length_penalty > 0
+        length = settings.limit if longest else step
+        possible = self.scores[:, :1] / length**settings.length_penalty
+        worst = np.where(self.finished, self.final_scores.min(axis=1, keepdims=True), EXCLUDED)
+        self.improvable &= (possible > worst).any(axis=1)
+        closed = ~self.improvable
+        if settings.early_stopping is True:
+            closed |= self.finished.all(axis=1)
+        return closed
 
 
 def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The best of the hypotheses that `settings.num_beams` beams per sentence find.
+    """The best of the hypotheses that `settings.num_beams` beams per sentence reach.
 
     Returns:
         Token ids of each row without the start token, up to and including the end token.
     """
-    apply = rules(settings)
     beams = settings.num_beams
     state = _Beams.start(rows, beams, settings.decoder_start_token_id)
     outputs: list[list[int]] = [[] for _ in range(rows)]
@@ -171,156 +239,57 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
     for step in range(1, settings.limit + 1):
         if step == 1:  # the beams of a sentence are still equal
             output = decoder.step(state.tokens[:, 0, 0])
-            found = _log_probabilities(output, settings, step).repeated(beams)
-            decoder.keep(np.repeat(np.arange(rows), beams))
+            scores, tokens = _log_probabilities(output, settings, step)
+            scores = np.repeat(scores, beams, axis=0)
+            tokens = None if tokens is None else np.repeat(tokens, beams, axis=0)
+            decoder.keep(np.repeat(live, beams))
         else:
             output = decoder.step(state.tokens[:, :, -1].ravel())
-            found = _log_probabilities(output, settings, step)
-        for rule in apply if found.tokens is None else ():
-            rule(found.scores, state.tokens.reshape(-1, step))
-        candidates = _continue(found, state, settings, step)
-        _finish(state, candidates, settings, step)
-        # From the beams of a sentence to rows of the decoder, [sentences, beams].
-        parents = _advance(state, candidates) + beams * np.arange(len(live))[:, None]
-        closed = _closed(state, settings, step)
-        if closed.all() or candidates.ended.all():
-            break
-        if closed.mean() >= MIN_FINISHED_SHARE:
-            _collect(outputs, live[closed], state.select(closed))
-            decoder.keep(parents[~closed].ravel())
-            state, live = state.select(~closed), live[~closed]
-        else:
+            scores, tokens = _log_probabilities(output, settings, step)
+        if tokens is None:
+            apply_rules(settings, scores, state.tokens.reshape(-1, step))
+        parents, closed = state.advance(scores, tokens, settings, step)
+        parents += beams * np.arange(len(live))[:, None]  # from beams to rows of the decoder
+        if closed.mean() < MIN_FINISHED_SHARE:
             decoder.reorder(parents.ravel())
-    _collect(outputs, live, state)
+            continue
+        for row, best in zip(live[closed], state.select(closed).best(), strict=True):
+            outputs[row] = best
+        if closed.all():
+            break
+        decoder.keep(parents[~closed].ravel())
+        state, live = state.select(~closed), live[~closed]
     return outputs
 
 
-def _collect(outputs: list[list[int]], rows: Tokens, state: _Beams) -> None:
-    """Store the results of sentences as these rows of the outputs."""
-    for row, tokens in zip(rows, state.best(), strict=True):
-        outputs[row] = tokens
+def _log_probabilities(
+    output: Step, settings: Generation, step: int
+) -> tuple[Scores, Tokens | None]:
+    """Log-probabilities of the next tokens of each row, which may be overwritten, and the tokens.
 
-
-@dataclass(frozen=True)
-class _Found:
-    """Log-probabilities of the next tokens of each row.
-
-    Args:
-        scores: [rows, found]; may be overwritten.
-        tokens: that they are of, [rows, found]; None: all, in the vocabulary's order.
+    Only the best tokens where the decoder selects them and no rule changes others; else all, in
+    the vocabulary's order, for which None stands.
     """
-
-    scores: Scores
-    tokens: Tokens | None
-
-    def repeated(self, times: int) -> _Found:
-        """Each row several times."""
-        tokens = None if self.tokens is None else np.repeat(self.tokens, times, axis=0)
-        return _Found(np.repeat(self.scores, times, axis=0), tokens)
-
-
-def _log_probabilities(output: Step, settings: Generation, step: int) -> _Found:
-    """Of the best tokens alone where the decoder finds them and no rule changes others."""
     left_out = excluded(settings, step)
     if left_out is not None and isinstance(output, RankedStep):
         # The best of each row are the only ones that can be among the best of their sentence.
-        scores, tokens = output.top(_wanted(settings) + len(left_out))
+        scores, tokens = output.top(_enough(settings) + len(left_out))
         scores[np.isin(tokens, left_out)] = -np.inf
-        return _Found(scores, tokens)
+        return scores, tokens
     scores = output.scores()
     log_softmax(scores)  # before the rules, as in transformers
-    return _Found(scores, None)
+    return scores, None
 
 
-def _wanted(settings: Generation) -> int:
-    """Continuations of a sentence that are enough."""
+def _enough(settings: Generation) -> int:
+    """How many continuations of a sentence leave `num_beams` that do not end."""
     # Even if every beam's best continuations are all end tokens, one more of each does not end.
     return max(2, 1 + len(settings.eos_token_id)) * settings.num_beams
 
 
-def _continue(found: _Found, state: _Beams, settings: Generation, step: int) -> _Candidates:
-    """The best continuations of all beams, enough that at least `num_beams` of them do not end.
-
-    Args:
-        found: of the rows [sentences * beams].
-    """
-    sentences, beams = state.scores.shape
-    totals = found.scores.reshape(sentences, beams, -1)  # [sentences, beams, found]
-    totals += state.scores[:, :, None]
-    # [sentences, wanted]
-    values, columns = top_k(totals.reshape(sentences, -1), _wanted(settings))
-    parents, chosen = np.divmod(columns, totals.shape[2])
-    if found.tokens is not None:
-        chosen = np.take_along_axis(found.tokens.reshape(sentences, -1), columns, axis=1)
-    # [sentences, wanted, length]
-    past = np.take_along_axis(state.tokens, parents[:, :, None], axis=1)
-    return _Candidates(
-        scores=values,
-        parents=parents,
-        tokens=np.concatenate([past, chosen[:, :, None]], axis=2),
-        ended=np.isin(chosen, settings.eos_token_id) | (step == settings.limit),
-    )
-
-
-def _finish(state: _Beams, candidates: _Candidates, settings: Generation, step: int) -> None:
-    """Merge the candidates that end, if they are among the best, into the finished hypotheses."""
-    beams = state.scores.shape[1]
-    # As long as the candidates, which have one token more in every step.
-    state.final_tokens = np.pad(state.final_tokens, ((0, 0), (0, 0), (0, 1)))
-    ended = candidates.ended.copy()
-    ended[:, beams:] = False  # as in transformers, further candidates can only be continued
-    if not ended.any():
-        return
-    # Neither here nor in transformers does the start token count as length.
-    scores = candidates.scores / step**settings.length_penalty  # [sentences, candidates]
-    # As transformers does: a sentence that is closed takes no more hypotheses.
-    if settings.early_stopping is True:
-        scores += state.finished.all(axis=1, keepdims=True) * EXCLUDED
-    scores += ~state.improvable[:, None] * EXCLUDED
-    scores += ~ended * EXCLUDED
-    order = _descending(np.concatenate([state.final_scores, scores], axis=1))[:, :beams]
-
-    def pick(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-        """[sentences, beams, …] and [sentences, candidates, …] -> the best [sentences, beams, …]"""
-        both = np.concatenate([old, new], axis=1)
-        return np.take_along_axis(both, order.reshape(order.shape + (1,) * (both.ndim - 2)), axis=1)
-
-    state.final_scores = pick(state.final_scores, scores)
-    state.final_tokens = pick(state.final_tokens, candidates.tokens)
-    state.final_lengths = pick(state.final_lengths, np.full_like(candidates.parents, step))
-    state.finished = pick(state.finished, ended)
-
-
-def _advance(state: _Beams, candidates: _Candidates) -> Tokens:
-    """Let the best candidates that do not end be the running hypotheses.
-
-    Returns:
-        The beam that each continues [sentences, beams].
-    """
-    # Ended hypotheses sort last and are not left out: every sentence goes on with as many beams.
-    scores = candidates.scores + candidates.ended.astype(np.float32) * EXCLUDED
-    order = _descending(scores)[:, : state.scores.shape[1]]  # [sentences, beams]
-    state.scores = np.take_along_axis(scores, order, axis=1)
-    state.tokens = np.take_along_axis(candidates.tokens, order[:, :, None], axis=1)
-    return np.take_along_axis(candidates.parents, order, axis=1)
-
-
-def _closed(state: _Beams, settings: Generation, step: int) -> NDArray[np.bool_]:
-    """Which sentences [sentences] have a result that cannot change any more.
-
-    Without `early_stopping`: the best running hypothesis does not beat the worst finished one at
-    its present length; with "never": at no length that it can reach.
-    """
-    # Sums of log-probabilities are negative: only with a positive penalty do longer texts gain.
-    longest = settings.early_stopping == "never" and settings.length_penalty > 0
-    length = settings.limit if longest else step
-    possible = state.scores[:, :1] / length**settings.length_penalty
-    worst = np.where(state.finished, state.final_scores.min(axis=1, keepdims=True), EXCLUDED)
-    state.improvable &= (possible > worst).any(axis=1)
-    closed = ~state.improvable
-    if settings.early_stopping is True:
-        closed |= state.finished.all(axis=1)
-    return closed
+def _take(array: NDArray[Any], order: Tokens) -> NDArray[Any]:
+    """Entries `order` [sentences, chosen] of an array [sentences, entries, …]."""
+    return np.take_along_axis(array, order.reshape(order.shape + (1,) * (array.ndim - 2)), axis=1)
 
 
 def _descending(scores: Scores) -> Tokens:

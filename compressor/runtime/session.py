@@ -7,7 +7,7 @@ import ctypes
 import importlib.util
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,21 +17,11 @@ from compressor.runtime.artifact import CPU_ONLY
 from compressor.runtime.batching import check_limits
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, IOBinding, OrtValue
 
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _ERRORS_ONLY = 3  # onnxruntime's number of the severity
-# (device, precision) -> optimizations of onnxruntime that make our graphs slower there. Its one
-# kernel for residual addition and layer normalization is slower in float32 on the CPU than the two
-# that it replaces: without it encoders run 1.05 to 1.25 times as fast, decoders up to 1.03 times
-# (single trials). All its other optimizations gain, or change nothing.
-_SLOWER = {("cpu", "fp32"): ("SkipLayerNormFusion",)}
-
-
-def slower_optimizations(device: str, precision: str) -> tuple[str, ...]:
-    """What `open_session` is to leave out for graphs of a precision on a device."""
-    return _SLOWER.get((device, precision), ())
 
 
 def open_session(
@@ -45,8 +35,6 @@ def open_session(
     """Open a graph on `device` with all graph optimizations but those named.
 
     Args:
-        graph: an ONNX file.
-        device: `cpu` or `cuda`.
         threads: threads within an operation; None leaves the choice to onnxruntime.
         without: onnxruntime's names of the optimizations to leave out.
         captures: whether runs on CUDA may be captured (`compressor.runtime.cuda_graphs`).
@@ -57,7 +45,17 @@ def open_session(
         InputError: no such file, or not an ONNX graph that this onnxruntime can run.
     """
     ort = import_onnxruntime()
-    provider = _provider(device, ort)
+    require_device(device)
+    provider, available = PROVIDERS[device], ort.get_available_providers()
+    if provider not in available:
+        raise EnvironmentProblem(
+            f"device {device!r} was requested, but this onnxruntime {ort.__version__} has only "
+            f"{', '.join(available)}; uninstall it and install "
+            "`onnxruntime-gpu`, or use device 'cpu'",
+            id="onnxruntime-without-provider",
+        )
+    if device == "cuda":
+        prepare_cuda()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     # It would warn that shape arithmetic stays on the CPU, where it belongs.
@@ -75,15 +73,61 @@ def open_session(
     return session
 
 
+def _create(
+    ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], captures: bool
+) -> Any:
+    if not graph.is_file():
+        raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
+    providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
+    if device == "cuda":
+        # Without TF32, which would round the factors of float32 products to 10 bits, and with
+        # float32 sums in the normalizations of fused graphs, which are in float16 otherwise.
+        settings = {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"}
+        settings |= {"enable_cuda_graph": "1"} if captures else {}
+        providers.insert(0, (PROVIDERS["cuda"], settings))
+    failures: tuple[type[Exception], ...] = (RuntimeError, *run_failures())
+    try:
+        return ort.InferenceSession(
+            str(graph), options, providers=providers, disabled_optimizers=list(without),
+            # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
+            enable_fallback=0,
+        )  # fmt: skip
+    except failures as error:
+        if device == "cuda" and not isinstance(error, _graph_errors()):
+            raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error
+        raise InputError(
+            f"onnxruntime {ort.__version__} cannot open {graph}: {_reason(error):.300}; export the "
+            "model again",
+            id="graph-invalid",
+        ) from error
+
+
+def _graph_errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises because of a graph."""
+    # These classes are in no public module.
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
+    return (
+        state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
+        state.InvalidArgument, state.NoSuchFile, state.NoModel,
+        UnicodeDecodeError,  # its message quotes a name from the graph that is no text
+    )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"device 'cuda' was requested, but onnxruntime {ort.__version__} could not start "
+        f"{PROVIDERS['cuda']} {instead}; check the GPU driver and the CUDA and cuDNN versions "
+        "with `compress doctor`, or use device 'cpu'",
+        id="gpu-not-usable",
+    )
+
+
 def try_device(device: str) -> str:
-    """Run a small graph on `device`.
-
-    Returns:
-        The provider that ran it.
-
-    Raises:
-        UsageError, EnvironmentProblem: as `open_session`.
-    """
+    """Run a small graph on `device`: the provider that ran it; errors as `open_session`."""
     import numpy as np
 
     import_onnxruntime()
@@ -143,21 +187,6 @@ def require_device(device: str) -> None:
         )
 
 
-def _provider(device: str, ort: Any) -> str:
-    require_device(device)
-    provider = PROVIDERS[device]
-    if provider not in ort.get_available_providers():
-        raise EnvironmentProblem(
-            f"device {device!r} was requested, but this onnxruntime {ort.__version__} has only "
-            f"{', '.join(ort.get_available_providers())}; uninstall it and install "
-            "`onnxruntime-gpu`, or use device 'cpu'",
-            id="onnxruntime-without-provider",
-        )
-    if device == "cuda":
-        prepare_cuda()
-    return provider
-
-
 def prepare_cuda() -> None:
     """Load the libraries of CUDA; raises `EnvironmentProblem` without a driver."""
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
@@ -181,8 +210,6 @@ def preload_cuda() -> None:
     they are elsewhere on Python's path.
     """
     ort = import_onnxruntime()
-    if not hasattr(ort, "preload_dlls"):
-        return
     beside = Path(ort.__file__).parent.parent / "nvidia"
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (spec and spec.submodule_search_locations) or []]
@@ -197,85 +224,41 @@ def preload_cuda() -> None:
         ort.preload_dlls()  # prints the libraries that are nowhere
 
 
-def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"device 'cuda' was requested, but onnxruntime {ort.__version__} could not start "
-        f"{PROVIDERS['cuda']} {instead}; check the GPU driver and the CUDA and cuDNN versions "
-        "with `compress doctor`, or use device 'cpu'",
-        id="gpu-not-usable",
-    )
-
-
-def _create(
-    ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], captures: bool
-) -> Any:
-    if not graph.is_file():
-        raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
-    # The classes of its exceptions are in no public module.
-    state = ort.capi.onnxruntime_pybind11_state
-    providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
-    if device == "cuda":
-        # Without TF32, which would round the factors of float32 products to 10 bits, and with
-        # float32 sums in the normalizations of fused graphs, which are in float16 otherwise.
-        settings = {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"}
-        settings |= {"enable_cuda_graph": "1"} if captures else {}
-        providers.insert(0, (PROVIDERS["cuda"], settings))
-    try:
-        return ort.InferenceSession(
-            str(graph), options, providers=providers, disabled_optimizers=list(without),
-            # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
-            enable_fallback=0,
-        )  # fmt: skip
-    except _graph_errors(state) as error:
-        raise _unusable(ort, graph, error) from error
-    except (RuntimeError, state.EPFail, state.RuntimeException) as error:
-        if device != "cuda":
-            raise _unusable(ort, graph, error) from error
-        raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error
-
-
-def _graph_errors(state: Any) -> tuple[type[Exception], ...]:
-    return (
-        state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
-        state.InvalidArgument, state.NoSuchFile, state.NoModel,
-        UnicodeDecodeError,  # its message quotes a name from the graph that is no text
-    )  # fmt: skip
-
-
-def _unusable(ort: Any, graph: Path, error: Exception) -> InputError:
-    return InputError(
-        f"onnxruntime {ort.__version__} cannot open {graph}: {_reason(error):.300}; export the "
-        "model again",
-        id="graph-invalid",
-    )
-
-
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def run_failures() -> tuple[type[Exception], ...]:
     """What a session may raise while it runs: because of its graph, or of its device."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
-    return *_graph_errors(state), state.RuntimeException, state.EPFail
+    return (*_graph_errors(), state.RuntimeException, state.EPFail)
 
 
 @contextlib.contextmanager
 def run_errors(directory: Path) -> Iterator[None]:
-    """Turn what a graph refuses while it runs into an error of the artifact's.
-
-    Raises:
-        InputError: the graph does not take what the tokenizer and `graphs.json` make.
-    """
-    state = import_onnxruntime().capi.onnxruntime_pybind11_state
+    """Raise InputError where a graph does not take what the tokenizer and `graphs.json` make."""
     try:
         yield
-    except (*_graph_errors(state), state.RuntimeException) as error:
+    except run_failures() as error:
         reason = _reason(error)
-        if "llocat" in reason:  # "Failed to allocate", "bad_alloc…": memory, not the graph
+        # The device, or memory ("Failed to allocate", "bad_alloc…"): not the graph.
+        if type(error).__name__ == "EPFail" or "llocat" in reason:
             raise
         raise InputError(
             f"the graphs in {directory} fail ({reason:.300}); the tokenizer or graphs.json may be "
             "of another model: export it again",
             id="graph-fails",
         ) from error
+
+
+def bind(
+    session: InferenceSession,
+    inputs: Mapping[str, OrtValue],
+    outputs: Mapping[str, OrtValue | str],
+) -> IOBinding:
+    """Bind values to read and to write; for the name of a device a run makes a value there."""
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    for name, target in outputs.items():
+        if isinstance(target, str):
+            binding.bind_output(name, target)
+        else:
+            binding.bind_ortvalue_output(name, target)
+    return binding

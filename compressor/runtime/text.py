@@ -18,8 +18,8 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import CompressWarning, EnvironmentProblem, InputError, UsageError
-from compressor.runtime.batching import require_several
+from compressor.errors import CompressWarning, EnvironmentProblem, InputError
+from compressor.runtime.batching import require_texts
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 from compressor.runtime.windows import Window, split
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
@@ -55,12 +55,9 @@ class Encoded(list[int]):
 
 
 class TextsCut(CompressWarning):
-    """Some texts were longer than the model can read.
+    """Some texts were longer than the model can read: `cut` of `texts`, if that number is known.
 
-    Args:
-        cut: how many.
-        texts: of how many; None where that is not known.
-        what: the rest of the sentence: what they are, and what happened to them.
+    `what` is the rest of the sentence: what they are, and what happened to them.
     """
 
     def __init__(self, cut: int, texts: int | None, what: str) -> None:
@@ -87,6 +84,8 @@ def one_warning_of_cut() -> Iterator[None]:
 class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
+    `prefix` is what every text begins with.
+
     Args:
         max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
         side: that they are cut on.
@@ -106,7 +105,7 @@ class TextTokenizer:
             ) from error
         except UnicodeDecodeError as error:
             raise _invalid(path, error) from error
-        self._path = path
+        self._path, self.prefix = path, ""
         self._tokenizer, self._normalizer = _load(text, path)
         if self._normalizer is not None:
             added = [x.content for x in self._tokenizer.get_added_tokens_decoder().values()]
@@ -119,15 +118,10 @@ class TextTokenizer:
         if self._first_without_id is not None:
             # No entry is `MARK` alone, so it becomes the unknown token.
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
-        self.prefix = ""  # what every text begins with
-        self._language: tuple[int, int] | None = None
+        self._language: tuple[int, int] | None = None  # its place in a row, and its token
 
     def cut_to(self, max_tokens: int, side: str) -> None:
-        """Cut rows from now on.
-
-        Args:
-            max_tokens: of a row, special tokens included and kept.
-            side: `left` or `right`, that tokens are left out on.
+        """Cut rows from now on to this many tokens, on the side `left` or `right`.
 
         Raises:
             InputError: the special tokens leave no room.
@@ -143,12 +137,8 @@ class TextTokenizer:
         self._max_tokens = max_tokens
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
-        """A copy whose rows have the token `new` where this one's have the language token `old`.
-
-        Raises:
-            InputError: rows have no language token.
-        """
-        # Of an empty text only the special tokens are left.
+        """A copy whose rows have the token `new` where this one's have the language token `old`."""
+        # An empty text has the special tokens alone.
         ids = self._tokenizer.encode("").ids
         if old not in ids:
             raise _invalid(self._path, ValueError(f"no row has the language token {old}"))
@@ -175,50 +165,48 @@ class TextTokenizer:
 
     def encodings(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
         """As `encode`, as the library has them, with the characters of each token."""
-        require_several(texts, pairs)
+        require_texts(texts, pairs)
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
-            if len(pairs) != len(texts):
-                raise UsageError(
-                    f"there are {len(texts)} texts but {len(pairs)} pairs; give one for each text",
-                    id="pairs-do-not-match-texts",
-                )
             rows = list(zip(rows, self._normalized(pairs), strict=True))
-        try:
-            # The library is written in Rust, and may panic only now where the file is damaged.
-            with panics_raised():
-                return list(self._tokenizer.encode_batch(rows))
-        except Panic as error:
-            raise _invalid(self._path, error) from error
+        # The library is written in Rust, and may panic only now where the file is damaged.
+        with self._panics_as_errors():
+            return list(self._tokenizer.encode_batch(rows))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
-        rows = [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
-        if self._language is not None:
-            index, token = self._language
-            for row in rows:
+        rows, limit = [], self._first_without_id
+        for encoding in encodings:
+            ids = encoding.ids
+            # Most rows have no piece without an id, and are not copied.
+            if limit is not None and max(ids, default=0) >= limit:
+                ids = [self._unknown if token >= limit else token for token in ids]
+            row = Encoded(ids, encoding.type_ids, bool(encoding.overflowing))
+            if self._language is not None:
+                index, token = self._language
                 row[index] = token
+            rows.append(row)
         return rows
 
     def windows(
         self, questions: Sequence[str], contexts: Sequence[str], most: int, stride: int
     ) -> list[list[Window]]:
-        """The windows of each question; arguments are those of `compressor.runtime.windows.split`.
-
-        Raises:
-            InputError: the file makes no pairs, or is damaged.
-        """
+        """As `compressor.runtime.windows.split`; InputError for a tokenizer that makes no pairs."""
         try:
-            with panics_raised():
+            with self._panics_as_errors():
                 return split(self._tokenizer, questions, contexts, most, stride)
-        except (Panic, ValueError) as error:
+        except ValueError as error:
             raise _invalid(self._path, error) from error
+
+    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each row of ids, special tokens left out; errors as `encode`."""
+        with self._panics_as_errors():
+            return list(self._tokenizer.decode_batch([list(row) for row in rows]))
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
         """Warn that `cut` of `texts` texts had to be cut, unless it is none.
 
-        Args:
-            stacklevel: of `warnings.warn`; 3 names the line that called the caller.
+        A `stacklevel` of 3 names the line that called the caller.
         """
         if cut:
             what = (
@@ -227,39 +215,29 @@ class TextTokenizer:
             )
             warnings.warn(TextsCut(cut, texts, what), stacklevel=stacklevel)
 
-    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each row of ids, special tokens left out.
-
-        Raises:
-            InputError: the file is damaged in a way that only shows now.
-        """
+    @contextmanager
+    def _panics_as_errors(self) -> Iterator[None]:
         try:
             with panics_raised():
-                return list(self._tokenizer.decode_batch([list(row) for row in rows]))
+                yield
         except Panic as error:
             raise _invalid(self._path, error) from error
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         # The prefix is text as the user's is: it is normalized and cut into tokens with it.
-        begun = [f"{self.prefix}{text}" for text in texts] if self.prefix else list(texts)
-        return begun if self._normalizer is None else list(map(self._normalize, begun))
+        whole = [f"{self.prefix}{text}" for text in texts] if self.prefix else list(texts)
+        if self._normalizer is None:
+            return whole
+        return [self._normalized_around_tokens(text, self._normalizer) for text in whole]
 
-    def _normalize(self, text: str) -> str:
+    def _normalized_around_tokens(self, text: str, normalizer: SentencePieceNormalizer) -> str:
         """A text by SentencePiece's rules, but for added tokens, which are matched before."""
-        assert self._normalizer is not None
-        # What is around added tokens is at the even places.
+        # The text around added tokens is at the even places.
         parts = self._added.split(text.replace(NO_TOKEN, UNKNOWN_CHARACTER))
         for i in range(0, len(parts), 2):
-            plain = self._normalizer(parts[i])
+            plain = normalizer(parts[i])
             parts[i] = self._added.sub(lambda x: f"{x[0][0]}{NO_TOKEN}{x[0][1:]}", plain)
         return "".join(parts)
-
-    def _known(self, ids: list[int]) -> list[int]:
-        limit = self._first_without_id
-        # Most rows have no such piece, and are not copied.
-        if limit is None or max(ids, default=0) < limit:
-            return ids
-        return [self._unknown if token >= limit else token for token in ids]
 
 
 def _load(text: str, path: Path) -> tuple[Tokenizer, SentencePieceNormalizer | None]:

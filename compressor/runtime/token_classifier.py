@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from itertools import accumulate
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
+from compressor.runtime.batching import Batch, require_texts
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.entities import (
     OUTSIDE,
     Entity,
     Scheme,
     Span,
-    entities,
+    entity_runs,
     first_tokens,
     scheme_of,
-    spans_when_joined,
 )
 from compressor.runtime.processors import log_softmax
-from compressor.runtime.runtime import Line
+from compressor.runtime.runtime import Line, StreamLimits
 
 LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
 
@@ -50,19 +50,13 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
     def tag(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> list[list[Entity]]:
-        """The entities of each text, in their order.
+        """The entities of each text, in their order; arguments and errors of `logits`.
 
-        Args:
-            texts: in any order of lengths; rows of similar length share a batch. What lies beyond
-                the model's longest input is left out, with a warning.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1.
+        What lies beyond the model's longest input is left out, with a warning.
         """
-        found, cut = self._tag(texts, batch_size, batch_tokens)
+        tagged, cut = self._tag(texts, batch_size=batch_size, batch_tokens=batch_tokens)
         self._tokenizer.warn_of_cut(cut, len(texts))
-        return found
+        return tagged
 
     def tag_words(
         self,
@@ -70,62 +64,54 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> list[list[str]]:
-        """A label for each word of sentences that are split into words; other errors as `tag`.
+        """A label for each word of sentences that are split into words; all else as `tag`.
 
-        Words that no token is left of, and those beyond the model's longest input, get `O`.
-
-        Args:
-            sentences: words, without spaces as in training; where one has any, its first token
-                counts.
+        Words that no token is left of, and those beyond the model's longest input, get `O`. Of a
+        word with spaces in it the first token counts.
         """
         # A text may stand in place of the list, or of one sentence in it.
-        require_several(sentences, *sentences)
-        texts = [" ".join(words) for words in sentences]
-        encodings = self._tokenizer.encodings(texts)
+        for texts in (sentences, *sentences):
+            require_texts(texts)
+        encodings = self._tokenizer.encodings([" ".join(words) for words in sentences])
         rows = self._tokenizer.rows(encodings)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
-        found = self._answer(rows, self._labeled, batch_size, batch_tokens)
+        labeled = self._answer(rows, self._labeled, batch_size, batch_tokens)
         answers = []
-        for words, encoding, (best, _) in zip(sentences, encodings, found, strict=True):
-            tokens = first_tokens(encoding.offsets, spans_when_joined(words))
+        for words, encoding, (best, _) in zip(sentences, encodings, labeled, strict=True):
+            ends = accumulate(len(word) + 1 for word in words)
+            spans = [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
+            tokens = first_tokens(encoding.offsets, spans)
             answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
         return answers
 
     def tag_stream(
-        self,
-        rows: Iterable[str],
-        *,
-        chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[list[Entity]]:
         """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
-
-        def tag(texts: Sequence[str]) -> tuple[list[list[Entity]], int]:
-            return self._tag(texts, batch_size, batch_tokens)
-
-        return self._chunks(rows, tag, [], chunk_rows, batch_size, batch_tokens)
+        return self._stream(rows, self._tag, [], **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
-        for found in self.tag_stream(rows, **options):
-            rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in found]
-            parts = [part for entity in found for part in (entity.label, entity.text)]
+        for entities in self.tag_stream(rows, **options):
+            rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in entities]
+            parts = [part for entity in entities for part in (entity.label, entity.text)]
             yield "\t".join(part.replace("\t", " ") for part in parts), {"entities": rounded}
 
-    def _tag(
-        self, texts: Sequence[str], batch_size: int | None, batch_tokens: int | None
-    ) -> tuple[list[list[Entity]], int]:
+    def _tag(self, texts: Sequence[str], **limits: Any) -> tuple[list[list[Entity]], int]:
         """Entities of each text, and how many texts were cut."""
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
-        found = self._answer(rows, self._labeled, batch_size, batch_tokens)
+        labeled = self._answer(rows, self._labeled, **limits)
         tagged = []
-        for text, encoding, (best, scores) in zip(texts, encodings, found, strict=True):
+        for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)
             labels = [self.labels[best[token]] for token in tokens]
-            likely = [float(scores[x]) for x in tokens]
-            tagged.append(entities(text, words, labels, likely, self._scheme))
+            entities = []
+            for kind, first, last in entity_runs(labels, self._scheme):
+                start, end = words[first][0], words[last][1]
+                mean = sum(float(scores[x]) for x in tokens[first : last + 1]) / (last + 1 - first)
+                entities.append(Entity(kind, start, end, text[start:end], mean))
+            tagged.append(entities)
         return tagged, sum(row.cut for row in rows)
 
     def _words(self, text: str, encoding: Any) -> tuple[list[int], list[Span]]:
@@ -142,14 +128,14 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         for token, special in enumerate(encoding.special_tokens_mask):
             if special:
                 continue
-            (start, end), number = offsets[token], numbers[token]
+            start, end = offsets[token]
             if marks:
-                goes_on = bool(tokens) and number == last
+                goes_on = numbers[token] == last
             else:
                 # Some tokenizers' tokens begin with the space before a word, others' after it.
-                goes_on = bool(tokens) and start > 0 and " " not in text[start - 1 : start + 1]
-            last = number
-            if goes_on:
+                goes_on = start > 0 and " " not in text[start - 1 : start + 1]
+            last = numbers[token]
+            if tokens and goes_on:
                 words[-1] = (words[-1][0], end)
             else:
                 tokens.append(token)

@@ -26,29 +26,27 @@ class OutputTokens:
 
     Args:
         ids: the tokenizer's ids of these tokens, ascending.
-        vocabulary: how many ids there are.
     """
 
-    def __init__(self, ids: Sequence[int], vocabulary: int) -> None:
+    def __init__(self, ids: Sequence[int] | Tokens) -> None:
         self.ids: Tokens = np.asarray(ids, dtype=np.int64)
-        self._indices: Tokens = np.full(vocabulary, -1, dtype=np.int64)
-        self._indices[self.ids] = np.arange(len(self.ids))
 
     def indices(self, ids: Tokens) -> Tokens:
-        """Indices of tokens, any shape.
-
-        Raises:
-            InputError: the decoder does not score one of the tokens.
-        """
-        indices: Tokens = self._indices[ids]
-        if (indices < 0).any():
+        """Indices of tokens, any shape; InputError for one that the decoder does not score."""
+        indices, scored = self._look_up(ids)
+        if not scored.all():
             raise InputError(
-                f"this decoder cannot produce token {ids[indices < 0][0]}; see its output tokens",
+                f"this decoder cannot produce token {ids[~scored][0]}; see its output tokens",
                 id="token-not-in-output",
             )
         return indices
 
-    def settings(self, given: Generation) -> Generation:
+    def _look_up(self, ids: Tokens) -> tuple[Tokens, NDArray[np.bool_]]:
+        """Indices of tokens, and whether each is scored: the others' indices mean nothing."""
+        indices = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
+        return indices, self.ids[indices] == ids
+
+    def settings(self, settings: Generation) -> Generation:
         """Generation settings with ids -> the same settings with indices."""
 
         def one(token: int | None) -> int | None:
@@ -56,17 +54,17 @@ class OutputTokens:
 
         def some(tokens: Sequence[int]) -> list[int]:
             # Tokens that the decoder does not score cannot occur.
-            return [int(index) for index in self._indices[list(tokens)] if index >= 0]
+            indices, scored = self._look_up(np.array(tokens, np.int64))
+            return [int(index) for index in indices[scored]]
 
-        start = int(self.indices(np.array(given.decoder_start_token_id)))
-        forced = given.forced_eos_token_id
+        forced = settings.forced_eos_token_id
         return replace(
-            given,
-            decoder_start_token_id=start,
-            eos_token_id=some(given.eos_token_id),
-            forced_bos_token_id=one(given.forced_bos_token_id),
+            settings,
+            decoder_start_token_id=int(self.indices(np.array(settings.decoder_start_token_id))),
+            eos_token_id=some(settings.eos_token_id),
+            forced_bos_token_id=one(settings.forced_bos_token_id),
             forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
-            suppress_tokens=some(given.suppress_tokens),
+            suppress_tokens=some(settings.suppress_tokens),
         )
 
     def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -74,25 +72,8 @@ class OutputTokens:
         return [self.ids[list(row)].tolist() for row in rows]
 
 
-class AllTokens(OutputTokens):
-    """All ids: an index is the id."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__(range(vocabulary), vocabulary)
-
-    def settings(self, given: Generation) -> Generation:
-        return given
-
-    def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [list(row) for row in rows]
-
-
 def count_output_tokens(directory: Path) -> int | None:
-    """How many tokens the decoder of the artifact in `directory` scores; None for a classifier.
-
-    Raises:
-        InputError: not an artifact.
-    """
+    """How many tokens the decoder of the artifact in `directory` scores; None for an encoder."""
     artifact = read_artifact(directory)
     return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
 
@@ -102,18 +83,10 @@ def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
     assert artifact.scored is not None  # it has a decoder
     vocabulary, file = artifact.scored
     if file is None:
-        return AllTokens(vocabulary)
-    return read_output_tokens(directory / GRAPH_DIRECTORY / file, vocabulary)
-
-
-def read_output_tokens(path: Path, vocabulary: int) -> OutputTokens:
-    """The list of ids in a JSON file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+        return OutputTokens(np.arange(vocabulary))
+    path = directory / GRAPH_DIRECTORY / file
     try:
-        return OutputTokens(read_json(path), vocabulary)
+        return OutputTokens(read_json(path))
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from compressor.runtime.entities import Span
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
+
+Token = tuple[int, int]  # its id and its type
 
 # The usual sizes for SQuAD, in tokens: of a window, of what two windows share, of a question, and
 # of an answer.
@@ -65,39 +67,15 @@ class Window:
         return self.offsets[first][0], self.offsets[last][1]
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The special tokens before a question, between it and its context, and behind that.
+class _Layout(NamedTuple):
+    """Id and type of the special tokens before a question, between it and its context, and behind
+    that; and the types of the tokens of both texts."""
 
-    Args:
-        ids: of the three parts.
-        types: of the three parts, of the question's tokens, and of the context's.
-    """
-
-    ids: tuple[list[int], list[int], list[int]]
-    types: tuple[list[int], list[int], list[int]]
+    before: list[Token]
+    between: list[Token]
+    behind: list[Token]
     question: int
     context: int
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> _Layout:
-        # Any pair shows which special tokens there are, and where.
-        pair = tokenizer.encode("a", "a")
-        parts = list(pair.sequence_ids)  # 0, 1, or None for special tokens
-        if 0 not in parts or 1 not in parts:
-            raise ValueError("it does not encode pairs of texts")
-        last = len(parts) - parts[::-1].index(0)  # behind the question
-        first, end = parts.index(1), len(parts) - parts[::-1].index(1)
-        places = (slice(parts.index(0)), slice(last, first), slice(end, None))
-        ids, types = ([numbers[x] for x in places] for numbers in (pair.ids, pair.type_ids))
-        return cls(
-            (ids[0], ids[1], ids[2]), (types[0], types[1], types[2]),
-            pair.type_ids[parts.index(0)], pair.type_ids[first],
-        )  # fmt: skip
-
-    @property
-    def tokens(self) -> int:
-        return sum(map(len, self.ids))
 
 
 def split(
@@ -117,48 +95,56 @@ def split(
     Raises:
         ValueError: the tokenizer makes no pairs, or there is no room in a window.
     """
-    layout, most = _Layout.of(tokenizer), min(most, WINDOW)
-    if most < layout.tokens + 2:
-        raise ValueError(
-            f"{layout.tokens} special tokens leave no room in windows of {most} tokens"
-        )
+    # Any pair shows which special tokens there are, and where.
+    pair = tokenizer.encode("a", "a")
+    parts = list(pair.sequence_ids)  # 0, 1, or None for special tokens
+    if 0 not in parts or 1 not in parts:
+        raise ValueError("it does not encode pairs of texts")
+    question, context = parts.index(0), parts.index(1)
+    behind = {text: len(parts) - parts[::-1].index(text) for text in (0, 1)}
+    tokens, types = list(zip(pair.ids, pair.type_ids, strict=True)), pair.type_ids
+    layout = _Layout(
+        tokens[:question], tokens[behind[0] : context], tokens[behind[1] :],
+        types[question], types[context],
+    )  # fmt: skip
+    special, most = sum(part is None for part in parts), min(most, WINDOW)
+    if most < special + 2:
+        raise ValueError(f"{special} special tokens leave no room in windows of {most} tokens")
     # Several questions often share a context, which is then tokenized once.
     distinct = list(dict.fromkeys(contexts))
-    encoded = dict(
-        zip(distinct, tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True)
-    )
+    encodings = tokenizer.encode_batch(distinct, add_special_tokens=False)
+    encoded = dict(zip(distinct, encodings, strict=True))
     asked = tokenizer.encode_batch(list(questions), add_special_tokens=False)
+    # Half of the room is the context's.
+    longest = min(MOST_QUESTION, (most - special) // 2)
     return [
-        _windows(layout, question, encoded[context], most, stride)
+        _windows(layout, question, encoded[context], longest, most, stride)
         for question, context in zip(asked, contexts, strict=True)
     ]
 
 
 def _windows(
-    layout: _Layout, question: Encoding, context: Encoding, most: int, stride: int
+    layout: _Layout, question: Encoding, context: Encoding, longest: int, most: int, stride: int
 ) -> list[Window]:
-    limit = min(MOST_QUESTION, (most - layout.tokens) // 2)  # half of the room is the context's
-    asked = question.ids[:limit]
-    room = most - layout.tokens - len(asked)
-    before, between, behind = layout.ids
-    types = [*layout.types[0], *[layout.question] * len(asked), *layout.types[1]]
+    asked = [(token, layout.question) for token in question.ids[:longest]]
+    first = [*layout.before, *asked, *layout.between]
+    room = most - len(first) - len(layout.behind)
     ids, offsets, words = context.ids, context.offsets, context.word_ids
-    found = []
+    windows = []
     # Windows that share more than half would be many; those that share all would never end.
     for start in range(0, max(1, len(ids)), room - min(stride, room // 2)):
         part = slice(start, start + room)
-        tokens = ids[part]
-        found.append(
+        tokens = [*first, *((token, layout.context) for token in ids[part]), *layout.behind]
+        windows.append(
             Window(
-                [*before, *asked, *between, *tokens, *behind],
-                [*types, *[layout.context] * len(tokens), *layout.types[2]],
-                len(types), offsets[part], words[part], len(question.ids) > limit,
+                [token for token, _ in tokens], [kind for _, kind in tokens],
+                len(first), offsets[part], words[part], len(question.ids) > longest,
             )
         )  # fmt: skip
         # Further windows would hold nothing that this one lacks.
         if start + room >= len(ids):
             break
-    return found
+    return windows
 
 
 def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, int, float]:

@@ -22,24 +22,22 @@ __all__ = ["STUDIES", "StudyRequest", "run_study"]
 
 
 def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) -> Result:
-    """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`.
-
-    Raises:
-        CompressError: see `compressor.errors`.
-    """
+    """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`."""
     from compressor.report.plots import plot_style
-    from compressor.study.inputs import facts, open_inputs, warnings
+    from compressor.study.inputs import caveats, facts, open_inputs
     from compressor.study.output import require_output, write_result
 
     require_output(output, request.name)
     model, rows = open_inputs(request, progress)
     # By its name, since `--help` lists the studies and must not wait for PyTorch.
     module = import_module(f"compressor.study.{request.name}")
-    # The name goes into the ids of the SVG, which are random without it.
+    # The name becomes part of the ids in the SVG, which are random without it.
     with plot_style(f"study-{request.name}"):
         result: Result = module.study(model, rows, request)
-        data = {**facts(request.name, model, rows), **result.data}
-        sentences = [*result.sentences, *warnings(result.data, rows)]
-        result = replace(result, data=data, sentences=sentences)
+        result = replace(
+            result,
+            data={**facts(request.name, model, rows), **result.data},
+            sentences=[*result.sentences, *caveats(result.data, rows)],
+        )
         write_result(result, request.name, output)
     return result

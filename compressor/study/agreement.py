@@ -1,8 +1,8 @@
 """Do two scorings rank heads alike? Two methods (`compress score --compare`), or two data sets.
 
 The study is Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Two
-data sets can disagree because they differ or because scores are noisy. To tell which, each data set
-is also split into two halves that are scored separately.
+data sets can disagree because they differ or because scores are noisy. To distinguish these, each
+data set is also split into two halves that are scored separately.
 
 Only ranks are compared: pruning uses the order of units, and the scales of methods differ.
 """
@@ -29,8 +29,7 @@ from compressor.report.plots import COLORS, FAINT, MARKERS, is_plot, plot_style,
 from compressor.report.table import ReportTable
 from compressor.study.inputs import StudiedModel, facts_of
 from compressor.study.options import AgreementStudy
-from compressor.study.output import Result, table, tables_as_text
-from compressor.study.plotting import by_kind, legend
+from compressor.study.output import Result, by_kind, legend, table, tables_as_text
 from compressor.tasks import Rows
 from compressor.tasks.rows import some_rows
 
@@ -61,24 +60,24 @@ def study(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> Resul
     assert other is not None
     sets = {"first": rows.calibration, "other": other}
     scores = {name: model.score(method, part) for name, part in sets.items()}
-    pairs = {"the two data sets": pair_with_p(scores["first"], scores["other"], seed)}
+    pairs = {"the two data sets": compared_pair(scores["first"], scores["other"], seed)}
     for name, part in sets.items():
         # Two halves of one set differ by noise alone, which the sets' difference is held against.
         # They have half the rows, so they agree less than two whole samples would.
         first, second = (model.score(method, half(part, which)) for which in (0, 1))
-        pairs[f"two halves of the {name}"] = pair_with_p(first, second, seed)
-    data = {
-        "other": facts_of(other),
-        "signature": scores["first"].signature,
-        "scores": {name: dict(one.values) for name, one in scores.items()},
-        "pairs": pairs,
-    }
+        pairs[f"two halves of the {name}"] = compared_pair(first, second, seed)
+    signature = scores["first"].signature
     # As methods, which the axes of the figure are named by.
     named = [replace(one, method=f"the {name} data set") for name, one in scores.items()]
     return Result(
         title=f"Agreement of two data sets on the heads of {model.checkpoint.name}",
-        data=data,
-        sentences=[verdict(pairs), f"Scores: {data['signature']}."],
+        data={
+            "other": facts_of(other),
+            "signature": signature,
+            "scores": {name: dict(one.values) for name, one in scores.items()},
+            "pairs": pairs,
+        },
+        sentences=[verdict(pairs), f"Scores: {signature}."],
         tables=comparison_tables(pairs),
         figure=comparison_figure(named),
     )
@@ -130,7 +129,9 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
     }
 
 
-def compared_pair(first: Scores, second: Scores) -> dict[str, list[dict[str, Any]]]:
+def compared_pair(
+    first: Scores, second: Scores, seed: int | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """How alike two scorings rank units.
 
     Returns:
@@ -138,44 +139,33 @@ def compared_pair(first: Scores, second: Scores) -> dict[str, list[dict[str, Any
         `units`, `spearman` and `kendall` (tau-b, Kendall 1945, which corrects for ties), between -1
         and 1; None where all scores of one are the same. `lowest`: `units`, a number k; `shared`,
         the overlap of the two k-lowest sets (see `shared_units`); `by_chance`, the expected overlap
-        of random sets.
+        of random sets. With a seed also the p-values `p` of `permutation_p` and `overlap_p`.
     """
-    correlations, lowest = [], []
+    correlations: list[dict[str, Any]] = []
     for kind in (None, *by_kind(first.values)):
         x, y = flat(first, kind), flat(second, kind)
-        # Where one is constant scipy warns and gives NaN, which JSON does not have.
+        # If one is constant scipy warns and returns NaN, which JSON does not have.
         defined = np.ptp(x) > 0 and np.ptp(y) > 0
-        correlations.append(
-            {
-                "kind": kind or "all",
-                "units": len(x),
-                "spearman": float(spearmanr(x, y).statistic) if defined else None,
-                "kendall": float(kendalltau(x, y).statistic) if defined else None,
-            }
-        )
+        row = {
+            "kind": kind or "all",
+            "units": len(x),
+            "spearman": float(spearmanr(x, y).statistic) if defined else None,
+            "kendall": float(kendalltau(x, y).statistic) if defined else None,
+        }
+        if seed is not None:
+            row["p"] = permutation_p(x, y, seed) if defined else None
+        correlations.append(row)
+    lowest: list[dict[str, Any]] = []
     total = len(flat(first))
     # With few units several shares are the same number.
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
         shared = shared_units(first, second, count)
         # The mean of the hypergeometric distribution, which `overlap_p` tests with.
-        lowest.append({"units": count, "shared": shared, "by_chance": count * count / total})
+        row = {"units": count, "shared": shared, "by_chance": count * count / total}
+        if seed is not None:
+            row["p"] = overlap_p(shared, count, total)
+        lowest.append(row)
     return {"correlations": correlations, "lowest": lowest}
-
-
-def pair_with_p(first: Scores, second: Scores, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """`compared_pair` with a p-value `p` in each row; None where what it tests is undefined.
-
-    In `correlations` it is two-sided by shuffling heads; in `lowest`, the probability of at least
-    as large an overlap of two random sets.
-    """
-    pair = compared_pair(first, second)
-    for row in pair["correlations"]:
-        kind = None if row["kind"] == "all" else row["kind"]
-        x, y = flat(first, kind), flat(second, kind)
-        row["p"] = None if row["spearman"] is None else permutation_p(x, y, seed)
-    for row in pair["lowest"]:
-        row["p"] = overlap_p(row["shared"], row["units"], len(flat(first)))
-    return pair
 
 
 def flat(scores: Scores, kind: str | None = None) -> Floats:
@@ -204,10 +194,7 @@ def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = F
 
 
 def overlap_p(shared: int | None, count: int, total: int) -> float | None:
-    """Probability that two random sets of `count` out of `total` units share at least `shared`.
-
-    None where the number of shared units is undefined.
-    """
+    """Probability that two random sets of `count` out of `total` units share `shared` or more."""
     # `sf` is the probability of more than its argument.
     return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
 
@@ -231,12 +218,7 @@ def permutation_p(x: Floats, y: Floats, seed: int) -> float:
 
 
 def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[ReportTable]:
-    """Two tables of named pairs, the correlations and the lowest units that both share.
-
-    Args:
-        pairs: by name, of `compared_pair` or all of `pair_with_p`.
-        of: what the units are, in words.
-    """
+    """Two tables of named pairs (see `compared_pair`): correlations, and shared lowest units."""
     ranks, lowest = [], []
     for name, pair in pairs.items():
         rows = pair["correlations"]
@@ -248,12 +230,8 @@ def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[Repor
         for row in pair["lowest"]:
             shared, chance = numbers.fixed(row["shared"], 0), numbers.fixed(row["by_chance"], 1)
             lowest.append((name, str(row["units"]), shared, chance, *_p_cell(row)))
-    kinds, p_title, by_shuffling, at_least = (
-        "attention" if of == "heads" else "sublayer",
-        "",
-        "",
-        "",
-    )
+    kinds = "attention" if of == "heads" else "sublayer"
+    p_title, by_shuffling, at_least = "", "", ""
     if all("p" in row for pair in pairs.values() for row in pair["lowest"]):
         p_title, by_shuffling = ", p", f"; p by shuffling {of} (two-sided, Spearman)"
         at_least = f"; p is the probability of at least as many shared {of} by chance"
@@ -299,20 +277,21 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
     figure = Figure(figsize=(side * size, side * size + 0.5), layout="constrained")
     for column, row in combinations(range(len(scores)), 2):
         axes = figure.add_subplot(size, size, (row - 1) * size + column + 1)
-        _scatter(axes, scores[column], scores[row])
+        _scatter_ranks(axes, scores[column], scores[row])
     legend(figure, figure.axes[0], min(3, size + 1))
     return figure
 
 
-def _scatter(axes: Axes, first: Scores, second: Scores) -> None:
+def _scatter_ranks(axes: Axes, first: Scores, second: Scores) -> None:
     x, y = rankdata(flat(first)), rankdata(flat(second))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
     # There are more colors and markers than kinds.
     for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
-        here = kinds == kind
-        if here.any():
-            axes.scatter(x[here], y[here], s=14, color=color, marker=marker, label=kind_label(kind))
+        of_kind = kinds == kind
+        if of_kind.any():
+            label = kind_label(kind)
+            axes.scatter(x[of_kind], y[of_kind], s=14, color=color, marker=marker, label=label)
     axes.set_xlabel(f"rank by {first.method}")
     axes.set_ylabel(f"rank by {second.method}")
     spearman = compared_pair(first, second)["correlations"][0]["spearman"]

@@ -21,8 +21,7 @@ from compressor.report.facts import MetricStyle, kind_label
 from compressor.report.plots import COLORS, DENSE
 from compressor.study.inputs import StudiedModel
 from compressor.study.options import CurveStudy
-from compressor.study.output import Result, table
-from compressor.study.plotting import draw_lines, legend, panel
+from compressor.study.output import Result, draw_lines, legend, panel, table
 from compressor.study.quality import Effect, MeasuredQuality, cells, is_significant
 
 if TYPE_CHECKING:
@@ -46,12 +45,12 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
         ]
         for pool in ([*kinds, HEADS] if len(kinds) > 1 else kinds)  # a single kind equals all
     }
-    repaired = "+".join(step.name for step in options.recovery)
+    recovery = "+".join(step.name for step in options.recovery)
     data = {
         **quality.facts(),
         "method": scores.method,
         "signature_scores": scores.signature,
-        "recover": repaired or "none",
+        "recover": recovery or "none",
         "at_floor": any(point["at_floor"] for points in lines.values() for point in points),
         "lines": lines,
     }
@@ -60,7 +59,7 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
         data=data,
         sentences=[
             f"All heads: {style.title} {style.score(data['dense'])}; heads removed in the order "
-            f"of {scores.signature}, {f'repaired ({repaired})' if repaired else 'not repaired'}.",
+            f"of {scores.signature}, {f'repaired ({recovery})' if recovery else 'not repaired'}.",
             *(_harmless(pool, points) for pool, points in lines.items()),
         ],
         tables=[
@@ -86,10 +85,9 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
 
 
 def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) -> list[Mask]:
-    """The mask at each percentage of a kind's heads, or of all heads.
+    """The mask at each percentage of a kind's heads, or of all; numbers are rounded, halves up.
 
-    Numbers of heads are rounded, halves up. Different percentages of few heads can give the same
-    number, which is kept once.
+    Different percentages of few heads can make the same number, which is kept once.
     """
     total = full.total(pool)
     floors = dict.fromkeys(full.kinds(), 0)
@@ -106,18 +104,17 @@ def _point(
     of = mask.total(pool)
     removed = of - mask.count(pool)
     model.progress.message(f"removing {removed} of {of} heads of {_name(pool)} …")
-    # A model that lost nothing needs no repair.
     if removed and options.recovery:
         assert rows.calibration is not None
         dense, examples = model.checkpoint, encode(rows.calibration, model.checkpoint, model.task)
-        repaired = recover(
+        recovered = recover(
             options.recovery, ModelAndRows(dense, examples), prune(dense.model, model.layers, mask),
             mask, seed=model.seed, device=model.device, progress=model.progress,
         )  # fmt: skip
-        recovery = repaired.text
-        effect = quality.effect(quality.answers(network=repaired.model))
+        recovery = recovered.text
+        effect = quality.effect(quality.outputs(network=recovered.model))
     else:
-        # Without a repair the heads need not be cut: silenced ones are the same, and cost no copy.
+        # Without recovery the heads need not be cut: silenced ones are the same, and cost no copy.
         effect = quality.without(mask)
     return {"removed": removed, "of": of, **effect, "recovery": recovery}
 
@@ -127,7 +124,7 @@ def _name(pool: str) -> str:
 
 
 def _harmless(pool: str, points: Sequence[Effect]) -> str:
-    # The sentence is about all points up to its number, not about lucky ones behind a worse one.
+    # All points up to the number, without lucky ones after a worse one.
     harmless = takewhile(lambda x: x["difference"] >= 0 or not is_significant(x), points)
     most = max((point["removed"] for point in harmless), default=0)
     return (

@@ -18,27 +18,25 @@ from compressor.report.table import ReportTable
 from compressor.study import quality as q
 from compressor.study.inputs import StudiedModel
 from compressor.study.options import HeadsStudy
-from compressor.study.output import Result, table
-from compressor.study.plotting import by_kind, head_panels
-from compressor.study.quality import Effect, MeasuredQuality
+from compressor.study.output import Result, by_kind, head_panels, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Layers = dict[str, list[Effect]]  # layer name -> the effect of removing each of its heads
+Layers = dict[str, list[q.Effect]]  # layer name -> the effect of removing each of its heads
 
 
 def study(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
     """Remove every head alone and compare with the dense model."""
-    quality = MeasuredQuality(model, rows, options.evaluation)
+    quality = q.MeasuredQuality(model, rows, options.evaluation)
     style, progress = quality.style, model.progress
     heads = [(layer.name, head) for layer in model.layers for head in range(layer.units)]
     progress.message(f"removing each of {len(heads)} heads alone …")
     with model.scoring(quality.batches) as scoring:
-        _, answers = outputs_without_units(scoring, model.layers, options.evaluation.num_beams)
+        _, outputs = outputs_without_units(scoring, model.layers, options.evaluation.num_beams)
     effects = []
     for done, (name, head) in enumerate(heads, 1):
-        effects.append({"head": head, **quality.effect(answers[name, head])})
+        effects.append({"head": head, **quality.effect(outputs[name, head])})
         progress.update("heads compared", done, len(heads))
     tests = q.corrected(effects)  # for the number of all heads together
     layers: Layers = {layer.name: [] for layer in model.layers}
@@ -102,6 +100,6 @@ def _figure(layers: Layers, label: str) -> Figure:
         image = panels[kind].imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal")
         if dots:
             panels[kind].scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
-    # The last panel stands for all, since they have one range of values.
+    # The color bar of the last panel is that of all, since they have one range of values.
     figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
     return figure

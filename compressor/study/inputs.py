@@ -54,15 +54,10 @@ class StudiedModel:
     def batches(self, rows: Rows) -> list[Batch]:
         """Batches of all rows on the CPU; reports how many rows had to be cut."""
         examples = encode(rows, self.checkpoint, self.task, self.progress)
-        batches: list[Batch] = self.task.batches(examples, self.checkpoint.model)
-        return batches
+        return self.task.batches(examples, self.checkpoint.model)
 
     def score(self, method: ScoringMethod, rows: Rows | None) -> Scores:
-        """Scores of all heads.
-
-        Args:
-            rows: to score on; None for methods that look at the weights alone.
-        """
+        """Scores of all heads on rows, which methods that use the weights alone do without."""
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else encode(rows, self.checkpoint, self.task)
@@ -80,12 +75,9 @@ class StudiedModel:
         mask: Mask | None = None,
         network: nn.Module | None = None,
     ) -> Iterator[ScoringJob]:
-        """What looks at heads on batches takes; the network is on the device within the block.
+        """A job on batches, by default with all heads; its network is on the device in the block.
 
-        Args:
-            layers: to look at; all by default.
-            mask: the heads that are not silenced; all by default.
-            network: to use instead of the checkpoint's.
+        `mask` silences heads; `network` replaces the checkpoint's.
         """
         layers = self.layers if layers is None else layers
         network = self.checkpoint.model if network is None else network
@@ -108,12 +100,7 @@ class StudiedModel:
 
 
 def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
-    """The dense model, of several the last, and the rows, as far as they are given.
-
-    Raises:
-        UsageError: a task without studies, or options without effect.
-        InputError: a checkpoint or rows that cannot be read.
-    """
+    """The dense model, the last of several, and the rows that the request names."""
     device = pick_device(request.device, progress)
     checkpoint = load(request.checkpoints()[-1])
     task = TASKS[checkpoint.task]
@@ -136,7 +123,7 @@ def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel
 
 def facts(study: str, model: StudiedModel, rows: DataRows) -> dict[str, Any]:
     """What was studied, for the JSON file."""
-    given = {"calibration": rows.calibration, "test": rows.test}
+    parts = {"calibration": rows.calibration, "test": rows.test}
     return {
         "schema": 1,
         "study": study,
@@ -146,7 +133,7 @@ def facts(study: str, model: StudiedModel, rows: DataRows) -> dict[str, Any]:
         "heads": {layer.name: layer.units for layer in model.layers},
         "seed": model.seed,
         "shared_rows": rows.shared,
-        **{name: facts_of(rows) for name, rows in given.items() if rows is not None},
+        **{name: facts_of(part) for name, part in parts.items() if part is not None},
     }
 
 
@@ -155,8 +142,8 @@ def facts_of(rows: Rows) -> dict[str, Any]:
     return {"files": rows.files, "rows": len(rows.sources), "sha256": rows.sha256}
 
 
-def warnings(data: Mapping[str, Any], rows: DataRows) -> list[str]:
-    """What a study cannot show, as sentences."""
+def caveats(data: Mapping[str, Any], rows: DataRows) -> list[str]:
+    """Sentences about what the study cannot show."""
     sentences = []
     if data.get("at_floor", False):
         sentences.append(

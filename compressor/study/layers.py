@@ -19,9 +19,7 @@ from compressor.report.plots import COLORS, MARKERS
 from compressor.study import quality as q
 from compressor.study.inputs import StudiedModel
 from compressor.study.options import LayersStudy
-from compressor.study.output import Result, table
-from compressor.study.plotting import by_kind, legend, panel
-from compressor.study.quality import Effect, MeasuredQuality
+from compressor.study.output import Result, by_kind, legend, panel, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 def study(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
     """Remove all heads of a layer but its best one, and compare with the dense model."""
     best, how = best_heads(model, rows, options.method)
-    quality = MeasuredQuality(model, rows, options.evaluation)
+    quality = q.MeasuredQuality(model, rows, options.evaluation)
     style = quality.style
     effects = []
     for layer in model.layers:
@@ -74,11 +72,7 @@ def study(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
 def best_heads(
     model: StudiedModel, rows: DataRows, method: ScoringMethod | None
 ) -> tuple[dict[str, int], str]:
-    """The head that each layer keeps: the best one alone or, with a method, by its score.
-
-    Returns:
-        Layer name -> head, and how the heads were chosen, in words.
-    """
+    """The head that each layer keeps, the best one alone or by its score, and how it was chosen."""
     if method is not None:
         scores = model.score(method, rows.calibration)
         best = {name: values.index(max(values)) for name, values in scores.values.items()}
@@ -96,7 +90,7 @@ def best_heads(
     return best, "lowest loss on the calibration rows of the head alone in its layer"
 
 
-def _figure(style: MetricStyle, tests: Sequence[Effect]) -> Figure:
+def _figure(style: MetricStyle, tests: Sequence[q.Effect]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = panel(5.2, 3.4)

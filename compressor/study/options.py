@@ -69,9 +69,9 @@ class StudyRequest(Request):
 
     def checkpoints(self) -> list[ModelSection]:
         """The models to study; with several, the last is the main one."""
-        given: Any = self.model.path
-        paths = given if isinstance(given, list) else [given]
-        return [self.model.model_copy(update={"path": path}) for path in paths]
+        path: Any = self.model.path
+        paths = path if isinstance(path, list) else [path]
+        return [self.model.model_copy(update={"path": one}) for one in paths]
 
 
 Percentage = Annotated[int, Field(ge=0, le=100)]

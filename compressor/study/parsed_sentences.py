@@ -34,13 +34,7 @@ _SPACE = "▁"  # SentencePiece's
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence with its dependencies.
-
-    Args:
-        text: with spaces where the file does not say `SpaceAfter=No`.
-        ends: the number of characters of `text` up to the end of each word.
-        arcs: without the root's.
-    """
+    """A sentence, with the end of each word in its text, and its arcs but the root's."""
 
     text: str
     ends: tuple[int, ...]
@@ -57,11 +51,7 @@ class Tokens:
 
 
 def read_conllu(path: str) -> list[Sentence]:
-    """All sentences of a file.
-
-    Raises:
-        InputError: no file, no sentence, or a malformed one; the message has its last line.
-    """
+    """All sentences of a file; an error has the last line of its sentence."""
     sentences: list[Sentence] = []
     rows: list[list[str]] = []
     # Sentences are separated by empty lines, which the last one may lack.
@@ -86,17 +76,14 @@ def read_conllu(path: str) -> list[Sentence]:
 
 
 def _sentence(rows: Sequence[list[str]]) -> Sentence:
-    """A sentence from the columns of its lines.
-
-    Raises:
-        ValueError: they are not those of CoNLL-U.
-    """
+    """A sentence from the columns of its lines; ValueError if they are not those of CoNLL-U."""
     words: dict[int, list[str]] = {}
     multiword: dict[int, list[str]] = {}  # by the number of the first word
     for row in rows:
         matched = _NUMBER.fullmatch(row[0])
         if matched is None or len(row) != COLUMNS:
             raise ValueError(f"{row} is not a word's number and nine more columns")
+        row[1] = row[1].replace(" ", "")  # a few languages allow spaces in numbers
         if "." not in row[0]:
             (multiword if matched[2] else words)[int(matched[1])] = row
     if list(words) != list(range(1, len(words) + 1)):
@@ -108,9 +95,9 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
         # A damaged file may give a multiword token more words than the sentence has, or none.
         last = min(int(row[0].partition("-")[2] or first), len(words))
         members = range(first, max(first, last) + 1)
-        forms = [_form(words[number]) for number in members]
-        if "".join(forms) != _form(row):
-            forms = [_form(row)]
+        forms = [words[number][1] for number in members]
+        if "".join(forms) != row[1]:
+            forms = [row[1]]
         index |= {n: len(ends) + min(n - first, len(forms) - 1) for n in members}
         for form in forms:
             text += form
@@ -126,18 +113,12 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
     return Sentence(text.rstrip(), tuple(ends), tuple(arcs))
 
 
-def _form(row: list[str]) -> str:
-    return row[1].replace(" ", "")  # a few languages allow spaces in numbers
-
-
 def tokenize(
     tokenizer: Any, sentences: Sequence[Sentence], max_tokens: int
 ) -> tuple[list[Tokens], int]:
     """Token ids with special tokens, and words, of all sentences that can be aligned.
 
-    Returns:
-        The sentences, and how many were left out: too long, or normalized by the tokenizer so that
-        not every word has a token of its own.
+    Also how many cannot: they are too long, or the tokenizer changes words.
     """
     aligned = []
     for sentence in sentences:

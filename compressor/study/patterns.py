@@ -28,14 +28,9 @@ WINDOW = 5  # the largest relative position that is counted
 def rarity(
     batches: Sequence[Batch], vocabulary: int, common: int, special: Collection[int]
 ) -> tuple[Tensor, Tensor]:
-    """How often each source token occurs, and which are too common to call the rarest one rare.
+    """How often each source token occurs, [vocabulary], and the ids of the `common` most frequent.
 
-    Args:
-        common: how many of the most frequent tokens are too common.
-        special: ids of special tokens, which are not counted.
-
-    Returns:
-        Counts [vocabulary], and ids.
+    Special tokens are not counted.
     """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for batch in batches:
@@ -55,8 +50,8 @@ def count_positions(
 
     Args:
         scoring: with self-attention layers alone.
-        special_ids: tokens that are no words.
-        most_common: how many of the most frequent tokens are never rare.
+        special_ids: tokens that are not words.
+        most_common: so many of the most frequent tokens are never rare.
 
     Returns:
         By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
@@ -97,11 +92,7 @@ def count_positions(
 def _count_offsets(
     weights: Tensor, keys: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """Relative positions of a batch's largest weights; shapes as in `count_positions`.
-
-    Returns:
-        `tokens` [], `special` [heads], `hits` [heads, offsets] and `possible` [offsets].
-    """
+    """A batch's `tokens` [], `special` [heads], `hits` [heads, offsets], `possible` [offsets]."""
     length = queries.shape[1]
     # A query's weights add up to 1: what is not on words is on special tokens.
     on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
@@ -124,13 +115,8 @@ def _count_rare(
 ) -> dict[str, Tensor]:
     """How often heads attend to the least frequent token of a sentence.
 
-    Args:
-        frequency: [batch, tokens], infinite for what is no word.
-        common: [batch, tokens], too common to be rare.
-        queries, largest: as in `count_positions`.
-
-    Returns:
-        `rare` [heads], `rare_tokens` [] and `chance` [].
+    `frequency` [batch, tokens] is infinite for what is not a word; `common` [batch, tokens] are
+    tokens that are never rare. Returns `rare` [heads], `rare_tokens` [] and `chance` [].
     """
     words = frequency.isfinite()
     # Several tokens may be the least frequent; each is right, and chance is greater.
@@ -188,15 +174,9 @@ def arcs_of(sentences: Sequence[Tokens], relations: Sequence[str]) -> Tensor:
 def count_arcs(
     scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Tensor, groups: int, from_word: str
 ) -> Tensor:
-    """How often heads attend from a word to the word at the other end of its arc.
+    """How often heads attend to the word at the other end of an arc, [groups, heads].
 
-    Args:
-        scoring: the rows of its batches are indices of `sentences`.
-        arcs: see `arcs_of`.
-        from_word: see `word_attention`.
-
-    Returns:
-        [groups, heads], the heads of all layers in their order.
+    The rows of the job's batches are indices of `sentences`; see `arcs_of` and `word_attention`.
     """
     hits = {x.name: torch.zeros(groups, x.units, dtype=torch.long) for x in scoring.layers}
 
@@ -218,16 +198,10 @@ def count_arcs(
 
 
 def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
-    """Attention between words instead of tokens.
+    """Attention between words, [batch, heads, words, words], from that of tokens.
 
-    Args:
-        weights: [batch, heads, queries, keys].
-        words: [batch, tokens], the word of each token, or `NO_WORD`.
-        from_word: `last` takes the weights of a word's last token, `mean` their mean over its
-            tokens.
-
-    Returns:
-        [batch, heads, words, words]; the weight to a word is the largest one to its tokens.
+    The weight to a word is the largest one to its tokens; the weight `from_word` is that of its
+    `last` token, or the `mean` over its tokens. `words` [batch, tokens] may be `NO_WORD`.
     """
     batch, heads, length, _ = weights.shape
     count = int(words.max()) + 1

@@ -32,11 +32,7 @@ MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, **
 
 
 class MeasuredQuality:
-    """A dense model's answers to the test rows, and what the metric loses with fewer heads.
-
-    Args:
-        settings: how quality is measured.
-    """
+    """A dense model's outputs for the test rows, and what the metric loses with fewer heads."""
 
     def __init__(self, model: StudiedModel, rows: DataRows, settings: Testing) -> None:
         assert rows.test is not None
@@ -45,7 +41,7 @@ class MeasuredQuality:
         self.style = metric_style(self.metric)
         self.batches = model.batches(self.rows)
         model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
-        self.dense = self.answers()
+        self.dense = self.outputs()
 
     def facts(self) -> dict[str, Any]:
         """The dense model's value, for the JSON file."""
@@ -59,16 +55,16 @@ class MeasuredQuality:
             "resamples": self.settings.resamples,
         }
 
-    def answers(self, mask: Mask | None = None, network: nn.Module | None = None) -> list[str]:
-        """What a model answers to all rows, in their order; arguments as of `scoring`."""
+    def outputs(self, mask: Mask | None = None, network: nn.Module | None = None) -> list[str]:
+        """A model's outputs for all rows, in their order; arguments as of `scoring`."""
         # A head with a gate of 0 equals a removed one, and the model stays whole.
         with self.model.scoring(self.batches, mask=mask, network=network) as scoring:
             return outputs_without_units(scoring, [], self.settings.num_beams)[0]
 
-    def effect(self, answers: Sequence[str]) -> Effect:
-        """The metric's change from the dense model's answers."""
+    def effect(self, outputs: Sequence[str]) -> Effect:
+        """The metric's change from the dense model's outputs."""
         resamples, seed = self.settings.resamples, self.model.seed
-        comparisons = compare_rows(self.rows, self.dense, answers, resamples, seed)
+        comparisons = compare_rows(self.rows, self.dense, outputs, resamples, seed)
         main = next(one for one in comparisons if one.metric == self.metric)
         return {
             "dense": main.dense,
@@ -82,7 +78,7 @@ class MeasuredQuality:
 
     def without(self, mask: Mask) -> Effect:
         """The metric's change when the heads that a mask removes are silenced."""
-        return self.effect(self.dense if mask.count() == mask.total() else self.answers(mask))
+        return self.effect(self.dense if mask.count() == mask.total() else self.outputs(mask))
 
 
 def is_significant(effect: Effect, p: str = "p") -> bool:
@@ -118,9 +114,9 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
-    """How many tests are significant, uncorrected and corrected, and by chance.
+    """How many tests are significant, uncorrected and corrected.
 
-    By chance is the expected number, at most, if no test had an effect.
+    `expected_by_chance` is their expected number, at most, if no test had an effect.
     """
     return {
         "tests": len(tests),

@@ -38,20 +38,15 @@ Roles = dict[str, list[list[str]]]  # layer name -> for each head the list of it
 
 @dataclass(frozen=True)
 class Dependencies:
-    """How often heads attend along relations, against always choosing a fixed distance.
+    """How often heads attend along relations, against always choosing a fixed distance."""
 
-    Args:
-        rows: `relation`, `direction`, number of `arcs`, `offset` (the distance that is right most
-            often) and `baseline` (how often it is), of each row below.
-        heads: layer name and head of each column.
-        accuracy: [rows, heads].
-        p_holm: [rows, heads], the probability that a binomial with the baseline's accuracy is
-            right at least as often, corrected for all heads and rows.
-    """
-
+    # `relation`, `direction`, number of `arcs`, `offset` (the distance that is right most often)
+    # and `baseline` (how often it is).
     rows: list[dict[str, Any]]
-    heads: list[tuple[str, int]]
-    accuracy: NDArray[np.float64]
+    heads: list[tuple[str, int]]  # layer name and head of each column
+    accuracy: NDArray[np.float64]  # [rows, heads]
+    # [rows, heads]: the probability that a binomial with the baseline's accuracy is right at least
+    # as often, corrected for all heads and rows.
     p_holm: NDArray[np.float64]
 
     @property
@@ -126,11 +121,7 @@ def dependencies(
 
 
 def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Dependencies) -> Roles:
-    """The roles of each head, by layer name, in the order of `ROLES`.
-
-    Args:
-        positions: see `patterns.count_positions`.
-    """
+    """The roles of each head by layer, in the order of `ROLES`; see `patterns.count_positions`."""
     columns = zip(followed.heads, followed.syntactic.T, strict=True)
     syntactic = {key for key, column in columns if column.any()}
     roles: Roles = {}
@@ -164,20 +155,21 @@ def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, 
             if kind_of(name) == kind
             for head, has in enumerate(roles[name])
         ]
-        left = sum(is_kept for is_kept, _ in heads)
+        kept_of_all = sum(is_kept for is_kept, _ in heads)
         for role in (*ROLES, "any", "none"):
             members = [is_kept for is_kept, has in heads if role in has]
-            stayed = sum(members)
             rows.append(
                 {
                     "kind": kind,
                     "role": role,
                     "heads": len(members),
-                    "kept": stayed,
-                    "kept_of_all": left,
+                    "kept": sum(members),
+                    "kept_of_all": kept_of_all,
                     "of_all": len(heads),
-                    "expected": len(members) * left / len(heads),
-                    "p": float(hypergeom.sf(stayed - 1, len(heads), len(members), left)),
+                    "expected": len(members) * kept_of_all / len(heads),
+                    "p": float(
+                        hypergeom.sf(sum(members) - 1, len(heads), len(members), kept_of_all)
+                    ),
                 }
             )
     return rows

@@ -19,10 +19,9 @@ from compressor.report.plots import COLORS, FAINT, MARKERS
 from compressor.report.table import ReportTable
 from compressor.study.inputs import StudiedModel
 from compressor.study.options import RolesStudy
-from compressor.study.output import Result, table
+from compressor.study.output import Result, by_kind, head_panels, legend, table
 from compressor.study.parsed_sentences import Tokens, read_conllu, tokenize
 from compressor.study.patterns import arcs_of, count_arcs, count_positions
-from compressor.study.plotting import by_kind, head_panels, legend
 from compressor.study.role_criteria import (
     COMMON,
     MINIMUM_ARCS,
@@ -39,7 +38,6 @@ from compressor.study.role_criteria import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from torch import nn
 
@@ -50,7 +48,7 @@ Positions = dict[str, dict[str, Any]]  # see `patterns.count_positions`
 
 def study(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     """The roles of all self-attention heads, before and after pruning."""
-    # First, so that a wrong directory is an error before anything is counted.
+    # Opened first, so that a wrong directory is an error before anything is counted.
     pruned = None if options.pruned is None else _open_pruned(options.pruned, model.checkpoint)
     sentences, left_out = _read_sentences(options.conllu, model, rows)
     end = model.checkpoint.tokenizer.eos_token_id
@@ -115,7 +113,7 @@ def _open_pruned(directory: str, dense: Checkpoint) -> Checkpoint:
             f"--pruned {directory} has lost no heads; give what `compress run` wrote",
             id="checkpoint-not-pruned",
         )
-    # Also of a cut checkpoint these are the layers as the dense model has them.
+    # Those of a pruned checkpoint are the layers of the dense model.
     if pruned.attention != dense.attention:
         raise InputError(
             f"--pruned {directory} was not made from {dense.name}: it has other attention layers",
@@ -170,12 +168,12 @@ def _result(model: str, data: dict[str, Any], followed: Dependencies) -> Result:
         "layer, head, roles, position, best relation, accuracy (baseline), p (Holm), rare, "
         f"special tokens{'' if pruned is None else ', after pruning'}"
     )
-    tables = [] if pruned is None else [_survival(pruned["survival"])]
+    tables = [] if pruned is None else [_survival_table(pruned["survival"])]
     if any(heads.values()):
         with_role = [row for key, row in rows.items() if heads[key]]
         tables.append(table("Heads with a role.", titles, with_role, texts=3))
     if followed.rows:
-        tables.append(_dependencies(followed))
+        tables.append(_dependencies_table(followed))
     return Result(
         title=f"Roles of the heads of {model}",
         data=data,
@@ -224,7 +222,7 @@ def _sentences(
 
 def _cells(data: dict[str, Any], followed: Dependencies, name: str, head: int) -> tuple[str, ...]:
     """A head's row in the tables of heads."""
-    counted, pruned = data["positions"][name], data.get("pruned")
+    counted = data["positions"][name]
     syntax = ("", "", "")
     if followed.rows and (name, head) in followed.heads:
         column = followed.heads.index((name, head))
@@ -237,7 +235,14 @@ def _cells(data: dict[str, Any], followed: Dependencies, name: str, head: int) -
                 f"{100 * accuracy:.0f}% ({100 * row['baseline']:.0f}%)",
                 numbers.p_value(followed.p_holm[best, column]),
             )
-    cells = (
+    after_pruning: tuple[str, ...] = ()
+    if (pruned := data.get("pruned")) is not None:
+        kept = pruned["kept"][name]
+        after_pruning = ("removed",)
+        if head in kept:
+            roles = pruned["heads_roles"][name][kept.index(head)]
+            after_pruning = ("kept: " + (", ".join(roles) or "no role"),)
+    return (
         name,
         str(head),
         ", ".join(data["heads_roles"][name][head]),
@@ -245,17 +250,11 @@ def _cells(data: dict[str, Any], followed: Dependencies, name: str, head: int) -
         *syntax,
         f"{counted['rare'][head]:.0%}" if "rare" in counted else "",
         f"{counted['special'][head]:.0%}",
+        *after_pruning,
     )
-    if pruned is None:
-        return cells
-    kept = pruned["kept"][name]
-    if head not in kept:
-        return (*cells, "removed")
-    after = pruned["heads_roles"][name][kept.index(head)]
-    return (*cells, "kept: " + (", ".join(after) or "no role"))
 
 
-def _dependencies(followed: Dependencies) -> ReportTable:
+def _dependencies_table(followed: Dependencies) -> ReportTable:
     rows = []
     for i, row in enumerate(followed.rows):
         # The baseline is the same for all heads: the most accurate one is the most above it.
@@ -284,7 +283,7 @@ def _dependencies(followed: Dependencies) -> ReportTable:
     )
 
 
-def _survival(survival: Sequence[dict[str, Any]]) -> ReportTable:
+def _survival_table(survival: Sequence[dict[str, Any]]) -> ReportTable:
     rows = [
         (
             kind_label(one["kind"]),
@@ -311,19 +310,21 @@ def _figure(roles: Roles, kept: dict[str, list[int]] | None) -> Figure:
         axes = panels[kind]
         heads = [(x, y, has) for y, name in enumerate(names) for x, has in enumerate(roles[name])]
         for i, role in enumerate(ROLES):
-            # The marks of a head with several roles stand beside each other.
-            marks = [(x + 0.24 * (i - 1), y) for x, y, has in heads if role in has]
-            _scatter(axes, marks, s=22, marker=MARKERS[i], color=COLORS[i], label=role)
+            with_role = [(x, y) for x, y, has in heads if role in has]
+            axes.scatter(
+                # The marks of a head with several roles stand beside each other.
+                [x + 0.24 * (i - 1) for x, _ in with_role], [y for _, y in with_role],
+                s=22, marker=MARKERS[i], color=COLORS[i], label=role,
+            )  # fmt: skip
         axes.set_xticks([x + 0.5 for x in range(max(len(roles[n]) for n in names))], minor=True)
         axes.set_yticks([y + 0.5 for y in range(len(names))], minor=True)
         axes.tick_params(which="minor", length=0)
         axes.grid(which="minor")  # between the heads
         if kept is not None:
             removed = [(x, y) for x, y, _ in heads if x not in kept[names[y]]]
-            _scatter(axes, removed, s=60, marker="x", color=FAINT, label="removed", zorder=0)
+            axes.scatter(
+                [x for x, _ in removed], [y for _, y in removed],
+                s=60, marker="x", color=FAINT, label="removed", zorder=0,
+            )  # fmt: skip
     legend(figure, next(iter(panels.values())), columns=4)
     return figure
-
-
-def _scatter(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> None:
-    axes.scatter([x for x, _ in points], [y for _, y in points], **style)

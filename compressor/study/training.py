@@ -19,14 +19,12 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.pipeline.inputs import DataRows, load
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label, metric_style
-from compressor.report.table import ReportTable
 from compressor.request.sections import ModelSection
 from compressor.study.agreement import TIED, compared_pair, overlap_p, shared_units
 from compressor.study.curve import removals
 from compressor.study.inputs import StudiedModel
 from compressor.study.options import TrainingStudy
-from compressor.study.output import Result, table
-from compressor.study.plotting import draw_lines
+from compressor.study.output import Result, draw_lines, table
 from compressor.study.quality import Effect, MeasuredQuality
 
 if TYPE_CHECKING:
@@ -63,16 +61,15 @@ def study(model: StudiedModel, rows: DataRows, options: TrainingStudy) -> Result
     assert rows.test is not None
     metric = metrics_of(rows.test)[0]
     style = metric_style(metric)
-    data = {
-        "metric": metric,
-        "signature_scores": last.signature,
-        "resamples": options.evaluation.resamples,
-        "at_floor": any(point["at_floor"] for point in points),
-        "checkpoints": checkpoints,
-    }
     return Result(
         title=f"Heads over the training of {model.checkpoint.name}",
-        data=data,
+        data={
+            "metric": metric,
+            "signature_scores": last.signature,
+            "resamples": options.evaluation.resamples,
+            "at_floor": any(point["at_floor"] for point in points),
+            "checkpoints": checkpoints,
+        },
         sentences=[*_verdict(checkpoints[0]), f"Scores: {last.signature}."],
         tables=[
             table(
@@ -84,10 +81,30 @@ def study(model: StudiedModel, rows: DataRows, options: TrainingStudy) -> Result
                 "top quarter shared, by chance, p",
                 [_cells(one) for one in checkpoints],
             ),
-            _levels(style, checkpoints),
+            table(
+                f"{style.title} with some of {points[0]['of']} heads removed, by each checkpoint's "
+                "own scores.",
+                ", ".join(["checkpoint", *(f"{point['removed']} removed" for point in points)]),
+                [
+                    (one["name"], *(style.score(point["value"]) for point in one["points"]))
+                    for one in checkpoints
+                ],
+            ),
         ],
         figure=_figure(style, checkpoints),
     )
+
+
+def _open(section: ModelSection, last: Checkpoint) -> Checkpoint:
+    """Open a checkpoint of the training, which must have the attention layers of the last one."""
+    checkpoint = load(section)
+    if checkpoint.attention != last.attention:
+        raise InputError(
+            f"{section.path} has other attention layers than {last.name}; give checkpoints of one "
+            "training",
+            id="checkpoints-differ",
+        )
+    return checkpoint
 
 
 def _measure(
@@ -102,18 +119,6 @@ def _measure(
         {"removed": mask.total() - mask.count(), "of": mask.total(), **quality.without(mask)}
         for mask in masks
     ]
-
-
-def _open(section: ModelSection, last: Checkpoint) -> Checkpoint:
-    """Open a checkpoint of the training, which must have the attention layers of the last one."""
-    checkpoint = load(section)
-    if checkpoint.attention != last.attention:
-        raise InputError(
-            f"{section.path} has other attention layers than {last.name}; give checkpoints of one "
-            "training",
-            id="checkpoints-differ",
-        )
-    return checkpoint
 
 
 def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
@@ -148,19 +153,6 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
         numbers.ABSENT if one["shared"] is None else f"{one['shared']} of {one['top']}",
         numbers.fixed(one["by_chance"], 1),
         numbers.p_value(one["p"]),
-    )
-
-
-def _levels(style: MetricStyle, checkpoints: Sequence[dict[str, Any]]) -> ReportTable:
-    points = checkpoints[0]["points"]
-    return table(
-        f"{style.title} with some of {points[0]['of']} heads removed, by each checkpoint's own "
-        "scores.",
-        ", ".join(["checkpoint", *(f"{point['removed']} removed" for point in points)]),
-        [
-            (one["name"], *(style.score(point["value"]) for point in one["points"]))
-            for one in checkpoints
-        ],
     )
 
 

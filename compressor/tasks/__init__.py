@@ -1,4 +1,4 @@
-"""The tasks: each is one folder that says everything about itself; see `compressor.tasks.base`.
+"""The tasks: each is one file with everything about it; see `compressor.tasks.base`.
 
 To add one, write a subclass of `Task` and add a line to `TASKS`, or from outside this package call
 `TASKS.register`. Nothing here imports torch until tensors are made.
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
 from compressor.options.table import Table
-from compressor.tasks.answering import Timed
-from compressor.tasks.base import Task
+from compressor.tasks.base import Objective, Task, Timed
 from compressor.tasks.batching import Batch, Example, count_truncated
-from compressor.tasks.learning import Objective
 from compressor.tasks.rows import Rows, count_shared, split_rows
 
 if TYPE_CHECKING:
@@ -27,26 +25,26 @@ __all__ = [
 TASKS: Table[Task] = Table(
     "task",
     {
-        "translation": "compressor.tasks.translation.task:TASK",
-        "classification": "compressor.tasks.classification.task:TASK",
-        "embedding": "compressor.tasks.embedding.task:TASK",
-        "token-classification": "compressor.tasks.token_classification.task:TASK",
-        "regression": "compressor.tasks.regression.task:TASK",
-        "reranking": "compressor.tasks.reranking.task:TASK",
-        "multilabel": "compressor.tasks.multilabel.task:TASK",
-        "question-answering": "compressor.tasks.question_answering.task:TASK",
-        "summarization": "compressor.tasks.summarization.task:TASK",
+        "translation": "compressor.tasks.translation:TASK",
+        "classification": "compressor.tasks.classification:TASK",
+        "embedding": "compressor.tasks.embedding:TASK",
+        "token-classification": "compressor.tasks.token_classification:TASK",
+        "regression": "compressor.tasks.regression:TASK",
+        "reranking": "compressor.tasks.reranking:TASK",
+        "multilabel": "compressor.tasks.multilabel:TASK",
+        "question-answering": "compressor.tasks.question_answering:TASK",
+        "summarization": "compressor.tasks.summarization:TASK",
     },
     id="task-unknown",
 )
 
 
 def require_task(checkpoint: Checkpoint) -> Task:
-    """The task that a checkpoint was opened for, which must be possible with it.
+    """The task of a checkpoint, which must fit its model.
 
     Raises:
         UsageError: an unknown task, or one for other models.
-        InputError: the model answers in a way that the task does not know.
+        InputError: the model's outputs do not fit the task.
     """
     task = TASKS[checkpoint.task]
     if task.auto_class != checkpoint.entry.auto_class:
@@ -55,6 +53,5 @@ def require_task(checkpoint: Checkpoint) -> Task:
             "leave it out",
             id="task-of-another-model",
         )
-    task.require(checkpoint.model.config, checkpoint.directory)
-    task.require_tokenizer(checkpoint.tokenizer, checkpoint.directory)
+    task.require(checkpoint)
     return task

@@ -1,4 +1,4 @@
-"""What the tasks share: examples (token ids), batches (padded tensors), grouping by length."""
+"""What tasks share: examples (token ids), batches (padded tensors), grouping by length."""
 
 from __future__ import annotations
 
@@ -25,40 +25,31 @@ _MOST_LOGITS = BATCH_TOKENS * 60_000
 # that to count for little.
 GPU_BATCH_TOKENS = 32_768
 IGNORED = -100  # the label of padding, as in transformers
-# What tokenizers make of a row takes far more memory than its ids, so no more rows are encoded at
-# once.
+# The output of a tokenizer takes far more memory than the ids, so no more rows are encoded at once.
 ENCODED_ROWS = 2048
 
 
 @dataclass(frozen=True)
 class Example:
-    """One encoded row.
+    """One encoded row; token ids include special tokens."""
 
-    Args:
-        row: index of the row in `Rows`.
-        source: token ids with special tokens.
-        target: token ids with special tokens, or what `labels` of a batch hold alone (a class id).
-        types: token type ids of `source`; None means all 0.
-        truncated: whether source or target had to be cut.
-    """
-
-    row: int
+    row: int  # index in `Rows`
     source: tuple[int, ...]
-    target: tuple[Any, ...]
-    types: tuple[int, ...] | None = None
-    truncated: bool = False
+    target: tuple[Any, ...]  # token ids, or what only `labels` of a batch contain (a class)
+    types: tuple[int, ...] | None = None  # token type ids of `source`; None means all 0
+    truncated: bool = False  # whether source or target had to be cut
 
 
 class Batch(dict[str, "Tensor"]):
-    """Padded tensors by name, and the row each line came from.
+    """Padded tensors by name, and the row of each line.
 
     `labels` are what the loss compares with; all other tensors are inputs of the model's forward.
 
     Args:
         tensors: name -> [batch, …].
         rows: index in `Rows` of every line of the tensors, in order.
-        spare: what a model makes of it does not count, see `compressor.parallel.sharding`.
-        host: the same batch in the host's memory, where the tensors are elsewhere.
+        spare: what a model computes from it does not count, see `compressor.parallel.sharding`.
+        host: the same batch in the host's memory, if the tensors are elsewhere.
     """
 
     def __init__(
@@ -73,9 +64,9 @@ class Batch(dict[str, "Tensor"]):
 
     @property
     def host(self) -> Batch:
-        """The same batch in the host's memory, to count and look for things in.
+        """The same batch in the host's memory, for counts and look-ups.
 
-        Asked of a GPU's tensors, the host would wait until all is computed that it has started.
+        With a GPU's tensors these would wait until all that was started there is computed.
         """
         return self if self._host is None else self._host
 
@@ -105,16 +96,14 @@ def moved_to(device: torch.device | str, tensor: Tensor) -> Tensor:
 def chosen(values: Tensor, mask: Tensor) -> Tensor:
     """`values[mask]`: [true values of the mask, …].
 
-    Args:
-        values: [*dimensions of the mask, …], on any device.
-        mask: bool, in the host's memory: how many are true decides about shapes.
+    The bool mask is in the host's memory, because the number of true values decides about shapes.
     """
-    places = moved_to(values.device, mask.flatten().nonzero()[:, 0])
-    return values.flatten(0, mask.dim() - 1).index_select(0, places)
+    indices = moved_to(values.device, mask.flatten().nonzero()[:, 0])
+    return values.flatten(0, mask.dim() - 1).index_select(0, indices)
 
 
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All tensors of a batch but the labels, so that the model computes no loss of its own."""
+    """All tensors of a batch but the labels, so that the model computes no loss itself."""
     return {name: value for name, value in batch.items() if name != "labels"}
 
 
@@ -133,53 +122,16 @@ def encode_texts(
 ) -> tuple[Mapping[str, list[tuple[Any, ...]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
 
-    Rows are encoded `ENCODED_ROWS` at a time.
-
     Args:
-        types: also token type ids; 0 where the tokenizer gives none unasked, since the model then
+        types: also token type ids; 0 where the tokenizer returns none unasked, since the model then
             takes 0 for all.
         offsets: also the characters of each token.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
     Returns:
-        What the tokenizer gives for each row (`input_ids`, with `types` also `token_type_ids`, with
-        `offsets` `offset_mapping`), and for each row whether it was cut.
+        What the tokenizer returns for each row (`input_ids`, with `types` also `token_type_ids`,
+        with `offsets` `offset_mapping`), and for each row whether it was cut.
     """
-    rows = max(len(column) for column in texts.values() if column is not None)
-    lists: dict[str, list[tuple[Any, ...]]] = {}
-    cut: list[bool] = []
-    for chunk in chunks(rows):
-        some = {name: column and column[chunk] for name, column in texts.items()}
-        encoded, cut_rows = _encode_chunk(tokenizer, max_tokens, types, offsets, some)
-        for name, values in encoded.items():
-            lists.setdefault(name, []).extend(map(tuple, values))
-        cut += cut_rows
-    return lists, cut
-
-
-def require_offsets(tokenizer: Any) -> None:
-    """Raise `InputError` if a tokenizer does not tell the characters of its tokens."""
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
-            "tokens; give a checkpoint with tokenizer.json",
-            id="tokenizer-class-unsupported",
-        )
-
-
-def chunks(rows: int) -> list[slice]:
-    """The rows in parts of `ENCODED_ROWS`; one empty part of none."""
-    return [slice(start, start + ENCODED_ROWS) for start in range(0, max(1, rows), ENCODED_ROWS)]
-
-
-def _encode_chunk(
-    tokenizer: Any,
-    max_tokens: int,
-    types: bool,
-    offsets: bool,
-    texts: Mapping[str, list[str] | None],
-) -> tuple[Mapping[str, list[Any]], list[bool]]:
-    """As `encode_texts`, all rows at once."""
     options = {
         "truncation": True,
         "padding": False,
@@ -187,23 +139,44 @@ def _encode_chunk(
         "return_token_type_ids": types,
         "return_offsets_mapping": offsets,
     }
-    # One token more than allowed tells which rows are too long; only those are encoded again.
-    encoded = tokenizer(**texts, max_length=max_tokens + 1, **options)
-    cut = [len(ids) > max_tokens for ids in encoded["input_ids"]]
-    lists = {name: list(encoded[name]) for name in encoded}
-    long = [row for row, is_cut in enumerate(cut) if is_cut]
-    if long:
-        chosen = {
-            name: None if column is None else [column[row] for row in long]
-            for name, column in texts.items()
-        }
-        shorter = tokenizer(**chosen, max_length=max_tokens, **options)
-        for name, values in lists.items():
-            for position, row in enumerate(long):
-                values[row] = shorter[name][position]
+    lists: dict[str, list[tuple[Any, ...]]] = {}
+    cut: list[bool] = []
+    for chunk in chunks(max(len(column) for column in texts.values() if column is not None)):
+        some = {name: column and column[chunk] for name, column in texts.items()}
+        # One token more than allowed shows which rows are too long; only those are encoded again.
+        encoded = tokenizer(**some, max_length=max_tokens + 1, **options)
+        values = {name: list(map(tuple, encoded[name])) for name in encoded}
+        is_long = [len(ids) > max_tokens for ids in values["input_ids"]]
+        if any(is_long):
+            long = [row for row, is_cut in enumerate(is_long) if is_cut]
+            again = {
+                name: column and [column[row] for row in long] for name, column in some.items()
+            }
+            shorter = tokenizer(**again, max_length=max_tokens, **options)
+            for name, column in values.items():
+                for row, value in zip(long, shorter[name], strict=True):
+                    column[row] = tuple(value)
+        for name, column in values.items():
+            lists.setdefault(name, []).extend(column)
+        cut += is_long
     if types and "token_type_ids" not in tokenizer.model_input_names:
-        lists["token_type_ids"] = [[0] * len(ids) for ids in lists["input_ids"]]
+        lists["token_type_ids"] = [(0,) * len(ids) for ids in lists["input_ids"]]
     return lists, cut
+
+
+def chunks(rows: int) -> list[slice]:
+    """The rows in parts of `ENCODED_ROWS`; without rows one empty part."""
+    return [slice(start, start + ENCODED_ROWS) for start in range(0, max(1, rows), ENCODED_ROWS)]
+
+
+def require_offsets(tokenizer: Any) -> None:
+    """Raise `InputError` if a tokenizer does not return the characters of its tokens."""
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
+            "tokens; give a checkpoint with tokenizer.json",
+            id="tokenizer-class-unsupported",
+        )
 
 
 def most_tokens(model: nn.Module, device: str = "cpu") -> int:
@@ -214,48 +187,41 @@ def most_tokens(model: nn.Module, device: str = "cpu") -> int:
     """
     config: Any = model.config
     vocabulary = decoder_tokens(config) if config.is_encoder_decoder else 0
-    if device.startswith("cuda"):
-        return _most_tokens_within(gpu_bytes(device) // 4, config, vocabulary)
-    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // max(1, vocabulary)))
-
-
-def _most_tokens_within(memory: int, config: Any, vocabulary: int) -> int:
-    """Counted generously, in float32: what a layer keeps for its backward pass is some 40 times
-    the width, and of the logits there are six copies: both models', their log-probabilities and
-    gradients."""
+    if not device.startswith("cuda"):
+        return max(1, min(BATCH_TOKENS, _MOST_LOGITS // max(1, vocabulary)))
+    # Counted generously, in float32: a layer keeps some 40 times the width for its backward pass,
+    # and there are six copies of the logits: both models', their log-probabilities and gradients.
     decoder = getattr(config, "decoder_layers", getattr(config, "num_decoder_layers", 0))
     layers = config.num_hidden_layers + (decoder or 0)
     bytes_of_a_token = 4 * (40 * config.hidden_size * layers + 6 * vocabulary)
-    return max(1, min(GPU_BATCH_TOKENS, memory // bytes_of_a_token))
+    return max(1, min(GPU_BATCH_TOKENS, gpu_bytes(device) // 4 // bytes_of_a_token))
 
 
 def gpu_bytes(device: str) -> int:
-    """The memory of a GPU, all of it: what depends on it is the same in every run on a card."""
+    """The whole memory of a GPU, so what depends on it is the same in every run on a card."""
     import torch
 
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def lines_of_rank(batch: Batch, rank: int | None = None) -> Batch:
-    """The lines of a batch that a rank, this one, works on (`compressor.parallel`), or none."""
-    first = parallel.rank() if rank is None else rank
-    return batch.lines(slice(first, None, parallel.size()))
-
-
 def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
-    """The parts of a batch (`within_tokens`) that this rank works on.
+    """The parts of a batch (see `within_tokens`) that this rank works on.
 
-    As many as any other rank's if models are sharded: the last ones may be spare.
+    If models are sharded, every rank has the same number: the last ones may be spare.
     """
-    parts = within_tokens(lines_of_rank(batch), most)
+
+    def parts_of(rank: int) -> list[Batch]:
+        return within_tokens(batch.lines(slice(rank, None, parallel.size())), most)
+
+    parts = parts_of(parallel.rank())
     if not parallel.shards():
         return parts
-    wanted = len(within_tokens(lines_of_rank(batch, 0), most))  # no rank has more
-    return parts + [batch.lines(slice(1), spare=True)] * (wanted - len(parts))
+    missing = len(parts_of(0)) - len(parts)  # no rank has more than the first
+    return parts + [batch.lines(slice(1), spare=True)] * missing
 
 
 def within_tokens(batch: Batch, most: int) -> list[Batch]:
-    """The rows of a batch in parts of at most `most` padded tokens (or one row); none of none.
+    """The rows of a batch in parts of at most `most` padded tokens (or one row); of none, no part.
 
     A step then needs the memory of one part: with long rows and a large vocabulary the logits of a
     whole batch, and their gradients, would take gigabytes.
@@ -278,8 +244,8 @@ def group(
 
     Args:
         lengths: token counts of each row, one per padded tensor (source, target).
-        batch_tokens: rows x longest length of a batch stays within this (a row that is longer
-            gets a batch of its own); None for no limit.
+        batch_tokens: rows x longest length of a batch is at most this (a row that is longer has a
+            batch of its own); None for no limit.
         batch_size: rows per batch at most; None for no limit.
     """
     order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
@@ -307,21 +273,8 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     return torch.from_numpy(padded)
 
 
-def source_tensors(examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-    """`input_ids` and `attention_mask`, both [batch, source] int64, of some examples."""
-    sources = [example.source for example in examples]
-    return {
-        "input_ids": pad(sources, pad_token_id(model)),
-        "attention_mask": pad([[1] * len(ids) for ids in sources], 0),
-    }
-
-
 def pad_token_id(model: nn.Module) -> int:
-    """The id that the model itself takes for padding; RoBERTa counts positions by it.
-
-    Raises:
-        InputError: the model's configuration has none.
-    """
+    """The id that the model itself takes for padding, by which RoBERTa counts positions."""
     pad_id = getattr(model.config, "pad_token_id", None)
     if pad_id is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Columns and cells of a table, checked: which column holds what, and what a cell may hold."""
+"""Columns and cells of a table, checked: which column is which, and what a cell may contain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compressor.tasks.tables import JSONL, Record, RowTable, quoted
 # Column names neither end like sentences nor have many words.
 _SENTENCE_ENDS = (".", "!", "?", "…")
 _MOST_NAME_WORDS = 4
-# Names that are no texts; codes of languages among them, as in en, de_DE, eng_Latn.
+# Names that are not texts, among them codes of languages (en, de_DE, eng_Latn).
 _USUAL_NAME = re.compile(
     r"((?i:src|tgt|trg|source|target|texts?|sentence|labels?|class|category|input|output|question|"
     r"answer|premise|hypothesis|original|translation|reference|ref|id|score|article|document|"
@@ -26,13 +26,9 @@ _USUAL_NAME = re.compile(
 
 
 def first_two_columns(table: RowTable, options: str) -> tuple[str, str]:
-    """Names of the first two columns, unless they look like the texts of a row.
+    """Names of the first two columns; InputError if they look like the texts of a row.
 
-    Args:
-        options: the options that name the columns instead, for the message.
-
-    Raises:
-        InputError: fewer columns, or a first line that is no header.
+    `options` are those that name the columns instead, for the message.
     """
     if len(table.columns) < 2:
         raise InputError(
@@ -60,13 +56,13 @@ def first_two_columns(table: RowTable, options: str) -> tuple[str, str]:
     return first, second
 
 
-def require_columns(table: RowTable, columns: Sequence[str]) -> None:
-    """Check that the table has these columns, each for one purpose.
+def usual_column(table: RowTable, names: Sequence[str]) -> str | None:
+    """The first of these names that is a column of the table, or None."""
+    return next((name for name in names if name in table.columns), None)
 
-    Raises:
-        UsageError: a column is named twice.
-        InputError: the table has no such column.
-    """
+
+def require_columns(table: RowTable, columns: Sequence[str]) -> None:
+    """Check that the table has these columns, each for one purpose."""
     if len(set(columns)) != len(columns):
         raise UsageError(
             f"one column is named for two purposes: {quoted(columns)}", id="column-named-twice"
@@ -80,50 +76,39 @@ def require_columns(table: RowTable, columns: Sequence[str]) -> None:
             )
 
 
-def cell_text(table: RowTable, record: Record, column: str, *, integers: bool = False) -> str:
-    """The text of a cell, unchanged; with `integers` also an integer of a JSON file.
-
-    Raises:
-        InputError: the cell is missing, empty, or not text; with file and line.
-    """
-    where = f"{table.path}:{record.line}"
+def text_cell(record: Record, column: str) -> str:
+    """The text of a cell, unchanged; InputError if it is missing, empty, or not text."""
     if column not in record.cells:
-        raise InputError(f"{where}: the object has no {column!r}", id="cell-missing")
+        raise InputError(f"{record.where}: the object has no {column!r}", id="cell-missing")
     value = record.cells[column]
-    if integers and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
     if not isinstance(value, str):
         raise InputError(
-            f"{where}: {column!r} is {json.dumps(value)[:40]}, which is not a string",
+            f"{record.where}: {column!r} is {json.dumps(value)[:40]}, which is not a string",
             id="cell-not-text",
         )
     if not value.strip():
-        raise InputError(f"{where}: {column!r} is empty", id="cell-empty")
+        raise InputError(f"{record.where}: {column!r} is empty", id="cell-empty")
     return value
 
 
-def number_text(table: RowTable, record: Record, column: str) -> str:
-    """The text of a cell that holds a number, in a JSON file also as such.
-
-    Raises:
-        InputError: it holds none, or one that is not finite; with file and line.
-    """
+def label_cell(record: Record, column: str) -> str:
+    """As `text_cell`; an integer of a JSON file is also a label."""
     value = record.cells.get(column)
-    cell = (
-        repr(value) if isinstance(value, float) else cell_text(table, record, column, integers=True)
-    )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text_cell(record, column)
+
+
+def number_cell(record: Record, column: str) -> str:
+    """The text of a cell that contains a finite number, also one of a JSON file."""
+    value = record.cells.get(column)
+    cell = repr(value) if isinstance(value, float) else label_cell(record, column)
     try:
-        number = float(cell)
+        is_finite = math.isfinite(float(cell))
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        is_finite = False
+    if not is_finite:
         raise InputError(
-            f"{table.path}:{record.line}: the score {cell[:40]!r} is not a number",
-            id="score-not-number",
+            f"{record.where}: the score {cell[:40]!r} is not a number", id="score-not-number"
         )
     return cell
-
-
-def usual_column(table: RowTable, names: Sequence[str]) -> str | None:
-    """The first of these names that is a column of the table; None if none is."""
-    return next((name for name in names if name in table.columns), None)

@@ -2,52 +2,95 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import Rows
-from compressor.tasks.text_rows import TextRows
+from compressor.tasks.cells import (
+    first_two_columns,
+    label_cell,
+    require_columns,
+    text_cell,
+    usual_column,
+)
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
+from compressor.tasks.tables import Record, quoted, read_table, shortened
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    Logits = NDArray[np.float32]
     from compressor.tasks.batching import Tensors
 
+    Logits = NDArray[np.float32]
 
-class EncoderTask(TextRows, Task):
-    """One text, or a pair, with one label: a class, a number, …
+_CLASS_ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
-    Args:
-        answers: what `same_answers` compares, for texts.
-    """
+
+class EncoderTask(Task):
+    """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages."""
 
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
+    columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
+    inputs = ("text_column", "text_pair_column")
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("text", "sentence"),
+        "label_column": ("label",),
+    }
+    options: ClassVar[tuple[str, ...]] = ("--source-text",)
     pipeline_tag = "text-classification"
     learning_rate = 5e-5
     hidden_weight = 1.0
     exporter = "compressor.export.encoder:EncoderGraphs"
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        # transformers leaves `id2label` out of config.json where it is the default, two labels.
+        # transformers leaves `id2label` out of config.json if it is the default, two labels.
         return (width, width), (width, len(config.get("id2label") or (0, 1)))
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        """A function of a row and its label column that returns the target."""
+        return label_cell
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """A table with a column of texts, one of labels, and maybe one of second texts."""
+        table = read_table(spec, header)
+        read_label = self.label_reader(labels)
+        text, pair, label = (
+            columns.get(option, usual_column(table, self.usual_columns.get(option, ())))
+            for option in ("text_column", "text_pair_column", "label_column")
+        )
+        if text is None or label is None:
+            what, option = ("labels", "label") if label is None else ("texts", "text")
+            first, second = first_two_columns(table, "--text-column and --label-column")
+            text, label = text or first, label or second
+            if text == label:
+                raise InputError(
+                    f"{table.path}: nothing says which column holds the {what}; name it with "
+                    f"--{option}-column, its columns are {quoted(table.columns)}",
+                    id="column-not-named",
+                )
+        require_columns(table, [text, label] if pair is None else [text, label, pair])
+
+        def row(record: Record) -> RowText:
+            source = text_cell(record, text)
+            second = None if pair is None else text_cell(record, pair)
+            return source, second, read_label(record, label)
+
+        return RowTexts([spec], map(row, table.records))
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
-        """What `labels` of a batch hold for each of the targets.
-
-        Raises:
-            InputError: the rows were read without what this needs.
-        """
+        """The values in `labels` of a batch for each target."""
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; of a pair that is too long, the longer text is cut."""
@@ -57,11 +100,7 @@ class EncoderTask(TextRows, Task):
         )
         return [
             Example(
-                row=row,
-                source=encoded["input_ids"][row],
-                target=(value,),
-                types=encoded["token_type_ids"][row],
-                truncated=cut[row],
+                row, encoded["input_ids"][row], (value,), encoded["token_type_ids"][row], cut[row]
             )
             for row, value in enumerate(values)
         ]
@@ -75,7 +114,7 @@ class EncoderTask(TextRows, Task):
         return tensors
 
     def label_tensor(self, examples: Sequence[Example]) -> Tensor:
-        """The labels of some examples, [batch] unless a task says otherwise."""
+        """The labels of some examples, by default [batch]."""
         import torch
 
         return torch.tensor([example.target[0] for example in examples])
@@ -96,17 +135,11 @@ class EncoderTask(TextRows, Task):
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
 
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
-        """As in `Task`; there are only an encoder's sublayers."""
-        return batch["attention_mask"].bool()
+        return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
 
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """As in `Task`; the tokenizer is not used.
-
-        Raises:
-            UsageError: a beam width; there is nothing to search.
-        """
         import torch
 
         if num_beams is not None:
@@ -119,16 +152,64 @@ class EncoderTask(TextRows, Task):
 
     @abstractmethod
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """What the logits of a batch answer, as targets of rows."""
+        """The answers in the logits of a batch, as targets of rows."""
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
         return logits
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        """Whether two arrays of `read_logits` answer the same, one by one.
+        """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
+        return (actual.argmax(-1) == expected.argmax(-1)).tolist()
 
-        What has the largest logit is the answer, unless a task says otherwise.
-        """
-        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
-        return same
+
+class Labels:
+    """The checkpoint's label names, two or more, in the order of its class ids."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        if len(self.names) < 2:
+            raise InputError(
+                f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
+                "needed",
+                id="too-few-labels",
+            )
+        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
+        self.allow_ids = not any(_CLASS_ID.fullmatch(name) for name in self.names)
+
+    def name_of(self, cell: str, where: str) -> str:
+        """The label name of a cell with a name or, unless names are numbers, a class id."""
+        if cell in self.names:
+            return cell
+        if self.allow_ids and _CLASS_ID.fullmatch(cell) and int(cell) < len(self.names):
+            return self.names[int(cell)]
+        raise InputError(
+            f"{where}: the label {shortened(cell)!r} is not one of the checkpoint's "
+            f"{len(self.names)} ({quoted(self.names, most=5)})"
+            + did_you_mean(cell.strip()[:100], self.names),
+            id="label-unknown",
+        )
+
+
+class LabelTask(EncoderTask):
+    """Labels by the checkpoint's names."""
+
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        """Names of labels; cells as they are if no labels are known."""
+        if labels is None:
+            return label_cell
+        known = Labels(labels)
+        return lambda record, column: known.name_of(label_cell(record, column), record.where)
+
+
+def known_labels(rows: Rows) -> list[str]:
+    """The label names that rows were read with, in the order of their ids."""
+    if rows.labels is None:
+        raise InputError(
+            f"the labels of {', '.join(rows.files)} were read without the checkpoint's label names",
+            id="label-names-missing",
+        )
+    return rows.labels

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.errors import InputError, UsageError
 from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
-from compressor.tasks.answering import Timed
-from compressor.tasks.base import Task
+from compressor.storage.text_files import format_suffix
+from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.parallel import ParallelRows
-from compressor.tasks.rows import Rows, Texts
+from compressor.tasks.cells import first_two_columns, require_columns, text_cell, usual_column
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
+from compressor.tasks.tables import FORMATS, Record, read_lines, read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import Generator
-    from compressor.tasks.answering import Arrays
+    from compressor.tasks.base import Arrays
     from compressor.tasks.batching import Tensors
 
 
-class EncoderDecoderTask(ParallelRows, Task):
+class EncoderDecoderTask(Task):
     """Texts that are answered with texts; the loss is that of the teacher-forced references.
 
-    Args:
-        answers: what the answers are called in messages.
+    `answers` is what messages call the answers.
     """
 
+    answers: ClassVar[str]
     auto_class = "AutoModelForSeq2SeqLM"
+    columns = ("source_column", "target_column")
+    inputs = ("source_column",)
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "source_column": ("source",),
+        "target_column": ("target",),
+    }
+    options: ClassVar[tuple[str, ...]] = (
+        "--num-beams",
+        "--target-length",
+        "--target-text",
+        "--distill-beams",
+        "--source-language",
+        "--target-language",
+        "--prefix",
+    )
     exporter = "compressor.export.translator:TranslatorGraphs"
     counted_tokens = "generated"
     learns_from_answers = True
@@ -37,14 +56,53 @@ class EncoderDecoderTask(ParallelRows, Task):
     text_learning_rate = 5e-4
     muon_on_text = True
     hidden_weight = 0.0
-    answers: ClassVar[str]
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """A table with a source and a target column, or `SOURCE,TARGET`, two text files."""
+        if len(columns) == 1:
+            raise UsageError(
+                "name both the source column and the target column, or neither",
+                id="column-of-a-pair-missing",
+            )
+        files = _parallel_files(spec)
+        if files is None:
+            return self._read_table(spec, columns, header)
+        if columns:
+            raise UsageError(
+                f"the plain text files {spec} have no columns; leave {self.column_options} out",
+                id="columns-of-plain-text",
+            )
+        if not header:
+            raise UsageError(
+                f"the plain text files {spec} have no header anyway; leave --no-header out",
+                id="header-of-plain-text",
+            )
+        return RowTexts([*files], _parallel_rows(*files))
+
+    def _read_table(self, spec: str, columns: ColumnNames, header: bool) -> RowTexts:
+        if format_suffix(spec) == ".txt":
+            raise InputError(
+                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
+                id="parallel-file-missing",
+            )
+        table = read_table(spec, header)
+        source, target = (
+            columns.get(option, usual_column(table, self.usual_columns[option]))
+            for option in self.columns
+        )
+        if source is None or target is None:
+            source, target = first_two_columns(table, self.column_options)
+        require_columns(table, [source, target])
+
+        def row(record: Record) -> RowText:
+            return text_cell(record, source), None, text_cell(record, target)
+
+        return RowTexts([spec], map(row, table.records))
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; the targets may be as long as the sources.
-
-        Raises:
-            InputError: a multilingual tokenizer does not know which language to translate into.
-        """
+        """As in `Task`; the targets may be as long as the sources."""
         require_target_language(tokenizer)
         prefix = source_prefix(tokenizer)
         texts = [f"{prefix}{text}" for text in rows.sources]
@@ -57,7 +115,7 @@ class EncoderDecoderTask(ParallelRows, Task):
                 target=targets["input_ids"][row],
                 truncated=source_cut[row] or target_cut[row],
             )
-            for row in range(len(rows.sources))
+            for row in range(rows.count)
         ]
 
     def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
@@ -110,11 +168,7 @@ class EncoderDecoderTask(ParallelRows, Task):
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """Answers to the sources, detokenized, one for each line of the batch.
-
-        Searched by transformers' `generate` with the model's own generation settings, but greedy
-        unless there is a beam width, and never sampled.
-        """
+        """Detokenized answers by `generate` with the model's settings, but never sampled."""
         from compressor.model.generation import generate  # imports transformers
 
         tokens = generate(model, batch, num_beams=1 if num_beams is None else num_beams)
@@ -128,19 +182,12 @@ class EncoderDecoderTask(ParallelRows, Task):
         *,
         num_beams: int | None = None,
     ) -> list[str]:
-        """Answers to the sources."""
         return runtime.generate_texts(sources, num_beams=num_beams)
 
     def timed(
         self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
     ) -> Timed:
-        """As in `Task`: every row generates the same number of tokens.
-
-        As many as asked for, or the mean of the reference model's own answers, rounded up.
-
-        Raises:
-            UsageError: more tokens than the decoder has positions for.
-        """
+        """Every row generates `target_length` tokens, by default the mean of the reference."""
         forced, origin = target_length, ""
         if forced is None:
             lengths = [len(row) for batch in batches for row in runtime.generate(batch)]
@@ -152,19 +199,55 @@ class EncoderDecoderTask(ParallelRows, Task):
 
 
 def _shifted(labels: Tensor, config: Any) -> Tensor:
-    """The start token, and all labels but the last: what M2M100's forward makes of them."""
-    start = labels.new_full((len(labels), 1), config.decoder_start_token_id)
-    before = labels[:, :-1]
+    """The start token, and all labels but the last, as M2M100's forward makes them."""
     import torch
 
+    start = labels.new_full((len(labels), 1), config.decoder_start_token_id)
+    before = labels[:, :-1]
     return torch.cat([start, before.where(before != IGNORED, config.pad_token_id)], dim=1)
 
 
 def require_target_language(tokenizer: Any) -> None:
-    """Check that a multilingual tokenizer knows which language to translate into.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Raise InputError if a multilingual tokenizer has no language to translate into."""
     if getattr(tokenizer, "tgt_lang", "") is None:
         raise target_missing("the checkpoint", sorted(languages(tokenizer)))
+
+
+def _parallel_files(spec: str) -> tuple[str, str] | None:
+    """The two files of `SOURCE,TARGET`; None if `spec` is one file."""
+    if Path(spec).exists() or "," not in spec:
+        return None
+    commas = [index for index, character in enumerate(spec) if character == ","]
+    splits = [(spec[:index].strip(), spec[index + 1 :].strip()) for index in commas]
+    # A path may contain a comma itself: choose the split whose halves both exist.
+    existing = [pair for pair in splits if all(Path(path).is_file() for path in pair)]
+    pair = (existing or splits)[0]
+    for path in pair:
+        if format_suffix(path) in FORMATS:
+            raise InputError(
+                f"{path} in {spec} is a table; give one table with both columns, or two plain "
+                "text files with a text per line",
+                id="table-as-parallel-file",
+            )
+    return pair
+
+
+def _parallel_rows(source_path: str, target_path: str) -> Iterator[RowText]:
+    """The lines of two files, line n of one with line n of the other."""
+    lines = read_lines(source_path), read_lines(target_path)
+    for number, (source, target) in enumerate(zip_longest(*lines), 1):
+        if source is None or target is None:
+            counts = [number - (line is None) for line in (source, target)]
+            counts = [n + sum(1 for _ in rest) for n, rest in zip(counts, lines, strict=True)]
+            raise InputError(
+                f"{source_path} has {counts[0]} lines, but {target_path} has {counts[1]}; line n "
+                "of one must belong to line n of the other",
+                id="parallel-files-differ",
+            )
+        for path, line in ((source_path, source), (target_path, target)):
+            if not line.strip():
+                raise InputError(
+                    f"{path}:{number}: the line is empty; remove it from both files",
+                    id="line-empty",
+                )
+        yield source, None, target

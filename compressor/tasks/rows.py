@@ -1,4 +1,4 @@
-"""The rows of a data file, and what can be said about them without a model."""
+"""The rows of a data file: how a task reads them, and what follows from them without a model."""
 
 from __future__ import annotations
 
@@ -6,63 +6,40 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.storage.text_files import REPORTED_LINES
 
-ColumnNames = Mapping[str, str]  # option of a task, where it was given -> name of the column
+ColumnNames = Mapping[str, str]  # option of a task that is set -> name of the column
 Texts = Sequence[str]
-LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: it has none, or not known
+LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: without, or not known
 # A source, the second text of a pair or None, and a target; see `Rows`.
 RowText = tuple[str, str | None, str]
 
 
 @dataclass(frozen=True)
-class RowTexts:
-    """What a task reads from its data files.
-
-    Args:
-        files: paths as given: one file, or two parallel ones.
-        rows: in file order, each checked when it is asked for, once.
-        paired: whether rows are pairs of texts.
-        ranked: as in `Rows`.
-    """
-
-    files: list[str]
-    rows: Iterator[RowText]
-    paired: bool = False
-    ranked: bool = False
-
-
-@dataclass(frozen=True)
 class Rows:
-    """Checked rows in file order, as `read_rows` gives them.
+    """Checked rows in file order, as `read_rows` returns them.
 
-    Args:
-        task: name of the task they are for.
-        sources: sentences to translate, or texts to classify.
-        pairs: second texts of a classification task with pairs, else None.
-        targets: reference translations, or label names as the checkpoint spells them.
-        files: paths as given: one file, or two parallel ones.
-        sha256: fingerprint of the rows, see `fingerprint`.
-        labels: the checkpoint's label names in the order of its class ids; None where the task
-            has no classes.
-        ranked: whether the rows are queries (`sources`) with texts (`pairs`) that answers rank, and
-            how relevant these are (`targets`): 0 for not at all.
-        tokenizers: metric -> how it splits texts, settled once for all rows of a run by
-            `compressor.evaluation.with_tokenizers`; empty before.
+    Ranked rows are queries (`sources`) with texts (`pairs`) that answers rank, and how relevant
+    these are (`targets`): 0 for not at all.
     """
 
     task: str
-    sources: list[str]
-    pairs: list[str] | None
-    targets: list[str]
-    files: list[str]
-    sha256: str
-    labels: list[str] | None = None
+    sources: list[str]  # sentences to translate, texts to classify, …
+    pairs: list[str] | None  # second texts of pairs
+    targets: list[str]  # reference translations, label names as the checkpoint spells them, …
+    files: list[str]  # paths as the user wrote them: one file, or two parallel ones
+    sha256: str  # see `fingerprint`
+    labels: list[str] | None = None  # the checkpoint's label names by class id
     ranked: bool = False
+    # Metric -> how it splits texts, chosen once for all rows of a run by
+    # `compressor.evaluation.with_tokenizers`; empty before.
     tokenizers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -80,8 +57,8 @@ class Rows:
 
         A ranking is a JSON list: how relevant the texts of a query are, in the order of the
         answers, which are numbers, the highest first. Of texts with the same answer the less
-        relevant ones come first, so that a model that tells nothing apart gains nothing. Queries
-        without a relevant text, which no order is right or wrong for, are left out.
+        relevant ones come first, so a model that answers the same to all gains nothing. Queries
+        without a relevant text are left out, because no order of their texts is right or wrong.
 
         Raises:
             InputError: an answer to a ranked row is not a number.
@@ -98,64 +75,40 @@ class Rows:
                 )
             texts.setdefault(query, []).append((-score, int(target)))
         return [
-            json.dumps([relevance for _, relevance in sorted(found)])
-            for found in texts.values()
-            if any(relevance for _, relevance in found)
+            json.dumps([relevance for _, relevance in sorted(scored)])
+            for scored in texts.values()
+            if any(relevance for _, relevance in scored)
         ]
 
     @property
     def counted(self) -> tuple[int, str]:
-        """How many answers quality is averaged over, and what they are: `rows` or `queries`."""
+        """The number of answers that quality is a mean of, and what they are: rows or queries."""
         return (len(self.references), "queries") if self.ranked else (self.count, "rows")
 
 
-def first_rows(
-    texts: RowTexts, limit: int | None, minimum: int, progress: Callable[[int], None]
-) -> tuple[list[str], list[str] | None, list[str]]:
-    """Sources, second texts and targets of the first rows, all by default; all rows are checked.
-
-    Args:
-        progress: called with the number of rows that are read, of long files.
-
-    Raises:
-        InputError: fewer rows than the minimum, or one that is malformed.
-    """
-    sources: list[str] = []
-    seconds: list[str] = []
-    targets: list[str] = []
-    for number, (source, second, target) in enumerate(texts.rows, 1):
-        if limit is None or number <= limit:
-            sources.append(source)
-            seconds += [] if second is None else [second]
-            targets.append(target)
-        if number % REPORTED_LINES == 0:
-            progress(number)
-    if len(sources) < minimum:
-        raise InputError(
-            f"{', '.join(texts.files)}: too few rows, {len(sources)}; the minimum is {minimum}",
-            id="too-few-rows",
-        )
-    return sources, seconds if texts.paired else None, targets
-
-
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:
-    """SHA-256 of the rows, whatever file format they came in.
+    """SHA-256 of the rows, whatever their file format.
 
     Hashed is one line per row: the JSON list [source, pair or null, target] in UTF-8, as Python's
     `json.dumps(…, ensure_ascii=False)` writes it, ended by a line feed.
     """
     digest = hashlib.sha256()
-    seconds: Iterable[str | None] = [None] * len(sources) if pairs is None else pairs
+    seconds: Sequence[str | None] = pairs or [None] * len(sources)
     for row in zip(sources, seconds, targets, strict=True):
         digest.update(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
     return digest.hexdigest()
 
 
-def count_shared(test: Rows, calibration: Rows) -> int:
-    """Number of test rows whose text is a calibration row's as well.
+def some_rows(rows: Rows, numbers: Sequence[int]) -> Rows:
+    """The rows of these numbers, in their order."""
+    sources, targets = ([texts[n] for n in numbers] for texts in (rows.sources, rows.targets))
+    pairs = None if rows.pairs is None else [rows.pairs[n] for n in numbers]
+    sha256 = fingerprint(sources, pairs, targets)
+    return replace(rows, sources=sources, pairs=pairs, targets=targets, sha256=sha256)
 
-    Of pairs these are both texts, and of ranked rows it is the query.
-    """
+
+def count_shared(test: Rows, calibration: Rows) -> int:
+    """Number of test rows whose text (see `_texts`) is also that of a calibration row."""
     calibration_texts = set(_texts(calibration))
     return sum(text in calibration_texts for text in _texts(test))
 
@@ -163,39 +116,153 @@ def count_shared(test: Rows, calibration: Rows) -> int:
 def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     """About half of the rows each, drawn by the text; both parts keep the order of the file.
 
-    Rows with the same text (of pairs: both texts; of ranked rows: the query) go to the same part,
-    so that neither part knows what the other asks.
-
-    Args:
-        seed: of the draw; the same rows and seed give the same parts.
+    Rows with the same text (see `_texts`) are in the same part, so neither part contains what the
+    other asks.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for number, text in enumerate(_texts(rows)):
         groups.setdefault(text, []).append(number)
     drawn = list(groups.values())
     random.Random(seed).shuffle(drawn)
-    first: list[int] = []
+    first: set[int] = set()
     for group in drawn:
-        if len(first) + len(group) <= len(rows.sources) // 2:
-            first += group
-    chosen = set(first)
-    second = [number for number in range(len(rows.sources)) if number not in chosen]
+        if len(first) + len(group) <= rows.count // 2:
+            first.update(group)
+    second = [number for number in range(rows.count) if number not in first]
     return some_rows(rows, sorted(first)), some_rows(rows, second)
 
 
-def some_rows(rows: Rows, numbers: Sequence[int]) -> Rows:
-    """The rows of these numbers, in their order."""
-    sources, targets = ([texts[n] for n in numbers] for texts in (rows.sources, rows.targets))
-    pairs = None if rows.pairs is None else [rows.pairs[n] for n in numbers]
-    return replace(
-        rows,
-        sources=sources,
-        pairs=pairs,
-        targets=targets,
-        sha256=fingerprint(sources, pairs, targets),
-    )
-
-
 def _texts(rows: Rows) -> list[tuple[str, str]]:
+    """What makes a row the same as another: its text; both of a pair; of ranked rows the query."""
     seconds = [""] * rows.count if rows.pairs is None or rows.ranked else rows.pairs
     return list(zip(rows.sources, seconds, strict=True))
+
+
+@dataclass(frozen=True)
+class RowTexts:
+    """An opened data file: its paths, and an iterator that reads and checks the rows."""
+
+    files: list[str]
+    rows: Iterator[RowText]
+    ranked: bool = False
+
+
+class RowReader(ABC):
+    """What a task knows about its data files: the columns, the rows, and what they must contain."""
+
+    name: ClassVar[str]  # of the task
+    columns: ClassVar[tuple[str, ...]]  # options that name columns, as fields of a recipe
+    inputs: ClassVar[tuple[str, ...]]  # those of the columns that the model reads
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # option -> default columns
+    options: ClassVar[tuple[str, ...]] = ()  # flags of other options that some tasks lack
+    joins_pairs: ClassVar[bool] = True  # whether a pair is read as one; else each text is a row
+
+    @property
+    def flags(self) -> list[str]:
+        """All options of the task that some other tasks lack, as typed."""
+        return [*map(flag_of, self.columns), *self.options]
+
+    @property
+    def column_options(self) -> str:
+        """The options that name columns, as typed: `--source-column and --target-column`."""
+        *first, last = map(flag_of, self.columns)
+        return f"{', '.join(first)} and {last}" if first else last
+
+    def read_rows(
+        self,
+        spec: str | Path,
+        *,
+        labels: Sequence[str] | None = None,
+        minimum: int = 1,
+        limit: int | None = None,
+        header: bool = True,
+        progress: Callable[[int], None] = lambda rows: None,
+        **columns: str | None,
+    ) -> Rows:
+        """Read and check the rows of a calibration or test file, which may be packed.
+
+        Unless columns are named, those with the task's usual names are read, or the first two. A
+        header that reads like a sentence is an error, and one of unusual names a warning, so a file
+        without a header does not lose its first row.
+
+        Args:
+            spec: a .tsv, .csv or .jsonl file; for pairs of texts also `SOURCE,TARGET`, two plain
+                text files with a text per line. A path that exists is one file, commas or not.
+            labels: the checkpoint's label names by class id; the labels of the file may be these
+                names or class ids. Without it labels are read as they are.
+            minimum: fewer rows are an error.
+            limit: use only the first N rows; all are checked nevertheless.
+            header: whether a table has a header row; without one its columns are `1`, `2`, ….
+            progress: called with the number of rows that are read, for long files.
+            columns: names of the columns, by option (`source_column`, `label_column`, …).
+
+        Raises:
+            UsageError: options of another task, or that do not belong together.
+            InputError: a missing or malformed file, a missing column, an empty cell, an unknown
+                label, too few rows; with file and line.
+            EnvironmentProblem: the package that unpacks a file is not installed.
+        """
+        minimum = max(minimum, 1)
+        if limit is not None and limit < minimum:
+            raise UsageError(
+                f"a limit of {limit} rows is below the {minimum} that are needed",
+                id="row-limit-too-small",
+            )
+        named = {name: column for name, column in columns.items() if column is not None}
+        self._require_columns_of_task(named)
+        texts = self.read_texts(str(spec), named, labels, header)
+        used = _first_rows(texts, limit, minimum, progress)
+        sources, targets = [row[0] for row in used], [row[2] for row in used]
+        pairs = [second for _, second, _ in used if second is not None] or None
+        return Rows(
+            task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
+            sha256=fingerprint(sources, pairs, targets),
+            labels=None if labels is None else list(labels), ranked=texts.ranked,
+        )  # fmt: skip
+
+    def _require_columns_of_task(self, named: ColumnNames) -> None:
+        for name, column in named.items():
+            if name not in self.columns:
+                advice = (
+                    f"name columns with {self.column_options}" if self.columns else "leave it out"
+                )
+                raise UsageError(
+                    f"{flag_of(name)} {column} makes no sense for the task {self.name}; {advice}",
+                    id="option-of-another-task",
+                )
+
+    @abstractmethod
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """Open a data file; arguments and errors are those of `read_rows`."""
+
+    def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some
+        """Raise InputError if rows lack what answers are compared with."""
+
+    def blank_answer(self, labels: LabelNames) -> str:
+        """A target for rows without an answer, where nothing reads it."""
+        return ""
+
+
+def flag_of(name: str) -> str:
+    """`--source-column` for `source_column`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _first_rows(
+    texts: RowTexts, limit: int | None, minimum: int, progress: Callable[[int], None]
+) -> list[RowText]:
+    """The rows that are used; all are read, and so checked."""
+    used: list[RowText] = []
+    for number, row in enumerate(texts.rows, 1):
+        if limit is None or number <= limit:
+            used.append(row)
+        if number % REPORTED_LINES == 0:
+            progress(number)
+    if len(used) < minimum:
+        raise InputError(
+            f"{', '.join(texts.files)}: too few rows, {len(used)}; the minimum is {minimum}",
+            id="too-few-rows",
+        )
+    return used

@@ -1,15 +1,13 @@
-"""Reading text files strictly: a row is read as it stands, or is an error with file and line.
+"""Strict reading of text files: a row is read as it is written, or is an error with file and line.
 
-Rows are read one at a time, so that a file may be larger than memory.
+Rows are read one at a time, so a file may be larger than memory. Formats, by suffix:
 
-Formats, by suffix:
-
-- `.tsv`: one row per line, cells separated by tabs, no quoting (quotation marks are text, as in
+- `.tsv`: a row per line, cells separated by tabs, no quoting (quotation marks are text, as in
   Tatoeba, OPUS and sacreBLEU files); the first line names the columns
-- `.csv`: commas and double quotes (RFC 4180), cells may hold line breaks; the first row names the
-  columns
-- `.jsonl`: one JSON object per line
-- plain text, one sentence per line (`read_lines`)
+- `.csv`: commas and double quotes (RFC 4180), cells may contain line breaks; the first row names
+  the columns
+- `.jsonl`: a JSON object per line
+- plain text, a sentence per line (`read_lines`)
 
 All are UTF-8, with or without a byte order mark, with LF or CRLF line ends, and may be packed
 (`.tsv.gz`, `.jsonl.zst`, see `compressor.storage.text_files`). Empty lines at the end of a table
@@ -21,12 +19,12 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from compressor.errors import InputError, UsageError
 from compressor.storage.input_files import parse_json, require_regular
@@ -35,27 +33,20 @@ from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_
 BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
 SEPARATORS = {".tsv": "\t", ".csv": ","}
-Item = TypeVar("Item")
+FORMATS = (*SEPARATORS, JSONL)
 
 
 @dataclass(frozen=True)
 class Record:
-    """One row: the line it starts on (from 1), and its cells by column name.
+    """A row: `file:line` of its first line, and its cells by column, in JSON any values."""
 
-    Cells are strings; of a JSON file they are whatever JSON value stood there.
-    """
-
-    line: int
+    where: str
     cells: dict[str, object]
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """A file of rows with named columns (of a JSON file: those of its first object).
-
-    Args:
-        records: read from the file as they are asked for, once.
-    """
+    """A file of rows with named columns (of a JSON file: those of its first object)."""
 
     path: str
     columns: list[str]
@@ -64,10 +55,10 @@ class RowTable:
 
 
 def read_table(path: str, header: bool = True) -> RowTable:
-    """Open a file whose suffix, before that of packing, is one of `FORMATS`.
+    """Open a file in one of `FORMATS`.
 
     Args:
-        header: whether its first row names the columns; without, they are `1`, `2`, ….
+        header: whether its first row names the columns; otherwise they are `1`, `2`, ….
 
     Raises:
         UsageError: `header` is False and the format has none.
@@ -82,63 +73,42 @@ def read_table(path: str, header: bool = True) -> RowTable:
             f"followed by {' or '.join(PACKED)}",
             id="format-unknown",
         )
-    return FORMATS[suffix](path, header)
-
-
-@contextmanager
-def reading(path: str | Path, again: bool = False) -> Iterator[BinaryIO]:
-    """A file of rows or texts, opened to read its bytes, unpacked where it is packed.
-
-    Args:
-        again: it is read more than once, which a pipe cannot be.
-
-    Raises:
-        InputError: missing, not a file, unreadable, or damaged.
-    """
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a directory; give a file", id="file-is-directory")
-    try:
-        if again:
-            require_regular(Path(path))
-        with open_text(Path(path)) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
-    except OSError as error:
+    if suffix == JSONL:
+        return _json_table(path, header)
+    rows = _csv_rows(path) if suffix == ".csv" else _tsv_rows(path)
+    first_row = next(rows, None)
+    if first_row is None:
+        raise _empty(path)
+    _, first = first_row
+    if header:
+        _require_separated(path, first)
+    columns = first if header else [str(number) for number in range(1, len(first) + 1)]
+    repeated = [name for name in columns if columns.count(name) > 1]
+    if repeated:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; give another file", id="file-unreadable"
-        ) from error
+            f"{path}:1: the column {repeated[0]!r} occurs twice; rename one of them",
+            id="column-repeated",
+        )
+    rest = rows if header else chain([first_row], rows)
+    return RowTable(path, columns, _records(path, rest, columns, header), header)
 
 
-def decoded(line: bytes, where: str) -> str:
-    """The text of a line. It ends at LF alone: other separators occur inside sentences.
-
-    Args:
-        where: file and line, for messages.
-
-    Raises:
-        InputError: it is not UTF-8, or binary.
-    """
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        what = "this is UTF-16" if is_utf16 else f"byte 0x{line[error.start]:02x} is not UTF-8"
-        raise InputError(f"{where}: {what}; save the file as UTF-8", id="file-not-utf8") from error
-    if "\0" in text:
-        raise InputError(f"{where}: a NUL character; this is not a text file", id="file-not-text")
-    return text.removesuffix("\n").removesuffix("\r")
+def _json_table(path: str, header: bool) -> RowTable:
+    if not header:
+        raise UsageError(
+            f"{path} is JSONL, which has no header anyway; leave --no-header out",
+            id="header-of-json",
+        )
+    places = ((f"{path}:{number}", line) for number, line in enumerate(_table_lines(path), 1))
+    records = (Record(where, parse_object(line, where)) for where, line in places)
+    first = next(records, None)
+    if first is None:
+        raise _empty(path)
+    return RowTable(path, list(first.cells), chain([first], records))
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a text file, without line ends; every line counts, empty ones too.
-
-    Raises:
-        InputError: as `reading` and `decoded`.
-    """
-    with reading(path) as file:
-        for number, line in enumerate(raw_lines(file, path), 1):
-            yield decoded(line.removeprefix(BOM) if number == 1 else line, f"{path}:{number}")
+def _empty(path: str) -> InputError:
+    return InputError(f"{path} is empty; give a file of rows", id="file-empty")
 
 
 def _table_lines(path: str) -> Iterator[str]:
@@ -153,17 +123,13 @@ def _table_lines(path: str) -> Iterator[str]:
         yield line
 
 
-def _read_tsv(path: str, header: bool) -> RowTable:
-    lines = enumerate(_table_lines(path), 1)
-    return _of_rows(path, ((number, line.split("\t")) for number, line in lines), header)
-
-
-def _read_csv(path: str, header: bool) -> RowTable:
-    return _of_rows(path, _csv_rows(path), header)
+def _tsv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_table_lines(path), 1):
+        yield number, line.split("\t")
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row with the line it starts on; a quoted cell may go on over several lines."""
+    """Each row with its first line; a quoted cell may continue over several lines."""
     reader = csv.reader((line + "\n" for line in _table_lines(path)), strict=True)
     start = 1
     try:
@@ -174,26 +140,11 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}:{start}: not a CSV row: {error}", id="csv-malformed") from error
 
 
-def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> RowTable:
-    first_line, first = _first(path, rows)
-    if header:
-        _require_separated(path, first)
-    columns = first if header else [str(number) for number in range(1, len(first) + 1)]
-    repeated = [name for name in columns if columns.count(name) > 1]
-    if repeated:
-        raise InputError(
-            f"{path}:1: the column {repeated[0]!r} occurs twice; rename one of them",
-            id="column-repeated",
-        )
-    rest = rows if header else chain([(first_line, first)], rows)
-    return RowTable(path, columns, _records(path, rest, columns, header), header)
-
-
 def _require_separated(path: str, header: list[str]) -> None:
-    """Check that a header is not all in one cell, since something else separates its names."""
+    """Check that a header of one cell contains no other separator."""
     usual = SEPARATORS[format_suffix(path)]
     for mark in ",;\t|" if len(header) == 1 else "":
-        # Behind a comma in a sentence is a space.
+        # In a sentence a comma is followed by a space.
         if mark in header[0] and f"{mark} " not in header[0]:
             names = {"\t": "tabs", ",": "commas"}
             advice = f"write the file with {names[usual]}"
@@ -216,36 +167,52 @@ def _records(
                 f"{_count(len(columns), 'column')} ({quoted(columns)})",
                 id="cell-count-differs",
             )
-        yield Record(line, dict(zip(columns, cells, strict=True)))
+        yield Record(f"{path}:{line}", dict(zip(columns, cells, strict=True)))
 
 
-def _first(path: str, rows: Iterator[Item]) -> Item:
-    for row in rows:
-        return row
-    raise InputError(f"{path} is empty; give a file of rows", id="file-empty")
+@contextmanager
+def reading(path: str | Path, again: bool = False) -> Iterator[BinaryIO]:
+    """A file of rows or texts, opened to read its bytes, unpacked.
+
+    One that is read `again` cannot be a pipe. InputError: missing, unreadable, or damaged.
+    """
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a directory; give a file", id="file-is-directory")
+    try:
+        if again:
+            require_regular(Path(path))
+        with open_text(Path(path)) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give another file", id="file-unreadable"
+        ) from error
 
 
-def _read_jsonl(path: str, header: bool) -> RowTable:
-    if not header:
-        raise UsageError(
-            f"{path} is JSONL, which has no header anyway; leave --no-header out",
-            id="header-of-json",
-        )
-    lines = enumerate(_table_lines(path), 1)
-    records = (Record(number, parse_object(line, f"{path}:{number}")) for number, line in lines)
-    first = _first(path, records)
-    return RowTable(path, list(first.cells), chain([first], records))
+def read_lines(path: str) -> Iterator[str]:
+    """All lines of a text file, without line ends."""
+    with reading(path) as file:
+        for number, line in enumerate(raw_lines(file, path), 1):
+            yield decoded(line.removeprefix(BOM) if number == 1 else line, f"{path}:{number}")
+
+
+def decoded(line: bytes, where: str) -> str:
+    """The text of a line at `where`, which ends at LF alone: other separators are in sentences."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        what = "this is UTF-16" if is_utf16 else f"byte 0x{line[error.start]:02x} is not UTF-8"
+        raise InputError(f"{where}: {what}; save the file as UTF-8", id="file-not-utf8") from error
+    if "\0" in text:
+        raise InputError(f"{where}: a NUL character; this is not a text file", id="file-not-text")
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """The JSON object of a line.
-
-    Args:
-        where: file and line, for the message.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The JSON object of a line at `where`."""
     try:
         value = parse_json(line)
     except ValueError as error:
@@ -260,15 +227,8 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-FORMATS: dict[str, Callable[[str, bool], RowTable]] = {
-    ".tsv": _read_tsv,
-    ".csv": _read_csv,
-    JSONL: _read_jsonl,
-}
-
-
 def shortened(text: str, most: int = 100) -> str:
-    """A text for a message, cut where it is long."""
+    """A text for a message, cut if it is long."""
     return text if len(text) <= most else text[:most] + "…"
 
 

@@ -20,20 +20,14 @@ _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The environment; each of `problems` is a sentence with the remedy.
-
-    Args:
-        engines: name -> version and supported models, or why it is absent.
-        providers: device -> whether onnxruntime can use it.
-        optional: package that only some features need -> its version, or how to install it.
-    """
+    """The environment."""
 
     versions: dict[str, str]
     hardware: dict[str, str]
-    engines: dict[str, str]
-    providers: dict[str, str]
-    optional: dict[str, str]
-    problems: list[str]
+    engines: dict[str, str]  # name -> version and supported models, or why it is absent
+    providers: dict[str, str]  # device -> whether onnxruntime can use it
+    optional: dict[str, str]  # package for some features alone -> version, or how to install it
+    problems: list[str]  # each a sentence with the remedy
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,33 +35,33 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Check the installed packages and try the execution providers."""
-    providers, unusable = _providers()
-    hardware = describe()
-    engines = _engines() | {"pytorch": _pytorch("gpu" in hardware)}
-    problems = [*_clashes(), *_too_old(), *unusable]
-    return Diagnosis(versions(), hardware, engines, providers, _optional(), problems)
-
-
-def _engines() -> dict[str, str]:
-    """Each engine's version and supported models, or why it cannot be used."""
     from compressor.runtime.engines import ENGINES, engine_class
+    from compressor.runtime.session import try_device
 
-    states = {}
+    engines, providers, unusable = {}, {}, []
     for name in ENGINES:
         engine = engine_class(name)
         try:
-            states[name] = f"{engine.version()}, for {' and '.join(f'{x}s' for x in engine.kinds)}"
+            kinds = " and ".join(f"{kind}s" for kind in engine.kinds)
+            engines[name] = f"{engine.version()}, for {kinds}"
         except CompressError as error:
-            states[name] = f"absent: {error}"
-    return states
+            engines[name] = f"absent: {error}"
+    for device in ("cpu", "cuda"):
+        try:
+            # A provider that is listed may still not work.
+            providers[device] = f"works ({try_device(device)})"
+        except CompressError as error:
+            providers[device] = f"not usable: {error}"
+            if device == "cpu":
+                unusable.append(str(error))
+    hardware = describe()
+    engines["pytorch"] = _pytorch("gpu" in hardware)
+    problems = [*_problems(), *unusable]
+    return Diagnosis(versions(), hardware, engines, providers, _optional(), problems)
 
 
 def _pytorch(has_gpu: bool) -> str:
-    """PyTorch's version, and whether it computes on a GPU.
-
-    Args:
-        has_gpu: whether the NVIDIA driver lists one.
-    """
+    """PyTorch's version, and whether it computes on a GPU, if the NVIDIA driver lists one."""
     try:
         import torch
     except ImportError as error:
@@ -97,58 +91,39 @@ def _optional() -> dict[str, str]:
         return {"compress-heads": "not installed, this is a checkout; `pip install .` in it"}
     states = {}
     for wanted in declared:
-        for extra in _EXTRAS:
-            alone = wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})
-            if alone and wanted.marker and wanted.marker.evaluate({"extra": extra}):
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+            continue
+        for extra, purpose in _EXTRAS.items():
+            if wanted.marker.evaluate({"extra": extra}):
                 install = f"absent: `pip install '{wanted.name}{wanted.specifier}'`"
-                state = version(wanted.name) if _installed(wanted.name) else install
-                states[wanted.name] = f"{state} ({_EXTRAS[extra]})"
+                states[wanted.name] = f"{_version(wanted.name) or install} ({purpose})"
     return states
 
 
-def _installed(name: str) -> bool:
+def _version(name: str) -> str | None:
     try:
-        version(name)
+        return version(name)
     except PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
-def _clashes() -> list[str]:
-    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _installed(name)]
-    if len(both) == 2:
-        return [
+def _problems() -> list[str]:
+    """Conflicting, missing and old packages."""
+    problems = []
+    runtimes = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
+    if len(runtimes) == 2:
+        problems.append(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
             "uninstall both, then install onnxruntime-gpu alone"
-        ]
-    if not both:
-        return ["onnxruntime is not installed; install onnxruntime-gpu (onnxruntime on macOS)"]
-    return []
-
-
-def _too_old() -> list[str]:
-    problems = []
+        )
+    elif not runtimes:
+        problems.append(
+            "onnxruntime is not installed; install onnxruntime-gpu (onnxruntime on macOS)"
+        )
     for name, minimum in _MINIMUM.items():
-        if not _installed(name):
+        installed, needed = _version(name), ".".join(map(str, minimum))
+        if installed is None:
             problems.append(f"{name} is not installed")
-            continue
-        numbers = tuple(int(part) for part in version(name).split("+")[0].split(".")[:2])
-        if numbers < minimum:
-            needed = ".".join(map(str, minimum))
-            problems.append(f"{name} {version(name)} is too old; install {needed} or newer")
+        elif tuple(int(part) for part in installed.split("+")[0].split(".")[:2]) < minimum:
+            problems.append(f"{name} {installed} is too old; install {needed} or newer")
     return problems
-
-
-def _providers() -> tuple[dict[str, str], list[str]]:
-    """Whether a model runs on each device, which is tried, since a listed provider may not work."""
-    from compressor.runtime.session import try_device
-
-    states, problems = {}, []
-    for device in ("cpu", "cuda"):
-        try:
-            states[device] = f"works ({try_device(device)})"
-        except CompressError as error:
-            states[device] = f"not usable: {error}"
-            if device == "cpu":
-                problems.append(str(error))
-    return states, problems

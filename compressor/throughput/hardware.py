@@ -32,11 +32,24 @@ def describe() -> dict[str, str]:
     Keys: `cpu`, `instructions`, `cores` (those this process may use), `memory`, `os`, and for
     the first NVIDIA GPU `gpu` and `gpu driver`.
     """
+    if sys.platform == "darwin":
+        cpu = run_tool("sysctl", "-n", "machdep.cpu.brand_string")
+        listed = run_tool("sysctl", "hw.optional").lower()
+        instructions = [name for name in _NOTABLE if f"feat_{name}: 1" in listed]
+        bytes_total = run_tool("sysctl", "-n", "hw.memsize")
+        memory = int(bytes_total) / 2**30 if bytes_total else 0.0
+    else:
+        info = _values(PROC / "cpuinfo")
+        cpu = info.get("model name") or platform.processor() or platform.machine()
+        flags = (info.get("flags") or info.get("Features") or "").split()
+        instructions = [name for name in _NOTABLE if name in flags]
+        total = _values(PROC / "meminfo").get("MemTotal")  # "16777216 kB"
+        memory = int(total.split()[0]) / 2**20 if total else 0.0
     facts = {
-        "cpu": _cpu_model(),
-        "instructions": " ".join(_instructions()),
+        "cpu": cpu,
+        "instructions": " ".join(instructions),
         "cores": str(cores()),
-        "memory": _memory(),
+        "memory": f"{memory:.1f} GiB" if memory else "",
         "os": platform.platform(terse=True),
         **_gpu(),
     }
@@ -60,53 +73,22 @@ def cores() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    quota = _cgroup_cores()
-    return count if quota is None else max(1, min(count, math.ceil(quota)))
+    # Version 2 of cgroups: "200000 100000" or "max 100000"; version 1: two files, -1 for no limit.
+    quota, period = _read(CGROUP / "cpu.max").split() or [
+        _read(CGROUP / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+    ]
+    if not quota.isdigit() or not period:
+        return count
+    return max(1, min(count, math.ceil(int(quota) / int(period))))
 
 
-def _cgroup_cores() -> float | None:
-    """CPU quota of a Linux container, in cores; None without a quota."""
-    version2 = _read(CGROUP / "cpu.max").split()  # "200000 100000" or "max 100000"
-    if len(version2) == 2:
-        return None if version2[0] == "max" else int(version2[0]) / int(version2[1])
-    quota = _read(CGROUP / "cpu" / "cpu.cfs_quota_us").strip()
-    period = _read(CGROUP / "cpu" / "cpu.cfs_period_us").strip()
-    if not quota or not period or int(quota) < 0:
-        return None
-    return int(quota) / int(period)
-
-
-def _cpu_model() -> str:
-    if sys.platform == "darwin":
-        return run_tool("sysctl", "-n", "machdep.cpu.brand_string")
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def _instructions() -> list[str]:
-    if sys.platform == "darwin":
-        listed = run_tool("sysctl", "hw.optional").lower()
-        return [name for name in _NOTABLE if f"feat_{name}: 1" in listed]
-    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
-    return [name for name in _NOTABLE if name in flags]
-
-
-def _cpuinfo(key: str) -> str:
-    """The first processor's value in /proc/cpuinfo; empty if missing."""
-    for line in _read(PROC / "cpuinfo").splitlines():
+def _values(path: Path) -> dict[str, str]:
+    """The lines `name: value` of a file; of a name that occurs several times the first."""
+    values: dict[str, str] = {}
+    for line in _read(path).splitlines():
         name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return ""
-
-
-def _memory() -> str:
-    if sys.platform == "darwin":
-        total = run_tool("sysctl", "-n", "hw.memsize")
-        return f"{int(total) / 2**30:.1f} GiB" if total else ""
-    for line in _read(PROC / "meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            return f"{int(line.split()[1]) / 2**20:.1f} GiB"
-    return ""
+        values.setdefault(name.strip(), value.strip())
+    return values
 
 
 def _gpu() -> dict[str, str]:

@@ -43,9 +43,6 @@ def measure(
     Args:
         subjects: name -> a call that runs one batch and returns when it is done.
         workloads: of distinct batch sizes.
-        warmup, min_runs: calls per subject and workload.
-        min_seconds: seconds per subject and workload.
-        min_passes: passes over all batches of a workload.
         progress: called with a line of text per workload.
         clock: returns seconds, monotonic.
 
@@ -55,26 +52,25 @@ def measure(
     """
     samples: Samples = {}
     for workload in workloads:
-        _warm_up(subjects, workload, warmup)
+        batches = workload.batches
+        # Every batch at least once: memory arenas and the choice of kernels depend on its shape.
+        for number in range(max(warmup, len(batches))):
+            for run in subjects.values():
+                run(batches[number % len(batches)])
         with _no_collection():
-            seconds = _rounds(subjects, workload, min_runs, min_seconds, min_passes, clock)
+            seconds = _rounds(subjects, batches, min_runs, min_seconds, min_passes, clock)
         for name, values in seconds.items():
             samples[name, workload.batch_size] = values
         if progress:
-            progress(_line(workload.batch_size, seconds))
+            runs = len(next(iter(seconds.values())))
+            times = ", ".join(f"{name} {1000 * median(x):.1f} ms" for name, x in seconds.items())
+            progress(f"batch size {workload.batch_size}: {times} (medians of {runs} runs)")
     return samples
-
-
-def _warm_up(subjects: Mapping[str, Run], workload: Workload, warmup: int) -> None:
-    # Every batch at least once: memory arenas and the choice of kernels depend on its shape.
-    for number in range(max(warmup, len(workload.batches))):
-        for run in subjects.values():
-            run(workload.batches[number % len(workload.batches)])
 
 
 def _rounds(
     subjects: Mapping[str, Run],
-    workload: Workload,
+    batches: Sequence[Batch],
     min_runs: int,
     min_seconds: float,
     min_passes: int,
@@ -85,13 +81,13 @@ def _rounds(
     passes = 0
     while (
         passes < min_passes
-        or passes * len(workload.batches) < min_runs
+        or passes * len(batches) < min_runs
         or min(sum(values) for values in seconds.values()) < min_seconds
     ):
-        for number, batch in enumerate(workload.batches):
+        for number, batch in enumerate(batches):
             # The order rotates by one per round and once more per pass. Without the latter, each
             # batch would always have the same order if batches are a multiple of models.
-            first = (passes * (len(workload.batches) + 1) + number) % len(names)
+            first = (passes * (len(batches) + 1) + number) % len(names)
             for name in names[first:] + names[:first]:
                 start = clock()
                 subjects[name](batch)
@@ -110,9 +106,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _line(batch_size: int, seconds: Mapping[str, list[float]]) -> str:
-    times = ", ".join(f"{name} {1000 * median(values):.1f} ms" for name, values in seconds.items())
-    runs = len(next(iter(seconds.values())))
-    return f"batch size {batch_size}: {times} (medians of {runs} runs)"

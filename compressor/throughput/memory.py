@@ -23,14 +23,11 @@ from compressor.throughput.workloads import Batch
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of one process that loaded an artifact and ran its batches.
+    """Memory of one process that loaded an artifact and ran its batches."""
 
-    `host_mib` is its peak resident memory, None on systems that do not report it. `device_mib` is
-    its GPU memory after the last batch, which is the peak, since onnxruntime frees nothing earlier;
-    None on the CPU, and if the driver does not list processes.
-    """
-
-    host_mib: float | None
+    host_mib: float | None  # peak resident memory; None on systems that do not report it
+    # GPU memory after the last batch, which is the peak, since onnxruntime frees nothing earlier;
+    # None on the CPU, and if the driver does not list processes.
     device_mib: float | None
     load_seconds: float
 
@@ -54,11 +51,9 @@ def measure_memory(
     """Load an artifact in a fresh process, run each batch once, and report memory and load time.
 
     Args:
-        directory: the artifact.
         runtime: import string of its runtime class, as `Task.runtime`.
         batches: padded batches as the runtime takes them.
         options: of `Runtime.compute`.
-        device, precision, threads, cuda_graphs, engine: as for the runtime.
 
     Raises:
         EnvironmentProblem: the process failed; the message ends with the process's own.
@@ -79,34 +74,24 @@ def measure_memory(
                 "engine": engine,
             },
         }
+        # This package, also from a checkout.
+        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "compressor.throughput.memory_process", str(path)],
             capture_output=True,
             text=True,
-            env=environment(),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             check=False,
         )
     if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        status = done.returncode
+        reason = lines[-1] if lines else f"it ended with status {status}; try smaller batches"
+        if status < 0:
+            reason = f"signal {-status} ended it, probably for lack of memory; try smaller batches"
         raise EnvironmentProblem(
-            _failure(directory, done.returncode, done.stderr), id="memory-measurement-failed"
+            f"measuring the memory of {directory} failed: {reason}", id="memory-measurement-failed"
         )
     return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def environment() -> dict[str, str]:
-    """This process's environment, with this package importable also from a checkout."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": paths}
-
-
-def _failure(directory: Path, status: int, errors: str) -> str:
-    """The error message, with the last line that the process wrote to stderr."""
-    lines = errors.strip().splitlines()
-    if status < 0:
-        reason = f"signal {-status} ended it, probably for lack of memory; try smaller batches"
-    else:
-        reason = lines[-1] if lines else f"it ended with status {status}; try smaller batches"
-    return f"measuring the memory of {directory} failed: {reason}"

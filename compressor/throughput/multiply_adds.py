@@ -30,11 +30,8 @@ class WorkSize:
 def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
     """Name of an operation -> multiply-adds of one batch, over all runs of its graph.
 
-    Names begin with a kind of sublayer, `embedding`, `vocabulary` or `classifier`.
-
-    Args:
-        shape: the model.
-        size: the batch; `target` is the number of decoding steps.
+    Names begin with a kind of sublayer, `embedding`, `vocabulary` or `classifier`. `size.target`
+    is the number of decoding steps.
     """
     work = _encoder(shape, size.batch, size.source)
     if not shape.decodes:

@@ -1,15 +1,16 @@
-"""Models and workloads of a measurement, determined before anything is timed."""
+"""Models, settings and workloads of a measurement, determined before anything is timed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.tasks import TASKS, Task, Timed
+from compressor.throughput.hardware import cores
 from compressor.throughput.workloads import Batch, Lengths, Workload, make_workloads
 
 if TYPE_CHECKING:
@@ -19,101 +20,108 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """One artifact to time.
-
-    Args:
-        counts: sublayer name -> number of its units, to compute multiply-adds.
-        precision: of its graphs; None for that of the whole measurement.
-        engine: name of the engine.
-        dense: whether it is the dense model, in any engine and precision.
-    """
+    """One artifact to time."""
 
     name: str
     directory: Path
-    counts: Mapping[str, int]
-    precision: str | None = None
+    counts: Mapping[str, int]  # sublayer name -> its units, to count multiply-adds
+    precision: str | None = None  # of its graphs; None for that of the whole measurement
     engine: str = "onnxruntime"
-    dense: bool = False
+    dense: bool = False  # whether it is the dense model, in any engine and precision
 
 
-def check_request(subjects: Sequence[Subject], task: Task, target: int | None) -> None:
-    """Raise UsageError for settings that contradict each other."""
-    names = [subject.name for subject in subjects]
-    if not names or len(set(names)) < len(names):
-        raise UsageError(
-            f"the models to time need distinct names, not {names}", id="names-not-distinct"
+@dataclass(frozen=True)
+class BenchOptions:
+    """How models are timed."""
+
+    batch_sizes: Sequence[int] = (1, 4, 16, 64)  # rows per batch; distinct
+    lengths: Lengths = "data"  # or the number of source tokens every row is cut or filled to
+    # Generated tokens per row, of tasks that generate; None takes the mean length of the
+    # reference's own answers to the timed rows, rounded up.
+    target_length: int | None = None
+    device: str = "cpu"
+    threads: int | None = None  # None means all cores this process may use
+    cuda_graphs: bool = True
+    precision: str | None = None  # None means the artifact's default
+    seconds: float = 3.0  # least time per model and batch size
+    memory: bool = True  # whether to measure peak memory, in a process per model and batch size
+    seed: int = 0  # of the choice of rows and of the bootstrap
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """Settings that runtimes of all models are opened with."""
+        threads = self.threads or cores()
+        return {"device": self.device, "threads": threads, "cuda_graphs": self.cuda_graphs}
+
+    @property
+    def source_lengths(self) -> str:
+        """`source lengths from the data`, or `32 source tokens`."""
+        is_data = self.lengths == "data"
+        return "source lengths from the data" if is_data else f"{self.lengths} source tokens"
+
+    def open(self, subject: Subject, task: Task) -> Runtime:
+        precision = subject.precision or self.precision
+        return task.open(
+            subject.directory, precision=precision, engine=subject.engine, **self.runtime
         )
-    if target is not None and "--target-length" not in task.options:
-        raise UsageError(
-            f"models for {task.name} generate no tokens; leave the target length out",
-            id="target-length-without-generation",
+
+    def workloads(self, runtime: Runtime, rows: Rows) -> list[Workload]:
+        """The same rows for all models, in the tokens of one model's own tokenizer."""
+        from compressor.runtime import collate
+
+        artifact = runtime.artifact
+        return make_workloads(
+            runtime.encode(rows.sources, rows.pairs),
+            self.batch_sizes,
+            lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
+            lengths=self.lengths,
+            seed=self.seed,
         )
 
 
 def plan_workloads(
-    reference: Runtime,
-    rows: Rows,
-    batch_sizes: Sequence[int],
-    lengths: Lengths,
-    target_length: int | None,
-    seed: int,
+    reference: Runtime, rows: Rows, options: BenchOptions
 ) -> tuple[list[Workload], Timed]:
     """The workloads in the reference's tokens, and the options of all models' runs."""
-    artifact = reference.artifact
-    if lengths != "data" and lengths > artifact.max_source_tokens:
+    limit = reference.artifact.max_source_tokens
+    if options.lengths != "data" and options.lengths > limit:
         raise UsageError(
-            f"rows of {lengths} tokens exceed the model's limit of {artifact.max_source_tokens}; "
-            "choose fewer",
+            f"rows of {options.lengths} tokens exceed the model's limit of {limit}; choose fewer",
             id="length-too-large",
         )
-    workloads = in_tokens_of(reference, rows, batch_sizes, lengths, seed)
+    workloads = options.workloads(reference, rows)
     largest = max(workloads, key=lambda workload: workload.batch_size)
-    timed = TASKS[rows.task].timed(reference, largest.batches, target_length)
+    timed = TASKS[rows.task].timed(reference, largest.batches, options.target_length)
     return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
 
 
-def in_tokens_of(
-    runtime: Runtime, rows: Rows, batch_sizes: Sequence[int], lengths: Lengths, seed: int
-) -> list[Workload]:
-    """The workloads in the tokens of a model's own tokenizer, with the same rows for all models."""
-    from compressor.runtime import collate
-
-    artifact = runtime.artifact
-    return make_workloads(
-        runtime.encode(rows.sources, rows.pairs),
-        batch_sizes,
-        lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
-        lengths=lengths,
-        seed=seed,
-    )
-
-
-def own_batches(
+def retokenized_batches(
     subjects: Sequence[Subject],
     runtimes: Mapping[str, Runtime],
     workloads: Sequence[Workload],
-    make: Callable[[Runtime], list[Workload]],
+    rows: Rows,
+    options: BenchOptions,
 ) -> dict[str, dict[int, Batch]]:
     """For models with another tokenizer than the first: `id` of a batch -> it in their own tokens.
 
-    Args:
-        workloads: in the first model's tokens.
-        make: makes the workloads in a model's own tokens.
+    The workloads are in the first model's tokens.
     """
-    texts = {x.name: _tokenizer(x, runtimes[x.name]) for x in subjects}
-    batches_of = {}
-    for name in (x.name for x in subjects if texts[x.name] != texts[subjects[0].name]):
-        pairs = zip(workloads, make(runtimes[name]), strict=True)
-        batches_of[name] = {
-            id(batch): own
-            for load, other in pairs
-            for batch, own in zip(load.batches, other.batches, strict=True)
-        }
+    tokenizers = {
+        x.name: x.directory / GRAPH_DIRECTORY / runtimes[x.name].artifact.tokenizer
+        for x in subjects
+    }
+    first = tokenizers[subjects[0].name].read_bytes()
+    batches_of: dict[str, dict[int, Batch]] = {}
+    for name, path in tokenizers.items():
+        if path.read_bytes() != first:
+            batches_of[name] = {
+                id(batch): its_own
+                for load, other in zip(
+                    workloads, options.workloads(runtimes[name], rows), strict=True
+                )
+                for batch, its_own in zip(load.batches, other.batches, strict=True)
+            }
     return batches_of
-
-
-def _tokenizer(subject: Subject, runtime: Runtime) -> bytes:
-    return (subject.directory / GRAPH_DIRECTORY / runtime.artifact.tokenizer).read_bytes()
 
 
 def precisions_of(runtimes: Mapping[str, Runtime], unnamed: Sequence[Subject]) -> dict[str, str]:

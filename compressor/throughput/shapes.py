@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
-from compressor.tasks.deployment import Deployment
+from compressor.tasks.base import Deployment
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,9 @@ def shape_of(
     """The shape of a checkpoint from its `config.json`.
 
     Args:
-        task: what the checkpoint is for.
         config: contents of `config.json`, or `model.config.to_dict()`.
-        counts: sublayer name (`encoder_self.0`, …) -> units it has, of every attention, which
-            tell how many layers there are; feed-forward parts that are not named have all the
-            configuration's neurons.
+        counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
+            named; feed-forward parts that are not have all the configuration's neurons.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
 
     Raises:
@@ -71,30 +69,22 @@ def shape_of(
         head_dim = width // int(config[encoder.heads])
     else:
         head_dim = int(config[entry.sizes.head_width])
+    shape = ModelShape(width, head_dim, width, encoder_heads, encoder_ffn, gated=entry.is_gated)
     if decoder is None:
-        return ModelShape(
-            width=width,
-            head_dim=head_dim,
+        return replace(
+            shape,
             embedding=int(config.get(entry.sizes.embedding or entry.sizes.width) or width),
-            encoder_heads=encoder_heads,
-            encoder_ffn=encoder_ffn,
             head=task.head(config, width),
             head_on_tokens=task.head_on_tokens,
-            gated=entry.is_gated,
             position_products=entry.position_products(config),
         )
     decoder_heads = _heads(counts, "decoder_self")
-    return ModelShape(
-        width=width,
-        head_dim=head_dim,
-        embedding=width,
-        encoder_heads=encoder_heads,
-        encoder_ffn=encoder_ffn,
+    return replace(
+        shape,
         decoder_heads=decoder_heads,
         cross_heads=_heads(counts, "cross"),
         decoder_ffn=_neurons(counts, "decoder_ffn", len(decoder_heads), config[decoder.neurons]),
         vocabulary=output_tokens or int(config.get("decoder_vocab_size") or config["vocab_size"]),
-        gated=entry.is_gated,
     )
 
 

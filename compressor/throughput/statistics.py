@@ -49,20 +49,17 @@ def summarize(
 
     Args:
         samples: result of `measure` for `workloads`.
-        workloads: those that were measured.
         macs_ratios: (model, batch size) -> multiply-adds of the reference over the model's.
         peak_memory_mib: (model, batch size) -> peak memory, None if unknown.
         reference: the model that speed-ups are relative to. It has none itself; without it, no
             model has one.
-        seed: of the bootstrap.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
     names = list(dict.fromkeys(name for name, _ in samples))
     rows = []
     for name in names:
         for size in sorted(by_size):
-            key = (name, size)
-            workload = by_size[size]
+            workload, key = by_size[size], (name, size)
             seconds = _passes(samples, key, workload)
             base = _passes(samples, (reference, size), workload) if reference in names else seconds
             speedup, interval = speedup_of(base, seconds, seed=seed)
@@ -71,7 +68,23 @@ def summarize(
             if reference in names and name != reference:
                 more |= {"speedup": speedup, "speedup_interval": interval}
                 more["macs_ratio"] = (macs_ratios or {}).get(key)
-            rows.append(_timing(name, workload, seconds, pass_seconds, more))
+            sentences = workload.batch_size * len(workload.batches) / pass_seconds
+            p50, p90, p99 = (float(1000.0 * np.percentile(seconds, x)) for x in (50, 90, 99))
+            rows.append(
+                Timing(
+                    variant=name,
+                    batch_size=size,
+                    source_tokens=workload.source_tokens,
+                    padded_source_tokens=workload.padded_source_tokens,
+                    target_tokens=workload.target_tokens,
+                    runs=seconds.size,
+                    sentences_per_second=sentences,
+                    tokens_per_second=sentences
+                    * (workload.target_tokens or workload.source_tokens),
+                    latency_ms={"p50": p50, "p90": p90, "p99": p99},
+                    **more,
+                )
+            )
     return rows
 
 
@@ -89,7 +102,6 @@ def against_dense(
         timings: result of `summarize` for the samples.
         engines: model -> engine.
         dense: builds of the dense model; for each engine the first one is compared with.
-        seed: of the bootstrap.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
     rate = {(row.variant, row.batch_size): row.sentences_per_second for row in timings}
@@ -97,8 +109,8 @@ def against_dense(
     def gain(row: Timing, reference: str, what: str) -> dict[str, Any]:
         size = row.batch_size
         base = _passes(samples, (reference, size), by_size[size])
-        own = _passes(samples, (row.variant, size), by_size[size])
-        ratio, interval = speedup_of(base, own, seed=seed)
+        seconds = _passes(samples, (row.variant, size), by_size[size])
+        ratio, interval = speedup_of(base, seconds, seed=seed)
         return {f"{what}_speedup": ratio, f"{what}_speedup_interval": interval}
 
     compared = []
@@ -113,44 +125,12 @@ def against_dense(
     return compared
 
 
-def _timing(
-    name: str, workload: Workload, seconds: Array, pass_seconds: float, more: Mapping[str, Any]
-) -> Timing:
-    """The timing of one model.
-
-    Args:
-        seconds: [passes, batches].
-        pass_seconds: of one pass over all batches, estimated from medians.
-        more: the fields that depend on other models.
-    """
-    sentences = workload.batch_size * len(workload.batches) / pass_seconds
-    return Timing(
-        variant=name,
-        batch_size=workload.batch_size,
-        source_tokens=workload.source_tokens,
-        padded_source_tokens=workload.padded_source_tokens,
-        target_tokens=workload.target_tokens,
-        runs=seconds.size,
-        sentences_per_second=sentences,
-        tokens_per_second=sentences * (workload.target_tokens or workload.source_tokens),
-        latency_ms={
-            "p50": _percentile_ms(seconds, 50),
-            "p90": _percentile_ms(seconds, 90),
-            "p99": _percentile_ms(seconds, 99),
-        },
-        **more,
-    )
-
-
 def speedup_of(
     reference: Array, seconds: Array, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, tuple[float, float]]:
     """Speed-up over the reference and its 95 % bootstrap interval.
 
-    Args:
-        reference, seconds: [passes, batches]; entries at the same place are of the same round.
-        resamples: number of bootstrap draws.
-        seed: of the draws.
+    Times are [passes, batches]; entries at the same place are of the same round.
     """
     passes, batches = seconds.shape
     generator = np.random.default_rng(seed)
@@ -174,7 +154,3 @@ def _speedup(reference: Array, seconds: Array) -> Array:
 def _passes(samples: Samples, key: tuple[str, int], workload: Workload) -> Array:
     """One model's times as [passes, batches]."""
     return np.array(samples[key], dtype=np.float64).reshape(-1, len(workload.batches))
-
-
-def _percentile_ms(seconds: Array, percent: float) -> float:
-    return float(1000.0 * np.percentile(seconds, percent))

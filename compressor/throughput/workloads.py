@@ -15,24 +15,16 @@ from compressor.runtime.text import Encoded
 Batch = dict[str, NDArray[np.int64]]
 Lengths = Literal["data"] | int
 
-# Enough batches for a typical mix of lengths, few enough to repeat each several times.
-_ROWS_WANTED = 32
-_FEWEST_BATCHES = 4
-_MOST_BATCHES = 16
-
 
 @dataclass(frozen=True)
 class Workload:
-    """Batches of one size; token counts are means per row.
-
-    `target_tokens` is the number each row generates, 0 if the model does not generate.
-    """
+    """Batches of one size; token counts are means per row."""
 
     batch_size: int
     batches: list[Batch]
     source_tokens: float
     padded_source_tokens: float
-    target_tokens: float = 0.0
+    target_tokens: float = 0.0  # that each row generates; 0 if the model does not generate
 
     @classmethod
     def of(cls, batches: list[Batch]) -> Workload:
@@ -61,11 +53,9 @@ def make_workloads(
     repeated from the start.
 
     Args:
-        rows: encoded rows with their special tokens.
-        batch_sizes: rows per batch; distinct.
+        rows: with their special tokens.
         collate: pads rows into a batch that has an `attention_mask`.
         lengths: `data`, or the number of tokens every row is truncated or extended to.
-        seed: of the sample.
     """
     if lengths != "data":
         rows = [_with_length(row, lengths) for row in rows]
@@ -75,20 +65,17 @@ def make_workloads(
 def _workload(
     rows: Sequence[Encoded], size: int, collate: Callable[[list[Encoded]], Batch], seed: int
 ) -> Workload:
-    count = min(_MOST_BATCHES, max(_FEWEST_BATCHES, ceil(_ROWS_WANTED / size)))
-    chosen = _choose(len(rows), count * size, seed)
+    # Enough batches for a typical mix of lengths, few enough to repeat each several times.
+    wanted = size * min(16, max(4, ceil(32 / size)))
+    chosen = [index % len(rows) for index in range(wanted)]
+    if len(rows) >= wanted:
+        sample = np.random.default_rng(seed).choice(len(rows), size=wanted, replace=False)
+        chosen = [int(index) for index in np.sort(sample)]
     batches = [
         collate([rows[index] for index in chosen[start : start + size]])
-        for start in range(0, count * size, size)
+        for start in range(0, wanted, size)
     ]
     return Workload.of(batches)
-
-
-def _choose(available: int, wanted: int, seed: int) -> list[int]:
-    if available < wanted:
-        return [index % available for index in range(wanted)]
-    sample = np.random.default_rng(seed).choice(available, size=wanted, replace=False)
-    return [int(index) for index in np.sort(sample)]
 
 
 def _with_length(row: Encoded, tokens: int) -> Encoded:

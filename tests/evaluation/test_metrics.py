@@ -9,7 +9,6 @@ from sacrebleu.metrics import BLEU, CHRF
 from sklearn import metrics as sklearn_metrics
 
 from compressor.evaluation.sentences import Bleu, Chrf
-from compressor.results import Quality
 from compressor.tasks import TASKS
 from tests.helpers.metrics import score_answers
 
@@ -27,44 +26,28 @@ HYPOTHESES = [
 ]
 
 
-def score_translation(outputs: list[str], references: list[str]) -> Quality:
-    return score_answers("translation", outputs, references, None)
-
-
-def score_classification(outputs: list[str], gold: list[str], labels: list[str]) -> Quality:
-    return score_answers("classification", outputs, gold, labels)
-
-
-def test_translation_scores_are_sacrebleus() -> None:
-    quality = score_translation(HYPOTHESES, REFERENCES)
+def test_translation_scores_are_sacrebleus_and_signatures_name_all_that_changes_them() -> None:
+    quality = score_answers("translation", HYPOTHESES, REFERENCES, None)
+    signatures = quality.signatures
 
     assert quality.metrics["bleu"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     assert quality.metrics["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
     assert tuple(quality.metrics) == TASKS["translation"].metrics  # what gates may be about
     assert quality.rows == 4
-
-
-def test_translation_signatures_name_everything_that_changes_the_score() -> None:
-    signatures = score_translation(HYPOTHESES, REFERENCES).signatures
-
     version = sacrebleu.__version__
     # Spelled out by hand from sacreBLEU's documentation of its default settings.
     assert signatures["bleu"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}"
     assert signatures["chrf"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}"
 
 
-def random_bleu_sums() -> np.ndarray:
-    """Sums as BLEU can produce them, with zero matches, short and empty outputs among them."""
+def test_vectorized_bleu_equals_sacrebleus_formula() -> None:
+    """On sums as BLEU can produce them, with zero matches, short and empty outputs among them."""
     rng = np.random.default_rng(4)
     output = rng.integers(0, 12, size=400)
     total = np.maximum(output[:, None] - np.arange(4), 0)
     correct = np.minimum.accumulate(rng.integers(0, total + 1), axis=1)
     reference = rng.integers(1, 14, size=400)
-    return np.column_stack([output, reference, correct, total]).astype(float)
-
-
-def test_vectorized_bleu_equals_sacrebleus_formula() -> None:
-    sums = random_bleu_sums()
+    sums = np.column_stack([output, reference, correct, total]).astype(float)
 
     expected = [
         BLEU.compute_bleu(
@@ -108,7 +91,7 @@ def test_classification_scores_are_scikit_learns(labels: int) -> None:
         )
     ]
 
-    quality = score_classification(predicted, gold, names)
+    quality = score_answers("classification", predicted, gold, names)
 
     f1 = sklearn_metrics.f1_score(gold, predicted, average="macro", zero_division=0)
     assert quality.metrics == pytest.approx(
@@ -124,7 +107,7 @@ def test_classification_scores_are_scikit_learns(labels: int) -> None:
 
 
 def test_correlation_is_zero_where_it_is_undefined() -> None:
-    quality = score_classification(["a", "a"], ["a", "b"], ["a", "b"])
+    quality = score_answers("classification", ["a", "a"], ["a", "b"], ["a", "b"])
 
     # scikit-learn's convention; F1 of b is 0 and of a 2/3, by hand.
     assert quality.metrics == pytest.approx({"accuracy": 50.0, "macro_f1": 100 / 3, "mcc": 0.0})

@@ -77,17 +77,17 @@ def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
 
 
 def test_few_differences_are_not_significant_where_models_are_alike() -> None:
-    """Classifiers of equal accuracy, drawn 150 times: one in twenty may look different."""
+    """Classifiers of equal accuracy, drawn 80 times: one in twenty may look different."""
     rng = np.random.default_rng(1)
     names = np.array(["a", "b"])
     found = dict.fromkeys(("accuracy", "macro_f1", "mcc"), 0)
-    for _ in range(150):
+    for _ in range(80):
         gold = rng.integers(0, 2, size=150)
         answers = [np.where(rng.random(150) < 0.8, gold, 1 - gold) for _ in range(2)]
         columns = [list(names[codes]) for codes in (*answers, gold)]
-        for result in compare("classification", *columns, resamples=200):
+        for result in compare("classification", *columns, resamples=100):
             found[result.metric] += facts.judge(result) in ("better", "worse")
-    assert all(0 < count / 150 < 0.104 for count in found.values())  # three errors above 5 %
+    assert all(0 < count / 80 < 0.124 for count in found.values())  # three errors above 5 %
 
 
 def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
@@ -102,24 +102,6 @@ def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
         tail = sum(math.comb(rows, k) for k in range(max(lost, won), rows + 1)) / 2**rows
         expected = min(1.0, 2 * tail)  # a fair coin, at least as uneven in either direction
         assert accuracy.p_value == pytest.approx(expected, rel=1e-9)
-
-
-def test_interval_equals_that_of_rescored_draws() -> None:
-    dense, pruned, references = translations(40)
-    rng = np.random.default_rng(3)
-    differences = []
-    for _ in range(200):
-        rows = rng.integers(40, size=40)
-        gold = [[references[row] for row in rows]]
-        differences.append(
-            BLEU().corpus_score([pruned[row] for row in rows], gold).score
-            - BLEU().corpus_score([dense[row] for row in rows], gold).score
-        )
-
-    bleu = compare("translation", dense, pruned, references, resamples=200, seed=3)[0]
-
-    assert bleu.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]), rel=1e-9)
-    assert bleu.interval[0] < bleu.difference < bleu.interval[1]
 
 
 def test_classification_draws_equal_scikit_learn_on_the_drawn_rows() -> None:

@@ -90,7 +90,7 @@ def test_the_graph_holds_no_rows_of_other_tokens(made):
 
 
 def test_settings_with_ids_become_settings_with_indices(made):
-    tokens = OutputTokens([0, 3, 4, 9], 12)
+    tokens = OutputTokens([0, 3, 4, 9])
     settings = Generation(
         decoder_start_token_id=9, eos_token_id=[0, 4], max_length=5, forced_bos_token_id=3,
         forced_eos_token_id=[0], suppress_tokens=[9, 5],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,9 +76,8 @@ def test_a_metric_that_was_computed_in_another_way_is_not_compared(signature, no
 def test_a_metric_at_its_floor_is_not_compared(which: int):
     """But a significant loss is one."""
     reports = [translator_report(), shifted(translator_report(), -0.1)]
-    comparison = ("variants", 0, "comparisons", 0)
     for name, value in (("floor", 34.0), ("at_floor", True)):
-        reports[which] = changed(reports[which], *comparison, name, to=value)
+        reports[which] = changed(reports[which], "variants", 0, "comparisons", 0, name, to=value)
     earlier, report = reports
     outcome = baseline.outcomes(report, earlier)[0]
     assert (outcome.verdict, outcome.met) == ("inconclusive", False)
@@ -103,18 +101,17 @@ def test_the_interval_covers_the_difference_of_two_estimates():
     assert inside / 4000 == pytest.approx(0.95, abs=0.012)
 
 
-def test_the_same_report_is_no_change():
+def test_every_number_is_compared_and_the_same_report_is_no_change():
     report = mixed_report()
     changes = baseline.compare_reports(report, report)
     assert {change.judgment for change in changes} == {"same"}
-    whats = {change.what for change in changes if change.variant == "heads-50"}
-    assert whats == {
+    assert {change.what for change in changes if change.variant == "heads-50"} == {
         "BLEU against dense", "chrF against dense", "ONNX MB", "parameters",
         "multiply-adds, share of dense", *(f"speed-up at batch {n}" for n in (1, 8, 32, 64)),
     }  # fmt: skip
 
 
-def test_sizes_are_told_without_a_test_and_fail_nothing():
+def test_sizes_are_compared_without_a_test_and_fail_nothing():
     report = translator_report()
     size = report.variants[0].onnx_bytes + 5_000_000
     larger = changed(report, "variants", 0, "onnx_bytes", to=size)
@@ -124,7 +121,7 @@ def test_sizes_are_told_without_a_test_and_fail_nothing():
     assert all(x.met for x in baseline.outcomes(larger, report))
 
 
-def test_speed_is_compared_on_the_same_machine_alone():
+def test_speed_is_compared_on_the_same_machine_and_quality_on_the_same_rows_alone():
     report = translator_report()
     data = report.model_dump()
     for row in data["throughput"]["rows"]:
@@ -132,55 +129,47 @@ def test_speed_is_compared_on_the_same_machine_alone():
             row["speedup"] *= 0.9
             row["speedup_interval"] = tuple(0.9 * end for end in row["speedup_interval"])
 
-    def speeds(now: Report) -> set[tuple[str, str]]:
+    def notes(now: Report, what: str) -> set[tuple[str, str]]:
         return {
             (x.judgment, x.note)
             for x in baseline.compare_reports(now, report)
-            if x.what.startswith("speed-up") and x.variant == "heads-75"
+            if x.what.startswith(what) and x.variant == "heads-75"
         }
 
-    assert speeds(Report.model_validate(data)) == {("worse", "")}
-    assert all(x.met for x in baseline.outcomes(Report.model_validate(data), report))
-    data["hardware"]["cpu"] = "Another CPU"
-    assert speeds(Report.model_validate(data)) == {("unknown", "on another machine")}
-
-
-def test_other_rows_and_another_dense_model_are_told():
-    report = translator_report()
+    slower = Report.model_validate(data)
+    assert notes(slower, "speed-up") == {("worse", "")}
+    assert all(x.met for x in baseline.outcomes(slower, report))
+    elsewhere = changed(slower, "hardware", "cpu", to="Another CPU")
+    assert notes(elsewhere, "speed-up") == {("unknown", "on another machine")}
     rows = changed(report, "test", "sha256", to="ef" * 32)
-    assert "on other test rows" in {x.note for x in baseline.compare_reports(rows, report)}
+    assert notes(rows, "BLEU") == {("same", "on other test rows")}
     dense = changed(report, "variants", 0, "comparisons", 0, "dense", to=30.0)
-    assert "the dense models differ" in {x.note for x in baseline.compare_reports(dense, report)}
+    assert notes(dense, "BLEU") == {("same", "the dense models differ")}
 
 
 def test_reports_that_have_nothing_in_common_are_refused():
     report = translator_report()
-    with raises(InputError, "baseline-of-another-task"):
-        baseline.compare_reports(report, classifier_report())
-    data = report.model_dump()
-    data["throughput"] = None
-    for variant in data["variants"]:
-        variant["name"] = f"other {variant['name']}"
-    with raises(InputError, "baseline-without-counterpart"):
-        baseline.outcomes(report, Report.model_validate(data))
-    with raises(InputError, "baseline-not-measured"):
-        baseline.outcomes(classifier_report(), classifier_report())
-
-
-def written(report: Report, path: Path) -> Path:
-    path.write_text(render_json(report), "utf-8")
-    return path
+    renamed = [v.model_copy(update={"name": f"other {v.name}"}) for v in report.variants]
+    for now, earlier, id in (
+        (report, classifier_report(), "baseline-of-another-task"),
+        (report, report.model_copy(update={"variants": renamed}), "baseline-without-counterpart"),
+        (classifier_report(), classifier_report(), "baseline-not-measured"),
+    ):
+        with raises(InputError, id):
+            baseline.outcomes(now, earlier)
 
 
 def test_the_command_compares_and_fails_on_a_significant_loss(tmp_path, capsys):
-    old = written(translator_report(), tmp_path / "old.json")
-    new = written(shifted(translator_report(), -0.5, 1), tmp_path / "new.json")
-    assert invoke(["gate", str(old), "--baseline", str(old)]) == 0
+    old, new = str(tmp_path / "old.json"), str(tmp_path / "new.json")
+    for path, report in ((old, translator_report()), (new, shifted(translator_report(), -0.5, 1))):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(render_json(report))
+    assert invoke(["gate", old, "--baseline", old]) == 0
     capsys.readouterr()
-    assert invoke(["gate", str(new), "--baseline", str(old), "--json"]) == 1
+    assert invoke(["gate", new, "--baseline", old, "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert [x["verdict"] for x in data["outcomes"]] == ["passed", "failed", "passed"]
     assert {x["judgment"] for x in data["changes"]} == {"worse", "same"}
-    assert invoke(["gate", str(old), "--baseline", str(tmp_path / "none.json")]) == 4
-    assert invoke(["gate", str(new), "--baseline", str(old), "--max-size-mb", "1"]) == 1
+    assert invoke(["gate", old, "--baseline", str(tmp_path / "none.json")]) == 4
+    assert invoke(["gate", new, "--baseline", old, "--max-size-mb", "1"]) == 1
     assert "significantly worse than the baseline" in capsys.readouterr().out

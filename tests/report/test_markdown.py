@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from lxml import html
 
 from compressor.errors import InputError
 from compressor.model.card import CardFacts
-from compressor.report import facts, page, sentences
-from compressor.report.first_tables import conclusion, samples
+from compressor.report import page, sentences
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
-from compressor.report.tables import tables
+from compressor.report.schema import Report
+from compressor.report.tables import conclusion, samples, tables
 from compressor.report.templates import render_markdown
-from compressor.report.without_paths import without_paths
+from compressor.report.without_paths import without_directories, without_paths
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
@@ -28,7 +29,7 @@ from tests.helpers.report_samples import (
     translator_report,
     with_samples,
 )
-from tests.report.test_page import Tree
+from tests.report.test_page import texts
 
 
 class Shown:
@@ -36,14 +37,12 @@ class Shown:
 
     def __init__(self, text: str) -> None:
         markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
-        root = Tree(markdown.render(text)).root
+        root = html.document_fromstring(markdown.render(text))
         self.tables = [
-            [[cell.text for cell in row.children] for row in table.find("tr")]
-            for table in root.find("table")
+            [texts(row, "th|td") for row in table.xpath(".//tr")] for table in root.xpath("//table")
         ]
-        self.items = [item.text for item in root.find("li")]
-        self.paragraphs = [paragraph.text for paragraph in root.find("p")]
-        self.tags = {element.tag for element in root.walk()}
+        self.items, self.paragraphs = texts(root, "//li"), texts(root, "//p")
+        self.tags = {element.tag for element in root.iter()}
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -53,8 +52,7 @@ def test_markdown_shows_every_table_cell_and_sentence_literally(make):
     parsed, made = Shown(text), [conclusion(report), samples(report), *tables(report).values()]
     items, wanted = set(parsed.items), []
     assert {" ".join(line.split()) for line in sentences.warnings(report)} <= items
-    # `find` gives what is folded last.
-    for table in sorted(filter(None, made), key=lambda table: table.folded):
+    for table in filter(None, made):
         assert {" ".join(line.split()) for line in table.notes} <= items
         if table.columns:
             wanted.append([[column.title for column in table.columns], *map(list, table.rows)])
@@ -117,9 +115,13 @@ def test_card_front_matter_has_only_keys_model_hubs_know():
     }  # fmt: skip
     # As the hub's own library reads it.
     assert ModelCard(card).data.to_dict() == front_matter(card)
+    hostile = hostile_report()
+    fields = front_matter(render_card(hostile, hostile.variants[1].name, CardFacts(HOSTILE)))
+    assert fields["license"] == HOSTILE
+    assert HOSTILE in fields["tags"]
 
 
-def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
+def test_what_the_header_lacks_is_named_with_its_option():
     card = render_card(translator_report(), "heads-50")
     assert (
         "The header of this card does not say license and language, which the dense model's card "
@@ -131,12 +133,17 @@ def test_what_the_header_lacks_is_told_with_the_option_that_says_it():
 
 
 def test_card_of_a_local_model_names_no_base_model():
-    fields = front_matter(render_card(classifier_report(), "half"))
+    text = render_card(classifier_report(), "half")
+    fields = front_matter(text)
     assert "base_model" not in fields
     assert fields["pipeline_tag"] == "text-classification"
+    assert "Quality was not measured; test the model on data of your own before" in text
     # A relative directory looks like a hub id, but has no revision.
     local = classifier_report().model_copy(update={"model": "models/mine"})
     assert "base_model" not in front_matter(render_card(local, "half"))
+    with raises(InputError, "variant-unknown") as caught:
+        render_card(translator_report(), "heads-33")
+    assert "heads-75, heads-50, heads-25" in str(caught.value)
 
 
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
@@ -144,29 +151,20 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(page, "images", lambda report: {})
     Path("customers").mkdir()  # a relative path is known by its directory
-    report = report.model_copy(
-        update={
-            "model": "/home/me/models/en-de",
-            "revision": None,
-            "command": "compress run --model ~/models/en-de -o '/home/me/my out/small' "
-            "--config=/x/r.yaml --calibration customers/a.tsv,/home/me/b.tsv acme/model",
-            "test": report.test.model_copy(update={"files": ["private/test.en", "/home/me/t.de"]}),
-            "variants": [
-                variant.model_copy(
-                    update={
-                        "directory": f"/home/me/my out/{variant.name}",
-                        "recovery": "distilled on 9 texts of /home/me/texts.txt",
-                    }
-                )
-                for variant in report.variants
-            ],
-        }
-    )
-    report = with_samples(report)
-    sample = report.samples[0].model_copy(update={"texts": ["what is in /etc/hosts?"]})
-    report = report.model_copy(update={"samples": [sample, *report.samples[1:]]})
-    report = without_paths(report, Path("/home/me/my out"))
-    assert report.samples[0] == sample
+    data = with_samples(report).model_dump()
+    data |= {
+        "model": "/home/me/models/en-de",
+        "revision": None,
+        "command": "compress run --model ~/models/en-de -o '/home/me/my out/small' "
+        "--config=/x/r.yaml --calibration customers/a.tsv,/home/me/b.tsv acme/model",
+    }
+    data["test"]["files"] = ["private/test.en", "/home/me/t.de"]
+    data["samples"][0]["texts"] = ["what is in /etc/hosts?"]
+    for variant in data["variants"]:
+        variant["directory"] = f"/home/me/my out/{variant['name']}"
+        variant["recovery"] = "distilled on 9 texts of /home/me/texts.txt"
+    report = without_paths(Report.model_validate(data), Path("/home/me/my out"))
+    assert report.samples[0].texts == ["what is in /etc/hosts?"]
     assert [v.directory for v in report.variants] == ["heads-75", "heads-50", "heads-25"]
     card = render_card(report, "heads-50")
     assert "# heads-50: en-de with fewer attention heads" in card
@@ -189,14 +187,7 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path
     ],
 )
 def test_paths_are_cut_to_their_names(text, expected):
-    assert facts.without_directories(text) == expected
-
-
-def test_card_front_matter_survives_hostile_text():
-    report = hostile_report()
-    fields = front_matter(render_card(report, report.variants[1].name, CardFacts(HOSTILE)))
-    assert fields["license"] == HOSTILE
-    assert HOSTILE in fields["tags"]
+    assert without_directories(text) == expected
 
 
 def test_card_is_about_one_variant_and_shows_its_numbers():
@@ -242,14 +233,3 @@ def test_card_opens_the_artifact_with_the_runtime_with_the_package_and_without()
         assert f"model.{method}([" in card
         assert 'compressor.load(".")' in card
         assert f'{auto_class}.from_pretrained(".", trust_remote_code=True)' in card
-
-
-def test_card_of_an_unknown_variant_lists_the_known_ones():
-    with raises(InputError, "variant-unknown") as caught:
-        render_card(translator_report(), "heads-33")
-    assert "heads-75, heads-50, heads-25" in str(caught.value)
-
-
-def test_card_without_test_rows_says_to_test():
-    text = render_card(classifier_report(), "half")
-    assert "Quality was not measured; test the model on data of your own before using it." in text

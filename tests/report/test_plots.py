@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import re
 import struct
@@ -17,7 +18,6 @@ from tests.helpers.report_samples import (
     BATCHES,
     KINDS,
     changed,
-    classifier_report,
     int8_report,
     mixed_report,
     translator_report,
@@ -29,7 +29,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(name: str, report: Report):
     with plots.plot_style(name):
-        return plots.PLOTS[name].draw(report)
+        return plots.PLOTS[name](report)
 
 
 def lines(axes) -> list[tuple[list[float], list[float]]]:
@@ -64,29 +64,10 @@ def test_one_wide_interval_does_not_squash_the_others_and_is_named():
     low, high = figure.axes[0].get_xlim()
     assert (low, high) == pytest.approx(before, abs=0.4)
     titles = [axes.get_title("left") for axes in figure.axes]
-    assert titles[1] == "batch 8: busy machine, run again"
-    assert titles[0] == "batch 1"
-
-
-@pytest.mark.parametrize(
-    ("values", "reference", "expected"),
-    [
-        ([(2.0, (1.9, 2.1)), (3.0, (2.0, 9.0))], 1.0, (1.0, 5.0)),  # 3 + the points' distance, 2
-        ([(2.0, (1.0, 3.0)), (2.5, (1.5, 3.5))], 2.0, (1.0, 3.5)),  # usual ones are shown whole
-        ([(math.nan, None), (2.0, None)], 1.0, (1.0, 2.0)),
-    ],
-)
-def test_limits_hold_all_points_and_usual_intervals(values, reference, expected):
-    low, high = expected
-    margin = 0.08 * (high - low)
-    found = plots.limits(values, reference)
-    assert found == pytest.approx((low - margin, high + margin))
-
-
-def test_an_interval_beside_its_estimate_is_drawn_as_it_is():
+    assert titles[:2] == ["batch 1", "batch 8: busy machine, run again"]
     # A percentile interval need not hold the point estimate.
     place = ("variants", 0, "comparisons", 0, "interval")
-    figure = drawn("quality", changed(translator_report(), *place, to=(-1.0, -0.5)))
+    figure = drawn("quality", changed(report, *place, to=(-1.0, -0.5)))
     assert ([0.987, 0.987], [33.2134, 33.7134]) in lines(figure.axes[0])
 
 
@@ -109,45 +90,30 @@ def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():
     assert len({line.get_marker() for line in axes.lines}) == 4
 
 
-def marked(axes) -> set[tuple[int, int, str, str]]:
-    """Head, layer, marker and color of every point."""
-    return {
-        (*point, line.get_marker(), line.get_color())
-        for line in axes.lines
-        for point in zip(*line.get_data(), strict=True)
-    }
-
-
 def test_units_are_squares_crosses_and_bars_for_every_model_and_kind():
+    """Squares have the color of the fifth that a score is in, by its place among all 144."""
     report = mixed_report()
-    figure = drawn("units", report)
-    panels = iter(figure.axes)
+    values = report.scoring.values
+    ordered = sorted(score for scores in values.values() for score in scores)
+    panels = iter(drawn("units", report).axes)
     for variant in report.variants:
-        for kind in ("encoder_self", "decoder_self", "cross"):
-            marks = {mark[:3] for mark in marked(next(panels))}
-            assert marks == {
-                (head, layer, "s" if head in variant.kept[f"{kind}.{layer}"] else "x")
-                for layer in range(6)
-                for head in range(8)
+        for kind in KINDS:
+            marks = {
+                point: (line.get_marker(), line.get_color())
+                for line in next(panels).lines
+                for point in zip(*line.get_data(), strict=True)
             }
+            for layer, head in itertools.product(range(6), range(8)):
+                fifth = 5 * ordered.index(values[f"{kind}.{layer}"][head]) // 144
+                kept = head in variant.kept[f"{kind}.{layer}"]
+                expected = ("s", plots.SHADES[fifth]) if kept else ("x", plots.FAINT)
+                assert marks.pop((head, layer)) == expected
+            assert not marks
         for kind in ("encoder_ffn", "decoder_ffn"):
             widths = [bar.get_width() for bar in next(panels).patches]
             assert widths == [64] * 6 + [variant.kept_neurons[f"{kind}.{n}"] for n in range(6)]
-
-
-def test_heads_kept_are_colored_by_fifths_of_the_scores():
-    report = translator_report()
-    values = report.scoring.values
-    ordered = sorted(score for scores in values.values() for score in scores)
-    for axes, kind in zip(drawn("units", report).axes, KINDS, strict=False):
-        for head, layer, marker, color in marked(axes):
-            if marker == "s":
-                # 144 distinct scores: the fifth a score is in, by its place among all.
-                fifth = 5 * ordered.index(values[f"{kind}.{layer}"][head]) // 144
-                assert color == plots.SHADES[fifth]
-    unscored = changed(report, "scoring", to=None)
-    colors = {color for *_, color in marked(drawn("units", unscored).axes[0])}
-    assert colors == {plots.DENSE, plots.FAINT}
+    unscored = drawn("units", changed(report, "scoring", to=None)).axes[0]
+    assert {line.get_color() for line in unscored.lines} == {plots.DENSE, plots.FAINT}
 
 
 def test_plots_bear_names_and_numbers_of_every_kind():
@@ -204,11 +170,6 @@ def test_save_plots_writes_png_and_svg_files(tmp_path):
         else:
             texts = [element.text for element in ElementTree.parse(path).iter(f"{SVG}text")]
             assert "heads-25" in texts
-
-
-def test_save_plots_writes_nothing_for_a_report_without_models(tmp_path):
-    report = classifier_report().model_copy(update={"variants": []})
-    assert plots.save_plots(report, tmp_path) == []
 
 
 def test_the_users_matplotlib_configuration_has_no_say():

@@ -1,19 +1,34 @@
-"""Gate rules: what they accept, and that nothing unmeasured ever passes."""
+"""Gate rules: what passes, fails or stays open, what would settle it, and how it is refused."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
+from scipy.stats import norm
 
+from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
+from compressor.evaluation import rows_to_settle
+from compressor.report import gate_text, numbers
 from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.rules import check, exit_status
-from compressor.report.schema import Report
+from compressor.report.schema import Report, render_json
 from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.tasks import TASKS
+from tests.evaluation.test_bounds import ALPHA, classified, score_statistic
+from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import changed, classifier_report, rules, translator_report
+from tests.helpers.metrics import compare
+from tests.helpers.report_samples import (
+    changed,
+    classifier_report,
+    mixed_report,
+    rules,
+    translator_report,
+    with_timing,
+)
 
 
 def of_translator(*path: str | int, to: object) -> Report:
@@ -32,49 +47,45 @@ def test_rules_are_parsed():
     ]
     assert rules([rule.text for rule in parsed[:3]], [rule.text for rule in parsed[3:]]) == parsed
     assert [parsed[0].name, parsed[3].name] == ["max-metric-drop bleu=0.5", "min-speedup 1.1@16"]
-    assert rules() == []
+
+
+DROPS = ["", "bleu", "bleu=-0.5", "bleu=nan", "bleu=0,5", "bleu=0.5 chrf=1", "bleu=\u0665"]
+SPEEDUPS = ["", "1.1@", "1.1@0", "1.1@2.5", "0.0@4", "-1.1", "inf@4", "1.1@16@8", "1.1x"]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "bleu", "bleu=", "=0.5", "bleu=-0.5", "bleu=nan", "bleu=inf", "bleu=0,5", "bleu=0.5%",
-     "bleu=1_0", "bleu=0.5 chrf=1", "bleu=\u0665", "bleu:0.5"],
-)  # fmt: skip
-def test_a_malformed_drop_is_a_usage_error_with_an_example(text):
-    with raises(UsageError, "max-drop-malformed") as caught:
-        rules([text])
-    assert repr(text) in str(caught.value)
-    example = str(caught.value).rpartition("--max-metric-drop ")[2]
-    assert rules([example]) == [MaxDropRule("bleu", 0.5)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "fast", "1.1@", "@16", "1.1@0", "1.1@-4", "1.1@2.5", "0", "0.0@4", "-1.1", "nan", "inf@4",
-     "1,1@16", "1.1@16@8", "1.1x"],
-)  # fmt: skip
-def test_a_malformed_speedup_is_a_usage_error_with_an_example(text):
-    with raises(UsageError, "min-speedup-malformed") as caught:
-        rules([], [text])
-    assert repr(text) in str(caught.value)
-    example = str(caught.value).rpartition("--min-speedup ")[2]
-    assert rules([], [example]) == [MinSpeedupRule(1.1, 16)]
-
-
-def test_an_unknown_metric_is_a_usage_error_that_suggests_a_known_one():
-    with raises(UsageError, "metric-unknown") as caught:
-        rules(["blue=0.5"])
-    assert "'blue'" in str(caught.value)
-    assert str(caught.value).endswith("did you mean 'bleu'?")
-
-
-@pytest.mark.parametrize(
-    ("max_metric_drop", "min_speedup"),
-    [(["bleu=0.5", "BLEU=1"], []), ([], ["1.1@8", "1.2@8"]), ([], ["1.1", "1.2"])],
+    ("drops", "speedups", "id", "words"),
+    [
+        *(([text], [], "max-drop-malformed", f"{text!r} is not METRIC=VALUE") for text in DROPS),
+        *(([], [text], "min-speedup-malformed", f"{text!r} is neither RATIO") for text in SPEEDUPS),
+        (["blue=0.5"], [], "metric-unknown", "did you mean 'bleu'?"),
+        (["bleu=0.5", "BLEU=1"], [], "rule-twice", "'max-metric-drop bleu=1'"),
+        ([], ["1.1@8", "1.2@8"], "rule-twice", "'min-speedup 1.2@8'"),
+    ],
 )
-def test_two_limits_for_the_same_number_are_a_usage_error(max_metric_drop, min_speedup):
-    with raises(UsageError, "rule-twice"):
-        rules(max_metric_drop, min_speedup)
+def test_malformed_rules_are_refused(drops, speedups, id, words):
+    with raises(UsageError, id) as caught:
+        rules(drops, speedups)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("report", "rule", "id", "words"),
+    [
+        (translator_report(), "accuracy=1", "rule-not-measured", "bleu, chrf;"),
+        (classifier_report(), "accuracy=1", "rule-not-measured", "none;"),
+        (translator_report(), "1@16", "rule-not-measured", "1, 8, 32, 64;"),
+        (classifier_report(), "1", "rule-not-measured", "none;"),
+        (of_translator("throughput", "rows", 15, "speedup", to=None), "1", "rule-not-measured",
+         "1, 8, 32;"),
+        (classifier_report().model_copy(update={"variants": []}), "bleu=1",
+         "report-without-variants", "no pruned variant"),
+    ],
+)  # fmt: skip
+def test_what_was_not_measured_is_an_error_and_never_passes(report, rule, id, words):
+    with raises(InputError, id) as caught:
+        check(report, rules(*([rule], []) if "=" in rule else ([], [rule])))
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +110,8 @@ def test_a_drop_is_judged_by_its_confidence_bounds():
         ("heads-50", "inconclusive", False),
         ("heads-25", "failed", False),
     ]
+    assert exit_status(outcomes) == 1
+    assert exit_status(outcomes[:1]) == 0
     assert outcomes[2].rule == "max-metric-drop bleu=0.3"
     assert outcomes[2].message == (
         "BLEU 31.20 against 34.21 dense: a drop of 3.01 [2.41, 3.60], at most 0.3 allowed"
@@ -114,12 +127,10 @@ def test_a_gain_meets_a_drop_of_nothing():
     assert "a drop of -0.79 [-0.97, -0.61]" in first.message
 
 
-def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding():
-    path = ("variants", 0, "comparisons", 0, "interval")
-    report = of_translator(*path, to=(-0.6000000000000014, 0.1))
-    assert check(report, [MaxDropRule("bleu", 0.6)])[0].met
-    report = of_translator(*path, to=(-0.6001, 0.1))
-    assert not check(report, [MaxDropRule("bleu", 0.6)])[0].met
+@pytest.mark.parametrize(("low", "met"), [(-0.6000000000000014, True), (-0.6001, False)])
+def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding(low, met):
+    report = of_translator("variants", 0, "comparisons", 0, "interval", to=(low, 0.1))
+    assert check(report, [MaxDropRule("bleu", 0.6)])[0].met is met
 
 
 def test_speedup_at_one_batch_size_and_at_all():
@@ -152,32 +163,138 @@ def test_not_a_number_never_passes(path, rule):
     assert "NaN" in outcome.message
 
 
+def accuracy_report(lost: int, won: int, rows: int) -> Report:
+    """A classifier: `lost` rows only the dense model has right, `won` only the pruned one."""
+    (found,) = (
+        x for x in compare("classification", *classified(lost, won, rows)) if x.metric == "accuracy"
+    )
+    data = classifier_report().model_dump()
+    for model, value in ((data["dense"], found.dense), (data["variants"][0], found.pruned)):
+        model["quality"] = {"metrics": {"accuracy": value}, "signatures": {}, "rows": rows}
+    data["variants"][0]["comparisons"] = [found.model_dump()]
+    return Report.model_validate(data)
+
+
+def outcome_of(report: Report, rule: str):
+    (outcome,) = check(report, rules([rule]))
+    return outcome
+
+
 @pytest.mark.parametrize(
-    ("report", "rule", "measured"),
+    ("lost", "won", "rows", "verdict"),
     [
-        (translator_report(), MaxDropRule("accuracy", 1.0), "bleu, chrf;"),
-        (classifier_report(), MaxDropRule("accuracy", 1.0), "none;"),
-        (translator_report(), MinSpeedupRule(1.0, 16), "1, 8, 32, 64;"),
-        (classifier_report(), MinSpeedupRule(1.0), "none;"),
-        (
-            of_translator("throughput", "rows", 15, "speedup", to=None),
-            MinSpeedupRule(1.0),
-            "1, 8, 32;",
-        ),
+        (0, 0, 1000, "passed"),  # Wilson: at most 0.38 points
+        (0, 0, 150, "inconclusive"),  # at most 2.5, though no answer changed
+        (60, 10, 1000, "failed"),
+        (10, 0, 1000, "inconclusive"),
+        (5, 40, 1000, "passed"),
     ],
 )
-def test_a_rule_about_what_was_not_measured_is_an_error_that_lists_what_was(report, rule, measured):
-    with raises(InputError, "rule-not-measured") as caught:
-        check(report, [rule])
-    assert measured in str(caught.value)
+def test_accuracy_is_judged_by_the_score_test(lost, won, rows, verdict):
+    outcome = outcome_of(accuracy_report(lost, won, rows), "accuracy=1")
+    assert outcome.verdict == verdict
+    low, high = outcome.interval
+    assert -high <= (won - lost) / rows * 100 <= -low
+    # Both ends are where Tango's statistic, its nuisance share found numerically, is the quantile.
+    for end, counts in ((high, (lost, won)), (-low, (won, lost))):
+        statistic = score_statistic(*counts, rows, end / 100)
+        assert statistic == pytest.approx(-norm.isf(ALPHA), abs=2e-3)
 
 
-def test_a_report_without_variants_meets_no_rule():
-    with raises(InputError, "report-without-variants"):
-        check(classifier_report().model_copy(update={"variants": []}), [MaxDropRule("bleu", 1.0)])
+@pytest.mark.parametrize(("lost", "won", "rows"), [(20, 12, 500), (45, 8, 500), (30, 9, 400)])
+def test_as_many_rows_as_it_says_settle_it(lost, won, rows):
+    """The same shares of changed rows on that many rows end in a verdict, on half as many not."""
+    found = accuracy_report(lost, won, rows).variants[0].comparisons[0]
+    scale = rows_to_settle(found, rows, 3.0) * 1.1 / rows
+    many = [round(count * scale) for count in (lost, won, rows)]
+    assert outcome_of(accuracy_report(*many), "accuracy=3").verdict != "inconclusive"
+    few = [round(count * scale / 2) for count in (lost, won, rows)]
+    assert outcome_of(accuracy_report(*few), "accuracy=3").verdict == "inconclusive"
 
 
-def test_exit_status_is_one_exactly_when_a_rule_is_not_met():
-    report = translator_report()
-    assert exit_status(check(report, [MaxDropRule("bleu", 5.0)])) == 0
-    assert exit_status(check(report, [MaxDropRule("bleu", 5.0), MaxDropRule("chrf", 0.1)])) == 1
+def test_the_message_says_how_many_rows_or_timings_would_settle_it():
+    """Widths shrink with the root of the batches: 0.02 to 0.01 takes four times as many."""
+    outcome = outcome_of(accuracy_report(10, 0, 300), "accuracy=4")
+    assert f"about {outcome.enough:,} test rows instead of 300 would settle it" in outcome.message
+    assert outcome.enough == numbers.two_digits_up(outcome.enough)
+    at_the_limit = outcome_of(accuracy_report(10, 0, 1000), "accuracy=1")
+    assert at_the_limit.enough is None
+    assert "no number would settle it" in at_the_limit.message
+    measured = {"speedup": 1.1, "speedup_interval": (1.08, 1.12), "runs": 100}
+    report = with_timing(translator_report(), "heads-75", 8, **measured)
+    first = check(report, [MinSpeedupRule(1.09, 8)])[0]
+    assert (first.verdict, first.enough) == ("inconclusive", 400)
+    assert "about 400 timed batches instead of 100 (--bench-seconds) would" in first.message
+    assert check(report, [MinSpeedupRule(1.11, 8)])[0].enough == 400
+
+
+@pytest.mark.parametrize(
+    ("inconclusive", "met"), [("fail", [0, 0, 0]), ("pass", [1, 1, 0]), ("measured", [1, 0, 0])]
+)
+def test_what_inconclusive_counts_as(inconclusive, met):
+    # Measured drops 0.08, 0.31, 3.01; the intervals of the first two contain 0.2.
+    outcomes = check(translator_report(), [MaxDropRule("bleu", 0.2)], inconclusive)
+    assert [x.verdict for x in outcomes] == ["inconclusive", "inconclusive", "failed"]
+    assert [x.met for x in outcomes] == list(map(bool, met))
+    lines = list(map(gate_text.outcome_line, outcomes))
+    for line, is_met in zip(lines[:2], met[:2], strict=True):
+        assert line.startswith(f"inconclusive, counts as {'passed' if is_met else 'FAILED'}  ")
+    assert lines[2].startswith("FAILED  heads-25: ")
+
+
+def test_without_an_interval_nothing_is_shown():
+    data = translator_report().model_dump()
+    data["variants"][0]["quality"] = data["test"] = None  # on no row that is known
+    data["throughput"]["rows"][4]["speedup_interval"] = None
+    report = Report.model_validate(data)
+    for rule in (MaxDropRule("bleu", 100.0), MinSpeedupRule(0.1, 1)):
+        outcome = check(report, [rule])[0]
+        assert outcome.verdict == "inconclusive"
+        assert "no confidence interval" in outcome.message
+        assert check(report, [rule], "measured")[0].met
+
+
+def test_sizes_and_counts_are_exact():
+    # heads-50 of the sample: 140.5 MB of ONNX, 34.7 of 44.1 M parameters, 0.521 of multiply-adds.
+    report = mixed_report()
+    size = report.variants[1].onnx_bytes / 1e6
+    share = report.variants[1].parameters / report.dense.parameters
+    for option, value in (
+        ("max_size_mb", size), ("max_macs", 0.521), ("max_parameters", share)
+    ):  # fmt: skip
+        for limit, verdict in ((value, "passed"), (value * 0.999, "failed")):
+            outcome = check(report, rules(**{option: limit}))[1]
+            assert outcome.verdict == verdict
+            assert outcome.measured == pytest.approx(value)
+            assert outcome.interval is None
+    assert outcome.message.endswith(" of dense allowed")
+
+
+def test_rules_from_a_recipe(tmp_path, capsys):
+    """Other options of the recipe are not looked at; what the command line says wins."""
+    report, recipe = tmp_path / "report.json", tmp_path / "recipe.yaml"
+    report.write_text(render_json(translator_report()), "utf-8")
+    recipe.write_text("max_metric_drop: bleu=99\nmacs: none of its business\n", "utf-8")
+    assert invoke(["gate", str(report), "-c", str(recipe)]) == 0
+    assert capsys.readouterr().out.count("passed  ") == 3
+    assert invoke(["gate", str(report), "-c", str(recipe), "--max-metric-drop", "bleu=0.001"]) == 1
+    recipe.write_text("max_metric_drops: bleu=99\n", "utf-8")
+    with raises(UsageError, "option-unknown"):
+        invoked("gate", report, "-c", recipe)
+    with raises(UsageError, "option-without-use"):
+        invoked("gate", "none.json", "--max-size-mb", 5, "--inconclusive", "pass")
+
+
+def test_the_command_and_its_json(tmp_path, capsys):
+    report = tmp_path / "report.json"
+    report.write_text(render_json(translator_report()), "utf-8")
+    words = ["gate", str(report), "--max-metric-drop", "bleu=4", "--max-size-mb"]
+    assert invoke([*words, "1000"]) == 0
+    assert invoke([*words, "1"]) == 1
+    capsys.readouterr()
+    assert invoke(["gate", str(report), "--max-metric-drop", "bleu=0.3", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["met"], data["verdict"]) == (False, "failed")
+    assert [x["verdict"] for x in data["outcomes"]] == ["passed", "inconclusive", "failed"]
+    assert data["outcomes"][1]["enough"] > 1000
+    assert data["changes"] == []

@@ -13,7 +13,6 @@ from compressor.report.schema import Report
 from compressor.request.recipe import make_recipe
 from compressor.results import Outcome
 from tests.helpers.report_samples import (
-    MAKERS,
     changed,
     classifier_report,
     int8_report,
@@ -28,6 +27,13 @@ def one_model(report: Report) -> Report:
     """The report of heads-50 and its builds alone."""
     variants = [v for v in report.variants if v.family == "heads-50"]
     return report.model_copy(update={"variants": variants, "gate": []})
+
+
+def gated(report: Report, name: str, *, rule: str = "min-speedup 2", verdict: str = "failed"):
+    """The report with one rule's outcome."""
+    met = verdict == "passed"
+    outcome = Outcome(rule=rule, variant=name, met=met, message="", verdict=verdict)
+    return report.model_copy(update={"gate": [outcome]})
 
 
 def test_speed_size_and_quality_with_what_the_intervals_allow():
@@ -49,12 +55,11 @@ def test_speed_size_and_quality_with_what_the_intervals_allow():
 
 def test_an_interval_that_reaches_below_one_is_no_gain():
     report = one_model(translator_report())
-    wide = {"speedup": 8.2, "speedup_interval": (0.94, 17.3)}
     for batch in (1, 8, 32, 64):
-        report = with_timing(report, "heads-50", batch, **wide)
-    said = sentences.conclusion(report)
-    assert ": with no measurable gain in speed at batch 1 (8.20 [0.94, 17.30]), 8 (8.20" in said
-    assert "times as fast" not in said
+        report = with_timing(report, "heads-50", batch, speedup=8.2, speedup_interval=(0.94, 17.3))
+    text = sentences.conclusion(report)
+    assert ": with no measurable gain in speed at batch 1 (8.20 [0.94, 17.30]), 8 (8.20" in text
+    assert "times as fast" not in text
     small = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(1.02, 1.06))
     assert ": 1.02 to 1.06 times as fast at batch 8, with no" in sentences.conclusion(small)
     report = with_timing(report, "heads-50", 8, speedup=1.5, speedup_interval=(1.5, 1.5))
@@ -79,34 +84,18 @@ def test_an_interval_that_reaches_below_one_is_no_gain():
     ],
 )
 def test_pays_only_if_the_written_interval_is_above_one(speedup, interval, pays):
-    found = {"speedup": speedup, "speedup_interval": interval}
-    report = with_timing(translator_report(), "heads-50", 1, **found)
+    measured = {"speedup": speedup, "speedup_interval": interval}
+    report = with_timing(translator_report(), "heads-50", 1, **measured)
     assert facts.pays(facts.timings(report, "heads-50")[0]) is pays
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_no_text_calls_a_loss_insignificant_without_its_interval(make):
-    for name in ("markdown", "summary"):
-        assert "without significant" not in render(make(), name)
 
 
 def test_neurons_are_counted_where_some_were_removed():
     # Of 144 heads and 768 neurons, as drawn in the sample.
-    said = sentences.conclusion(one_model(mixed_report()))
-    kept = "72 of 144 heads (50%) and 416 of 768 neurons (54%), 52% of the multiply-adds"
-    assert said.startswith(f"heads-50 keeps {kept}: ")
     report = mixed_report()
+    kept = "72 of 144 heads (50%) and 416 of 768 neurons (54%), 52% of the multiply-adds"
+    assert sentences.conclusion(one_model(report)).startswith(f"heads-50 keeps {kept}: ")
     same = changed(report, "variants", 1, "kept", to=report.dense.kept)
     assert "keeps all 144 heads and 416 of" in sentences.conclusion(one_model(same))
-
-
-def test_what_was_not_measured_is_said():
-    report = classifier_report()
-    assert sentences.verdict(report) == (
-        "half keeps 8 of 16 heads (50%); quality not measured; speed not measured."
-    )
-    empty = report.model_copy(update={"variants": []})
-    assert sentences.verdict(empty) == "The report holds no pruned variant."
 
 
 def test_judgment_follows_p_value_interval_and_sign():
@@ -126,12 +115,10 @@ def test_the_smallest_without_loss_that_meets_the_gate_leads():
     assert facts.headline(report).name == "heads-50"
     lead = "heads-50, the smallest that is not significantly worse than dense, keeps 72 of"
     assert lead in sentences.verdict(report)
-    rule = "min-speedup 2"
-    failed = Outcome(rule=rule, variant="heads-50", met=False, message="", verdict="failed")
-    gated = report.model_copy(update={"gate": [failed]})
-    assert facts.headline(gated).name == "heads-75"
-    assert "not significantly worse than dense and meets the gate" in sentences.verdict(gated)
-    assert sentences.verdict(gated).endswith("The gate check is not met.")
+    failed = gated(report, "heads-50")
+    assert facts.headline(failed).name == "heads-75"
+    assert "not significantly worse than dense and meets the gate" in sentences.verdict(failed)
+    assert sentences.verdict(failed).endswith("The gate check is not met.")
     # By multiply-adds where neurons were removed: heads-75 keeps more heads, but no neurons.
     first, second, _ = mixed_report().variants
     small = first.model_copy(update={"macs_share": 0.4})
@@ -147,41 +134,37 @@ def test_when_every_variant_is_worse_the_mildest_leads():
     )
 
 
-def test_rows_both_calibrated_and_tested_on_are_said_wherever_the_result_is():
+def test_warnings_stand_wherever_the_result_is():
     report = translator_report()
     assert "calibration rows too" not in render_card(report, "heads-50")
+    assert "busy machine" not in sentences.verdict(report)
     report = report.model_copy(update={"shared_rows": 30})
     texts = [render(report, "markdown"), render_card(report, "heads-50")]
     assert all("30 of 1,000 test rows are calibration rows too" in text for text in texts)
-
-
-def test_wide_intervals_ask_for_another_run():
-    report = translator_report()
-    assert "busy machine" not in sentences.verdict(report)
     # 0.2 of 1.04 is less than a fifth, 0.22 is more.
     for high, wide in ((1.18, False), (1.2, True)):
         report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.98, high))
-        said = "The intervals of 1 of 12 speed-ups are wider than a fifth: measured on a busy"
-        assert (said in sentences.verdict(report)) is wide
+        warning = "The intervals of 1 of 12 speed-ups are wider than a fifth: measured on a busy"
+        assert (warning in sentences.verdict(report)) is wide
 
 
-def next_of(report: Report) -> tuple[str, str]:
-    return sentences.recommendation(report)
-
-
-def test_the_next_step_follows_from_what_is_missing():
+def test_what_was_not_measured_is_said_and_the_next_step():
     report = classifier_report()
-    assert next_of(report)[1] == "compress run -c recipe.yaml -o NEW --test FILE"
-    fine = one_model(translator_report())
-    untimed = fine.model_copy(update={"throughput": None})
-    assert next_of(untimed)[1] == "compress run -c recipe.yaml -o NEW --bench"
-    assert next_of(fine)[1] == (
-        "compress gate report.json --max-metric-drop bleu=1 --min-speedup 1.2@64"
+    assert sentences.verdict(report) == (
+        "half keeps 8 of 16 heads (50%); quality not measured; speed not measured."
     )
-    passed = Outcome(rule="r", variant="heads-50", met=True, message="", verdict="passed")
-    met = fine.model_copy(update={"gate": [passed]})
-    assert next_of(met) == ("It meets the gate: use it.", "compress predict out/heads-50 FILE")
-    assert next_of(report.model_copy(update={"variants": []})) == ("", "")
+    empty = report.model_copy(update={"variants": []})
+    assert sentences.verdict(empty) == "The report holds no pruned variant."
+    assert sentences.recommendation(empty) == ("", "")
+    again, fine = "compress run -c recipe.yaml -o NEW", one_model(translator_report())
+    untimed = fine.model_copy(update={"throughput": None})
+    for shown, command in (
+        (report, f"{again} --test FILE"),
+        (untimed, f"{again} --bench"),
+        (fine, "compress gate report.json --max-metric-drop bleu=1 --min-speedup 1.2@64"),
+        (gated(fine, "heads-50", verdict="passed"), "compress predict out/heads-50 FILE"),
+    ):
+        assert sentences.recommendation(shown)[1] == command
 
 
 @pytest.mark.parametrize(
@@ -191,22 +174,22 @@ def test_the_next_step_follows_from_what_is_missing():
         ("min-speedup 2", "failed", ["remove more", "--macs 0.63"]),
         ("min-speedup 2", "inconclusive", ["measure longer", "--bench-seconds 10"]),
         ("max-metric-drop bleu=1", "inconclusive", ["take more", "--test FILE"]),
+        ("max-metric-drop bleu=1", "passed", ["use it"]),
     ],
 )
 def test_what_the_gate_is_not_met_by_says_which_way_to_go(rule, verdict, words):
     report = one_model(translator_report())  # 72 of 144 heads: 0.833 of the multiply-adds
-    outcome = Outcome(rule=rule, variant="heads-50", met=False, message="", verdict=verdict)
-    said = " ".join(next_of(report.model_copy(update={"gate": [outcome]})))
-    assert all(word in said for word in words)
+    report = gated(report, "heads-50", rule=rule, verdict=verdict)
+    advice = " ".join(sentences.recommendation(report))
+    assert all(word in advice for word in words)
 
 
 def test_a_loss_is_to_be_trained_away_unless_it_was():
     report = translator_report()
     lossy = report.model_copy(update={"variants": report.variants[2:]})
-    said, command = next_of(lossy)
-    assert said.startswith("It loses quality: train it")
-    _, _, *words = shlex.split(command)
-    assert words == [
+    advice, command = sentences.recommendation(lossy)
+    assert advice.startswith("It loses quality: train it")
+    assert shlex.split(command)[2:] == [
         *("-c", "recipe.yaml", "-o", "NEW"),
         *("--recover", "reconstruct+distill", "--distill-text", "FILE"),
     ]
@@ -214,15 +197,13 @@ def test_a_loss_is_to_be_trained_away_unless_it_was():
     recipe = make_recipe(model="m", calibration="c.tsv", macs="0.5", **options)
     assert len(recipe.recovery) == 2
     trained = changed(lossy, "variants", 0, "recovery", to="reconstruct: …; distill: 3 epochs")
-    assert "though it was trained" in next_of(trained)[0]
+    assert "though it was trained" in sentences.recommendation(trained)[0]
     # What meets the gate may lose something.
-    passed = Outcome(rule="r", variant="heads-25", met=True, message="", verdict="passed")
-    assert "use it" in next_of(lossy.model_copy(update={"gate": [passed]}))[0]
+    assert "use it" in sentences.recommendation(gated(lossy, "heads-25", verdict="passed"))[0]
 
 
 def test_what_dense_int8_alone_does_as_well_is_not_recommended():
-    report = with_dense_int8(one_model(translator_report()))
-    said, command = next_of(report)
-    assert said.startswith("It is not shown to be faster than dense int8 alone")
+    advice, command = sentences.recommendation(with_dense_int8(one_model(translator_report())))
+    assert advice.startswith("It is not shown to be faster than dense int8 alone")
     assert command == "compress export -m MODEL --precision fp32,int8 -o NEW"
-    assert "dense" not in next_of(one_model(int8_report(0.3)))[0]
+    assert "dense" not in sentences.recommendation(one_model(int8_report(0.3)))[0]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.commands import invoke
+from compressor.errors import CompressWarning
 from compressor.evaluation.answers import answers
 from compressor.progress import SILENT
-from compressor.runtime import Classifier, Translator
+from compressor.runtime import Classifier
 from compressor.runtime.batching import by_length
 from compressor.tasks import Rows
 from tests.helpers import runtime_artifacts, toy
-from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported
 from tests.helpers.tiny import LABELS
 
@@ -26,6 +26,11 @@ pytestmark = pytest.mark.slow
 def exported(request: pytest.FixtureRequest) -> Exported:
     """With token types and without."""
     return runtime_artifacts.classifier(request.param)
+
+
+@pytest.fixture
+def classifier(exported: Exported) -> Classifier:
+    return Classifier(exported.directory, threads=1)
 
 
 @torch.no_grad()
@@ -46,9 +51,10 @@ def expected_logits(
     return np.stack(rows)
 
 
-def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> None:
+def test_answers_are_pytorchs_in_the_order_of_the_texts(
+    exported: Exported, classifier: Classifier
+) -> None:
     texts = [*toy.sentences(9), "", "   "]
-    classifier = Classifier(exported.directory, threads=1)
     want = expected_logits(exported, texts)
     sizes = ({"batch_size": 1}, {"batch_size": 4}, {"batch_tokens": 1}, {"batch_tokens": 20})
     for limit in ({}, *sizes):
@@ -57,28 +63,25 @@ def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> No
     assert classifier.classify(texts) == [labels[int(row.argmax())] for row in want]
     assert len(set(classifier.classify(texts))) > 1
     assert classifier.labels == [labels[i] for i in range(LABELS)]
+    softmax = torch.from_numpy(want).softmax(-1).numpy()
+    np.testing.assert_allclose(classifier.probabilities(texts), softmax, atol=1e-5)
 
 
-def test_pairs(exported: Exported) -> None:
+def test_pairs(exported: Exported, classifier: Classifier) -> None:
     texts, pairs = toy.sentences(6, seed=1), toy.sentences(6, seed=2)
-    classifier = Classifier(exported.directory, threads=1)
     want = expected_logits(exported, texts, pairs)
     np.testing.assert_allclose(classifier.logits(texts, pairs), want, atol=1e-4)
     assert np.abs(want - expected_logits(exported, texts)).max() > 0.01
-    with raises(UsageError, "pairs-do-not-match-texts"):
-        classifier.logits(texts, pairs[:5])
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_streams_give_what_the_lists_give(exported: Exported, paired: bool) -> None:
+def test_streams_give_what_the_lists_give(classifier: Classifier, paired: bool) -> None:
     texts, pairs = toy.sentences(9, seed=5), toy.sentences(9, seed=6)
     pairs[4] = ""  # one text of two is enough
-    classifier = Classifier(exported.directory, threads=1)
     want = classifier.probabilities(texts, pairs if paired else None)
     labels = classifier.classify(texts, pairs if paired else None)
     rows = list(zip(texts, pairs, strict=True)) if paired else list(texts)
-    blank = ("", " ") if paired else "\t"
-    rows[3:3] = [blank]
+    rows[3:3] = [("", " ") if paired else "\t"]
     for chunk_rows in (1, 4, 100):
         options = {"chunk_rows": chunk_rows, "batch_tokens": 30}
         got = list(classifier.probabilities_stream(iter(rows), **options))
@@ -89,8 +92,7 @@ def test_streams_give_what_the_lists_give(exported: Exported, paired: bool) -> N
         assert got == labels
 
 
-def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(exported: Exported) -> None:
-    classifier = Classifier(exported.directory, threads=1)
+def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(classifier: Classifier) -> None:
     source = iter(["w5", "w7 " * 60, "", "w6 " * 70, "w8"])
     stream = classifier.classify_stream(source, chunk_rows=2)
     next(stream)
@@ -98,11 +100,9 @@ def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(exported: Exported) -
     assert list(source) == ["", "w6 " * 70, "w8"]
     with pytest.warns(UserWarning, match="^1 of 2 texts were cut"):
         assert list(stream) == []
-    with raises(UsageError, "number-below-one"):
-        classifier.classify_stream(["w5"], chunk_rows=0)
 
 
-def test_rows_of_an_evaluation_that_are_cut_are_told_once(
+def test_an_evaluation_warns_once_of_rows_that_are_cut(
     exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compressor.evaluation.answers._CHUNK_ROWS", 2)
@@ -113,35 +113,7 @@ def test_rows_of_an_evaluation_that_are_cut_are_told_once(
     assert len(seen) == 1
 
 
-def test_batches_hold_their_limits() -> None:
-    rng = np.random.default_rng(0)
-    rows = [[1] * int(length) for length in rng.integers(1, 40, 300)]
-    for size, tokens in ((None, None), (None, 90), (7, None), (7, 90), (None, 5)):
-        batches = by_length(rows, size, tokens)
-        assert sorted(place for batch in batches for place in batch) == list(range(300))
-        lengths = [[len(rows[place]) for place in batch] for batch in batches]
-        assert list(chain(*lengths)) == sorted(map(len, rows), reverse=True)
-        budget = tokens or (1024 if size is None else 10**9)
-        for number, batch in enumerate(lengths):
-            assert len(batch) == 1 or len(batch) * batch[0] <= budget
-            assert len(batch) <= (size or 300)
-            if number + 1 < len(lengths):  # full: not a row more would have fitted
-                assert len(batch) == size or (len(batch) + 1) * batch[0] > budget
-    assert by_length(rows, default_tokens=90) == by_length(rows, None, 90)
-    with raises(UsageError, "number-below-one"):
-        by_length(rows, None, 0)
-
-
-def test_one_text_in_place_of_a_list(exported: Exported) -> None:
-    classifier = Classifier(exported.directory, threads=1)
-    for answer in (classifier.classify, classifier.probabilities, classifier.classify_stream):
-        with raises(UsageError, "text-not-in-a-list") as caught:
-            answer("w5 w6")
-        assert "['w5 w6']" in str(caught.value)
-
-
-def test_long_texts_are_cut_as_by_transformers(exported: Exported) -> None:
-    classifier = Classifier(exported.directory, threads=1)
+def test_long_texts_are_cut_as_by_transformers(exported: Exported, classifier: Classifier) -> None:
     most = classifier.artifact.max_source_tokens
     texts, pairs = ["w5 " * 60, "w6"], ["w7 " * 20, "w8"]
     with pytest.warns(UserWarning, match=rf"1 of 2 texts were cut to the {most} tokens"):
@@ -151,13 +123,44 @@ def test_long_texts_are_cut_as_by_transformers(exported: Exported) -> None:
     assert len(rows[0]) == most
 
 
-def test_translator_refuses_a_classifier(exported: Exported) -> None:
-    with raises(InputError, "artifact-of-another-task"):
-        Translator(exported.directory)
+def test_batches_hold_their_limits() -> None:
+    rng = np.random.default_rng(0)
+    rows = [[1] * int(length) for length in rng.integers(1, 40, 300)]
+    for size, tokens in ((None, None), (None, 90), (7, None), (7, 90), (None, 5)):
+        batches = by_length(rows, size, tokens)
+        assert sorted(row for batch in batches for row in batch) == list(range(300))
+        lengths = [[len(rows[row]) for row in batch] for batch in batches]
+        assert list(chain(*lengths)) == sorted(map(len, rows), reverse=True)
+        budget = tokens or (1024 if size is None else 10**9)
+        for number, batch in enumerate(lengths):
+            assert len(batch) == 1 or len(batch) * batch[0] <= budget
+            assert len(batch) <= (size or 300)
+            if number + 1 < len(lengths):  # full: not a row more would have fitted
+                assert len(batch) == size or (len(batch) + 1) * batch[0] > budget
+    assert by_length(rows, default_tokens=90) == by_length(rows, None, 90)
 
 
-def test_probabilities_are_the_softmax(exported: Exported) -> None:
-    texts = toy.sentences(5, seed=4)
-    classifier = Classifier(exported.directory, threads=1)
-    want = torch.from_numpy(expected_logits(exported, texts)).softmax(-1).numpy()
-    np.testing.assert_allclose(classifier.probabilities(texts), want, atol=1e-5)
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_several_workers_answer_as_one(engine: str, exported: Exported) -> None:
+    texts = [*toy.sentences(40, seed=3), *toy.sentences(9, seed=4)]
+    one, several = (
+        Classifier(exported.directory, engine=engine, workers=count) for count in (1, 3)
+    )
+    np.testing.assert_array_equal(
+        several.logits(texts, batch_size=4), one.logits(texts, batch_size=4)
+    )
+    options = {"chunk_rows": 20, "batch_size": 4}
+    assert list(several.classify_stream(["", *texts], **options)) == list(
+        one.classify_stream(["", *texts], **options)
+    )
+
+
+def test_the_command_takes_workers(bert, tmp_path, capsys) -> None:
+    source = tmp_path / "texts.txt"
+    source.write_text("".join(f"{text}\n" for text in toy.sentences(20)), encoding="utf-8")
+    answers = []
+    for workers in ("1", "2"):
+        assert invoke(["classify", str(bert), str(source), "--workers", workers]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    assert answers[0].count("\n") == 20

@@ -1,4 +1,4 @@
-"""The runtime as a distribution of its own: its files, its needs, and beside the full package."""
+"""Without PyTorch: the runtime as a distribution of its own, and commands for artifacts."""
 
 from __future__ import annotations
 
@@ -15,63 +15,65 @@ from pathlib import Path
 import pytest
 
 from compressor.runtime import Classifier, Translator
-from tests.helpers import runtime_artifacts
+from tests.helpers.report_samples import translator_report
+from tests.helpers.runtime_artifacts import Exported
 
 ROOT = Path(__file__).parents[2]
 # What NumPy, onnxruntime and tokenizers need themselves when they are imported.
 ALLOWED = {"numpy", "onnxruntime", "tokenizers", "flatbuffers", "packaging", "google", "compressor"}
+BLOCKED = {"torch", "transformers", "onnx", "sentencepiece", "scipy", "sklearn", "matplotlib"}
 
-# Every installed package is blocked but those allowed, and the repository is not on the path.
-START = """
+BLOCKER = """
 import json, sys
-sys.path.insert(0, {site!r})
-ALLOWED = {allowed!r} | set(sys.stdlib_module_names)
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in ALLOWED:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if blocks(name.partition(".")[0]):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+sys.meta_path.insert(0, Blocker())
+"""
+# Every installed package is blocked but those allowed, and the repository is not on the path.
+START = """
+sys.path.insert(0, {site!r})
+blocks = lambda name: name not in {allowed!r} | set(sys.stdlib_module_names)
 # An editable installation of the full package would find its modules.
 sys.meta_path[:] = [x for x in sys.meta_path if "__editable__" not in getattr(x, "__module__", "")]
-sys.meta_path.insert(0, Blocker())
 import compressor
 assert compressor.__file__.startswith({site!r}), compressor.__file__
 """
 
 
+def python(script: str, *arguments: object, options: tuple = (), cwd: Path = ROOT):
+    command = [sys.executable, *options, "-c", BLOCKER + script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=cwd)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """A folder with the files of the wheel and nothing else."""
-    made = tmp_path_factory.mktemp("wheel")
+    wheels = tmp_path_factory.mktemp("wheel")
     copy = tmp_path_factory.mktemp("source")  # building writes beside the sources
-    for folder in ("compressor", "runtime"):
-        _copy(ROOT / folder, copy / folder)
+    for path in itertools.chain(*((ROOT / x).rglob("*") for x in ("compressor", "runtime"))):
+        kinds = (".py", ".toml", ".md", "")
+        if path.is_file() and path.suffix in kinds and "build" not in path.parts:
+            target = copy / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-         "--wheel-dir", made, copy / "runtime"],
+         "--wheel-dir", wheels, copy / "runtime"],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (wheel,) = made.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(made / "site")
-    return made / "site"
+    (wheel,) = wheels.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(wheels / "site")
+    return wheels / "site"
 
 
-def _copy(source: Path, target: Path) -> None:
-    kinds = (".py", ".toml", ".md", "")
-    for path in source.rglob("*"):
-        if path.is_file() and path.suffix in kinds and "build" not in path.parts:
-            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
-            (target / path.relative_to(source)).write_bytes(path.read_bytes())
-
-
-def run(site: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(site: Path, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     start = START.format(site=str(site), allowed=ALLOWED)
-    return subprocess.run(
-        [sys.executable, "-I", "-c", start + script, *arguments],
-        capture_output=True, text=True, encoding="utf-8", cwd=site,
-    )  # fmt: skip
+    return python(start + script, *arguments, options=("-I",), cwd=site)
 
 
 ANSWER = """
@@ -82,18 +84,18 @@ print(json.dumps([Classifier(classifier).classify(texts), Translator(translator)
 
 
 @pytest.mark.slow
-def test_it_answers_with_numpy_onnxruntime_and_tokenizers_alone(site: Path):
-    classifier = runtime_artifacts.classifier("distilbert").directory
-    translator = runtime_artifacts.translator().directory
+def test_it_answers_with_numpy_onnxruntime_and_tokenizers_alone(
+    site: Path, bert: Path, pieces: Exported
+):
     texts = ["w3 w9 w40", "w5 é"]
-    done = run(site, ANSWER, str(classifier), str(translator), json.dumps(texts))
+    done = run(site, ANSWER, bert, pieces.directory, json.dumps(texts))
     assert done.returncode == 0, done.stderr
-    expected = [Classifier(classifier).classify(texts), Translator(translator).translate(texts)]
+    expected = [Classifier(bert).classify(texts), Translator(pieces.directory).translate(texts)]
     assert json.loads(done.stdout) == expected
 
 
 @pytest.mark.slow
-def test_what_it_lacks_is_told(site: Path):
+def test_an_error_names_the_package_that_it_lacks(site: Path):
     done = run(site, "import compressor\ntry:\n    compressor.load('out')\n"
                "except Exception as error:\n    print(error.id)")  # fmt: skip
     assert done.stdout == "full-package-missing\n", done.stderr
@@ -108,19 +110,20 @@ def test_it_needs_what_it_says(site: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("other", "told"), [("0.0.1", True), (None, False)])
-def test_beside_the_full_package_of_another_version_it_refuses(other, told: bool, site: Path):
+@pytest.mark.parametrize("other", ["0.0.1", None])
+def test_beside_the_full_package_of_another_version_it_refuses(other: str | None, site: Path):
     """Of the same version both have the same files."""
-    own = next(site.glob("*.dist-info")).name.split("-")[1].removesuffix(".dist")
-    full = site / f"compress_heads-{other or own}.dist-info"
+    version = next(site.glob("*.dist-info")).name.split("-")[1].removesuffix(".dist")
+    full = site / f"compress_heads-{other or version}.dist-info"
     full.mkdir()
-    text = f"Metadata-Version: 2.1\nName: compress-heads\nVersion: {other or own}\n"
+    text = f"Metadata-Version: 2.1\nName: compress-heads\nVersion: {other or version}\n"
     (full / "METADATA").write_text(text, encoding="utf-8")
     done = run(site, "import compressor.runtime")
     (full / "METADATA").unlink()
     full.rmdir()
-    assert (done.returncode != 0) == told, done.stderr
-    assert ("compress-heads 0.0.1 and compress-heads-runtime" in done.stderr) == told
+    assert (done.returncode == 0) == (other is None), done.stderr
+    refused = "compress-heads 0.0.1 and compress-heads-runtime" in done.stderr
+    assert refused == (other is not None)
 
 
 def test_its_list_of_files_is_what_the_runtime_imports():
@@ -128,24 +131,50 @@ def test_its_list_of_files_is_what_the_runtime_imports():
     modules = settings["tool"]["setuptools"]["py-modules"]
     listed = {name for name in modules if not name.endswith("__init__")}
     waiting = list((ROOT / "compressor" / "runtime").rglob("*.py"))
-    found = {"compressor.storage.version"}  # of compressor/__init__.py
+    imported = {"compressor.storage.version"}  # of compressor/__init__.py
     while waiting:
         for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("compressor."):
-                if node.module.startswith("compressor.runtime") or node.module in found:
+                if node.module.startswith("compressor.runtime") or node.module in imported:
                     continue
-                found.add(node.module)
+                imported.add(node.module)
                 waiting.append((ROOT / node.module.replace(".", "/")).with_suffix(".py"))
-    assert found == listed
+    assert imported == listed
 
 
 def test_both_distributions_ask_for_the_same_versions():
     def needs(path: Path) -> dict[str, str]:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         extras = project["optional-dependencies"].values()
-        found = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
+        lines = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
         pattern = r"([\w-]+)(?:\[[\w,]+\])?([<>=][^;]*)"
-        return {m[1]: m[2] for line in found if (m := re.match(pattern, line))}
+        return {m[1]: m[2] for line in lines if (m := re.match(pattern, line))}
 
-    full, own = needs(ROOT / "pyproject.toml"), needs(ROOT / "runtime" / "pyproject.toml")
-    assert {name: full[name] for name in own} == own
+    full, runtime = needs(ROOT / "pyproject.toml"), needs(ROOT / "runtime" / "pyproject.toml")
+    assert {name: full[name] for name in runtime} == runtime
+
+
+COMMANDS = f"""
+blocks = {BLOCKED!r}.__contains__
+from compressor.commands import invoke
+
+classifier, translator, source, report = sys.argv[1:]
+statuses = [invoke(["classify", classifier, source]), invoke(["translate", translator, source]),
+            invoke(["gate", report, "--max-metric-drop", "bleu=100", "-q"])]
+print(statuses, sorted({{name.partition(".")[0] for name in sys.modules}} & {BLOCKED!r}))
+"""
+
+
+@pytest.mark.slow
+def test_commands_for_artifacts_load_neither_torch_nor_transformers(
+    bert: Path, pieces: Exported, tmp_path: Path
+):
+    texts = ["w3 w9 w40", "", "w5 e\u0301"]
+    (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    report = tmp_path / "report.json"
+    translator_report().save(report)
+    done = python(COMMANDS, bert, pieces.directory, tmp_path / "in.txt", report)
+    labels = Classifier(bert).classify(texts)
+    translations = Translator(pieces.directory).translate(texts)
+    assert done.stdout.splitlines()[:6] == [labels[0], "", labels[2], *translations], done.stderr
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0] []"

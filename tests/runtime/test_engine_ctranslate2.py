@@ -4,147 +4,114 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.export.ctranslate2 import write_translator
 from compressor.export.task_graphs import Network
-from compressor.export.vocabulary import output_tokens, restricted
+from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask, Sublayer
-from compressor.runtime import Translator, collate
+from compressor.model.sublayers import Mask
+from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import Exported, export, new_directory, vary, write_hashes
-from tests.helpers.tiny import nothing_left_mask, uneven_mask
+from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
+from tests.helpers.tiny import uneven_mask
+from tests.runtime.test_translator import batch_of, generated, with_settings
 
 pytestmark = pytest.mark.slow
-MADE = {
-    # The decoder scores some of the tokens alone.
-    "pieces": (lambda path: toy.marian_with_pieces(path, own_target=True), uneven_mask),
-    "bart": (lambda path: toy.translator(path, "bart"), uneven_mask),
-    "nothing left": (toy.translator, nothing_left_mask),
-}
-
-
-@cache
-def made(name: str) -> Exported:
-    make, mask = MADE[name]
-    directory = new_directory()
-    dense = make(directory / "dense")
-    tokens = output_tokens(open_checkpoint(str(dense)))
-    assert (tokens is not None) == (name == "pieces")
-    return export(dense, mask, directory / "out", vary, engine="ctranslate2", tokens=tokens)
-
-
-@pytest.fixture(scope="module", params=MADE)
-def exported(request: pytest.FixtureRequest) -> Exported:
-    return made(request.param)
 
 
 @pytest.fixture(scope="module")
-def bart() -> Exported:
-    return made("bart")
+def bart(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    directory = tmp_path_factory.mktemp("bart")
+    dense = toy.translator(directory / "dense", "bart")
+    return export(dense, uneven_mask, directory / "out", vary, engine="ctranslate2")
 
 
-@torch.no_grad()
-def generated(exported: Exported, texts: list[str], **options) -> list[list[int]]:
-    """Ids from `generate` on the whole batch, without the start token and what pads the row."""
-    model, tokenizer = exported.model, exported.tokenizer
-    batch = tokenizer(texts, return_tensors="pt", padding=True)
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    ids = Translator(exported.directory, threads=1).tokens.ids.tolist()
-    with restricted(model, ids):
-        rows = model.generate(**inputs, do_sample=False, **options)[:, 1:].tolist()
-    end = model.generation_config.eos_token_id
-    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+@pytest.fixture(scope="module")
+def two_languages(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Its decoder scores some of the tokens alone."""
+    directory = tmp_path_factory.mktemp("two")
+    dense = toy.marian_with_pieces(directory / "dense", own_target=True)
+    tokens = output_tokens(open_checkpoint(str(dense)))
+    assert tokens is not None
+    options = {"engine": "ctranslate2", "tokens": tokens}
+    return export(dense, uneven_mask, directory / "out", vary, **options)
 
 
 def opened(exported: Exported, **options) -> Translator:
     return Translator(exported.directory, threads=1, engine="ctranslate2", **options)
 
 
-def batch_of(translator: Translator, texts: list[str]):
-    artifact = translator.artifact
-    return collate(translator.encode(texts), artifact.pad_token_id, artifact.inputs)
-
-
 @pytest.mark.parametrize("limit", [None, 5])
-def test_greedy_tokens_are_pytorchs(exported: Exported, limit: int | None) -> None:
-    texts, translator = toy.sentences(25), opened(exported)
+@pytest.mark.parametrize("name", ["two_languages", "bart", "hollow"])
+def test_greedy_tokens_are_pytorchs(
+    name: str, limit: int | None, request: pytest.FixtureRequest
+) -> None:
+    exported, texts = request.getfixturevalue(name), toy.sentences(25)
+    translator = opened(exported)
     options = {} if limit is None else {"max_new_tokens": limit}
-    wanted = generated(exported, texts, num_beams=1, **options)
-    assert translator.generate(batch_of(translator, texts), num_beams=1, **options) == wanted
+    only = Translator(exported.directory, threads=1).tokens.ids.tolist()
+    expected = generated(exported, texts, only, num_beams=1, **options)
+    assert translator.generate(batch_of(translator, texts), num_beams=1, **options) == expected
     assert (translator.engine, translator.precision) == ("ctranslate2", "fp32")
     if limit is None and any(translator.artifact.cross_heads):
-        assert len({len(row) for row in wanted}) > 1, "the test needs outputs of several lengths"
+        assert len({len(row) for row in expected}) > 1, "the test needs outputs of several lengths"
 
 
 def test_beams_stop_as_with_early_stopping(bart: Exported) -> None:
     texts, translator = toy.sentences(30, seed=7), opened(bart)
     for beams in (2, 4):
-        wanted = generated(bart, texts, num_beams=beams, early_stopping=True)
-        assert translator.generate(batch_of(translator, texts), num_beams=beams) == wanted
+        expected = generated(bart, texts, num_beams=beams, early_stopping=True)
+        assert translator.generate(batch_of(translator, texts), num_beams=beams) == expected
 
 
 def test_settings_of_the_artifact_are_followed(bart: Exported, tmp_path: Path) -> None:
-    data = json.loads((bart.directory / "onnx" / "graphs.json").read_text(encoding="utf-8"))
     options = {
-        "min_length": 4,
-        "no_repeat_ngram_size": 2,
-        "max_length": 7,
-        "forced_bos_token_id": 9,
+        "min_length": 4, "no_repeat_ngram_size": 2, "max_length": 7, "forced_bos_token_id": 9,
         "forced_eos_token_id": 2,
-    }
-    data["generation"].update(options)
-    shutil.copytree(bart.directory, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "onnx" / "graphs.json").write_text(json.dumps(data), encoding="utf-8")
+    }  # fmt: skip
+    directory = with_settings(bart.directory, tmp_path / "copy", **options)
     texts = toy.sentences(20, seed=2)
-    translator = Translator(tmp_path, threads=1, verify=False, engine="ctranslate2")
-    wanted = generated(bart, texts, num_beams=1, **options)
-    assert translator.generate(batch_of(translator, texts), num_beams=1) == wanted
-    assert any(len(row) == 6 for row in wanted), "the test needs a row up to the limit"
-    assert {row[0] for row in wanted} == {9}
+    translator = Translator(directory, threads=1, verify=False, engine="ctranslate2")
+    expected = generated(bart, texts, num_beams=1, **options)
+    assert translator.generate(batch_of(translator, texts), num_beams=1) == expected
+    assert any(len(row) == 6 for row in expected), "the test needs a row up to the limit"
+    assert {row[0] for row in expected} == {9}
 
 
 def test_texts_are_treated_as_with_onnxruntime(bart: Exported) -> None:
     texts = [*toy.sentences(12, seed=4), "", " \t", "w5 " * 70]
     ours, other = opened(bart), Translator(bart.directory, threads=1)
     with pytest.warns(UserWarning, match="1 of 13 texts were cut"):
-        found = ours.translate(texts, batch_tokens=40)
+        answers = ours.translate(texts, batch_tokens=40)
     with pytest.warns(UserWarning, match="1 of 13 texts were cut"):
-        assert other.translate(texts) == found
+        assert other.translate(texts) == answers
     with pytest.warns(UserWarning, match="1 of 15 texts were cut"):
-        streamed = list(ours.translate_stream(iter(texts), chunk_rows=4))
-    assert streamed == found
+        assert list(ours.translate_stream(iter(texts), chunk_rows=4)) == answers
     assert ours.translate([]) == []
 
 
 def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
     texts = toy.sentences(40, seed=5)
     plain, rounded = opened(bart), opened(bart, precision="int8")
-    found = [x.translate(texts) for x in (plain, rounded)]
-    same = sum(a == b for a, b in zip(*found, strict=True))
+    answers = [model.translate(texts) for model in (plain, rounded)]
+    same = sum(a == b for a, b in zip(*answers, strict=True))
     assert 0.2 * len(texts) < same < len(texts)
     assert rounded.precision == "int8"
 
 
-def test_what_it_cannot_do_is_told(bart: Exported, tmp_path: Path) -> None:
+def test_what_it_cannot_do(bart: Exported) -> None:
     for options, id in (
         ({"precision": "fp16"}, "precision-not-of-engine"),
         ({"device": "cuda"}, "device-not-of-engine"),
-        ({"cache": tmp_path}, "option-without-use"),
     ):
         with raises(UsageError, id):
             opened(bart, **options)
-    with raises(UsageError, "engine-not-for-task") as caught:
-        Translator(bart.directory, engine="openvino")
-    assert "onnxruntime or ctranslate2" in str(caught.value)
     translator = opened(bart)
     with raises(UsageError, "engine-without-steps"):
         translator.start(batch_of(translator, ["w5"]))
@@ -173,10 +140,6 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
             Translator(out, engine="ctranslate2", verify=verify)
 
 
-def without_first_units(layers: list[Sublayer]) -> Mask:
-    return Mask.full(layers).without([(layer.name, 0) for layer in layers])
-
-
 def require_failures(artifact: Path, folder: Path, capsys) -> None:
     """With the model of other weights in it, an artifact fails verification."""
     copy = shutil.copytree(artifact, folder / "copy")
@@ -194,22 +157,25 @@ def require_failures(artifact: Path, folder: Path, capsys) -> None:
 def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
     """From a pruned checkpoint to translations, quality and speed in both engines."""
     dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    pruned = toy.pruned(dense, tmp_path / "pruned", without_first_units)
+    pruned = toy.pruned(
+        dense, tmp_path / "pruned",
+        lambda layers: Mask.full(layers).without([(layer.name, 0) for layer in layers]),
+    )  # fmt: skip
     texts, rows = tmp_path / "texts.txt", toy.pairs_file(tmp_path / "rows.tsv")
     engines = ["--engines", "onnxruntime,ctranslate2"]
     assert invoke(["export", "-m", str(pruned), "-o", str(pruned), *engines]) == 0
     assert "CTranslate2 generates as PyTorch" in capsys.readouterr().out
     assert invoke(["verify", str(pruned)]) == 0
-    found = capsys.readouterr().out
-    assert "CTranslate2 generates as PyTorch" in found
-    assert "not listed" not in found
+    shown = capsys.readouterr().out
+    assert "CTranslate2 generates as PyTorch" in shown
+    assert "not listed" not in shown
     require_failures(pruned, tmp_path, capsys)
     texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
     translate = ["translate", str(pruned), str(texts), "--threads", "1"]
     assert invoke(translate) == 0
-    wanted = capsys.readouterr().out
+    expected = capsys.readouterr().out
     assert invoke([*translate, "--engine", "ctranslate2"]) == 0
-    assert capsys.readouterr().out == wanted
+    assert capsys.readouterr().out == expected
     both = ["--test", str(rows), "--engine", "onnxruntime,ctranslate2"]
     assert invoke(["evaluate", str(pruned), *both, "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["artifacts"]
@@ -226,7 +192,7 @@ def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--engines", "ctranslate2"], "--engines onnxruntime,ctranslate2"),
         (["--engines", "onnxruntime,openvino"], "runs no encoder-decoders"),
@@ -235,8 +201,8 @@ def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
         (["--engines", "onnxruntime,ctranslate2", "--layout", "ctranslate2"], "--layout"),
     ],
 )
-def test_engines_that_cannot_be_exported_for(tmp_path: Path, capsys, options, said) -> None:
+def test_engines_that_cannot_be_exported_for(tmp_path: Path, capsys, options, message) -> None:
     dense = toy.translator(tmp_path / "dense")
     assert invoke(["export", "-m", str(dense), "-o", str(tmp_path / "out"), *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compressor.errors import EnvironmentProblem, UsageError
+from compressor.errors import UsageError
 from compressor.pipeline import engines
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.request.recipe import ExportRequest, make_request
-from compressor.runtime import Classifier, Translator, collate
+from compressor.runtime import Classifier, Translator
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runs import recipe_for
+from tests.runtime.test_translator import batch_of
 
 TEXTS = toy.sentences(20, seed=4)
 MAKERS = {"bert": toy.classifier, "marian": toy.translator}
@@ -35,18 +36,19 @@ def exported(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_a_classifier_answers_as_in_onnxruntime(exported):
-    own = Classifier(exported["bert"], engine="pytorch")
-    assert (own.engine, own.provider, own.precision) == ("pytorch", "PyTorch CPU", "fp32")
+    model = Classifier(exported["bert"], engine="pytorch")
+    assert (model.engine, model.provider, model.precision) == ("pytorch", "PyTorch CPU", "fp32")
     expected = Classifier(exported["bert"]).logits(TEXTS)
-    np.testing.assert_allclose(own.logits(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(model.logits(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_translator_answers_as_in_onnxruntime(exported, beams: int):
-    own, other = (Translator(exported["marian"], engine=e) for e in ("pytorch", "onnxruntime"))
-    assert own.translate(TEXTS, num_beams=beams) == other.translate(TEXTS, num_beams=beams)
-    batch = collate(own.encode(TEXTS), own.artifact.pad_token_id, own.artifact.inputs)
-    forced = [runtime.generate(batch, forced_length=5) for runtime in (own, other)]
+    models = [Translator(exported["marian"], engine=name) for name in ("pytorch", "onnxruntime")]
+    answers = [model.translate(TEXTS, num_beams=beams) for model in models]
+    assert answers[0] == answers[1]
+    batch = batch_of(models[0], TEXTS)
+    forced = [model.generate(batch, forced_length=5) for model in models]
     assert forced[0] == forced[1]
     assert {len(row) for row in forced[0]} == {5}
 
@@ -89,14 +91,3 @@ def test_a_timed_gpu_is_compared_with_it_unasked(monkeypatch: pytest.MonkeyPatch
     assert PyTorch.measured(Path(), None, "cuda") == ["fp16"]
     monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: False)
     assert engines.engines_to_measure(asked, classification, "cuda", timed=True) == asked
-
-
-def test_what_it_cannot_do_is_told(exported, monkeypatch: pytest.MonkeyPatch):
-    with raises(UsageError, "engine-not-for-task"):
-        engines.require_engines(["onnxruntime", "pytorch"], TASKS["embedding"])
-    with raises(UsageError, "engine-not-for-task"):
-        Translator(exported["marian"], engine="pytorch-compiled")
-    monkeypatch.setattr("compressor.runtime.engines.pytorch.choose_device", lambda *_: "cuda")
-    with raises(EnvironmentProblem, "pytorch-without-cuda"):
-        PyTorch.choose_device("cuda")
-    assert PyTorch.choose_device("auto") == "cpu"

@@ -6,13 +6,16 @@ On a CPU the same graphs run in float32 in the same buffers, and nothing is capt
 from __future__ import annotations
 
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -24,7 +27,6 @@ from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 from compressor.runtime import fused_encoder as module
 from compressor.runtime.artifact import read_artifact
-from compressor.runtime.cuda_graphs import CaptureError, FixedShapes
 from compressor.runtime.engines.engine import Setup
 from compressor.runtime.fused_encoder import FusedEncoder, gains_by_packing
 from compressor.runtime.session import choose_device, open_session
@@ -39,14 +41,14 @@ pytestmark = pytest.mark.slow
 @cache
 def artifact() -> Exported:
     """A cut BERT for CUDA, and its fused graph in float32 beside it."""
-    made = classifier("bert")
+    exported = classifier("bert")
     directory = new_directory() / "out"
-    shutil.copytree(made.directory, directory)
+    shutil.copytree(exported.directory, directory)
     write_precision(directory, "fp16", (), device="cuda")
     graph = fuse(onnx.load(directory / "onnx" / "model.onnx"))
     onnx.save(graph, directory.parent / "fused.onnx")
     write_hashes(directory)
-    return Exported(directory, made.model, made.tokenizer)
+    return replace(exported, directory=directory)
 
 
 def setup(**more: Any) -> Setup:
@@ -80,13 +82,13 @@ def test_answers_at_fixed_shapes_are_pytorchs():
     """Shapes come again with other contents, and answers stay what they were."""
     encoder = FusedEncoder(opened, setup())
     batches = [arrays(*shape, seed) for seed in (1, 2) for shape in ((3, 9), (1, 2), (5, 16))]
-    found = [encoder.run(batch) for batch in batches]
-    for batch, logits in zip(batches, found, strict=True):
+    answers = [encoder.run(batch) for batch in batches]
+    for batch, logits in zip(batches, answers, strict=True):
         np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
     assert [x.shape for x in encoder.captured] == [(4, 16), (1, 16), (8, 16)]
     assert all(x.bytes > 0 for x in encoder.captured)
     plain = FusedEncoder(opened, setup(cuda_graphs=False))
-    for batch, logits in zip(batches, found, strict=True):
+    for batch, logits in zip(batches, answers, strict=True):
         np.testing.assert_allclose(logits, plain.run(batch), atol=1e-6)
     assert not plain.captured
 
@@ -95,18 +97,9 @@ def test_threads_share_an_encoder():
     encoder = FusedEncoder(opened, setup(workers=3))
     assert encoder.captured == []
     batches = [arrays(2, tokens, tokens) for tokens in range(3, 9)]
-    found: dict[int, np.ndarray] = {}
-
-    def answer(number: int) -> None:
-        found[number] = encoder.run(batches[number])
-
-    threads = [threading.Thread(target=answer, args=(n,)) for n in range(len(batches))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, batch in enumerate(batches):
-        np.testing.assert_allclose(found[number], expected(batch), atol=1e-5)
+    with ThreadPoolExecutor(len(batches)) as pool:
+        for batch, logits in zip(batches, pool.map(encoder.run, batches), strict=True):
+            np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
 
 
 def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPatch):
@@ -115,7 +108,8 @@ def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPat
 
     def opens(role: str, captures: bool) -> Any:
         session = opened(role, captures)
-        packed.extend([session] if role == "packed" else [])
+        if role == "packed":
+            packed.append(session)
         return session
 
     encoder = FusedEncoder(opens, setup())
@@ -139,6 +133,20 @@ def test_no_rows_and_padding_on_the_left():
         encoder.run(turned)
 
 
+class Uncapturable:
+    """A session on a CPU, taken for one on a GPU where capturing fails."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def run_with_iobinding(self, *_: Any) -> None:
+        failure = onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException
+        raise failure("operation not permitted when stream is capturing")
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_graphs_that_cannot_be_captured_run_with_a_warning(at_once: bool, monkeypatch):
     """When they are opened, or in the first run of a shape."""
@@ -149,26 +157,25 @@ def test_graphs_that_cannot_be_captured_run_with_a_warning(at_once: bool, monkey
         if captures and at_once:
             error = InputError("cannot open", id="graph-invalid")
             raise error from RuntimeError("This session cannot use the graph capture feature")
-        return opened(role, False)
+        session = opened(role, False)
+        return Uncapturable(session) if captures else session
 
-    def fails(*arguments: Any) -> None:
-        raise CaptureError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(FixedShapes, "run", fails)
-    monkeypatch.setattr(module, "uncaptured", lambda: None)
+    on_cpu = onnxruntime.OrtValue.ortvalue_from_numpy
+    monkeypatch.setattr(
+        onnxruntime.OrtValue, "ortvalue_from_numpy", staticmethod(lambda array, *_: on_cpu(array))
+    )
     batch = arrays(2, 4)
-    encoders: list[FusedEncoder] = []
 
-    def run() -> np.ndarray:
-        encoders.append(FusedEncoder(opens, setup(device="cuda")))
-        return encoders[0].run(batch)
+    def first_run() -> tuple[FusedEncoder, np.ndarray]:
+        encoder = FusedEncoder(opens, setup(device="cuda"))
+        return encoder, encoder.run(batch)
 
-    with pytest.warns(UserWarning, match="cannot capture"):
-        found = run()
-    np.testing.assert_allclose(found, expected(batch), atol=1e-5)
-    np.testing.assert_allclose(encoders[0].run(batch), found)
+    with pytest.warns(UserWarning, match="cannot capture the model graph"):
+        encoder, logits = first_run()
+    np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
+    np.testing.assert_allclose(encoder.run(batch), logits)
     assert asked == [True, False]
-    assert not encoders[0].captured
+    assert not encoder.captured
 
 
 def test_on_a_cpu_they_are_refused_with_the_way_out():
@@ -181,20 +188,13 @@ def test_on_a_cpu_they_are_refused_with_the_way_out():
     np.testing.assert_allclose(usual.run(batch), expected(batch), atol=1e-5)
 
 
-def test_verify_says_what_it_could_not_open(capsys):
-    told: list[str] = []
-
-    class Listens:
-        def message(self, text: str) -> None:
-            told.append(text)
-
-        def update(self, *arguments: Any) -> None:
-            pass
-
-    found = verify_directory(artifact().directory, Listens())  # type: ignore[arg-type]
+def test_verify_says_what_it_could_not_open():
+    messages: list[str] = []
+    listens = SimpleNamespace(message=messages.append, update=lambda *_: None)
+    verified = verify_directory(artifact().directory, listens)  # type: ignore[arg-type]
     if choose_device("auto") != "cuda":
-        assert found.opened == [f"{artifact().directory} fp32"]
-        assert any("fp16 graphs are not opened" in text for text in told)
+        assert verified.opened == [f"{artifact().directory} fp32"]
+        assert any("fp16 graphs are not opened" in text for text in messages)
 
 
 @pytest.mark.gpu
@@ -202,11 +202,11 @@ def test_captured_and_packed_answers_on_a_gpu(monkeypatch, tmp_path: Path):
     """The program's own checks against PyTorch, and answers with and without CUDA graphs."""
     if choose_device("auto") != "cuda":
         pytest.skip("there is no CUDA device")
-    made = classifier("bert")
-    directory = Path(shutil.copytree(made.directory, tmp_path / "out"))
-    batch = ragged_batch(made.model, rows=5)
+    exported = classifier("bert")
+    directory = Path(shutil.copytree(exported.directory, tmp_path / "out"))
+    batch = ragged_batch(exported.model, rows=5)
     batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
-    checks = add_precision(made.model, [batch], directory, "fp16", "cuda")
+    checks = add_precision(exported.model, [batch], directory, "fp16", "cuda")
     require_within(checks, "fp16")
     assert len(checks) == 4  # logits, range, without padding, form
     write_hashes(directory)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from compressor.runtime import Classifier
-from tests.helpers import other_user, runtime_artifacts, toy
+from tests.helpers import other_user, toy
 from tests.helpers.command_line import invoke
 
 ROOT = Path(__file__).parents[2]
@@ -27,13 +27,8 @@ SCRIPT = ROOT / "examples" / "http" / "serve.py"
 
 
 @pytest.fixture(scope="module")
-def classifier() -> Path:
-    return runtime_artifacts.classifier("bert").directory
-
-
-@pytest.fixture(scope="module")
-def address(classifier: Path) -> Iterator[str]:
-    running = runpy.run_path(str(SCRIPT))["server"](str(classifier), 0, threads=1)
+def address(bert: Path) -> Iterator[str]:
+    running = runpy.run_path(str(SCRIPT))["server"](str(bert), 0, threads=1)
     running.RequestHandlerClass.log_message = lambda *arguments: None
     thread = threading.Thread(target=running.serve_forever)
     thread.start()
@@ -45,25 +40,24 @@ def address(classifier: Path) -> Iterator[str]:
 
 def ask(address: str, data: bytes) -> tuple[int, dict]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, data), timeout=60) as found:
-            return found.status, json.load(found)
+        with urllib.request.urlopen(urllib.request.Request(address, data), timeout=60) as reply:
+            return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
 
 
-def test_requests_at_the_same_time_get_the_artifacts_answers(address: str, classifier: Path):
-    model = Classifier(classifier, threads=1)
+def test_requests_at_the_same_time_get_the_artifacts_answers(address: str, bert: Path):
+    model = Classifier(bert, threads=1)
     requests = [toy.sentences(5, seed=seed) for seed in range(8)]
+    bodies = [json.dumps({"texts": texts}).encode() for texts in requests]
     with ThreadPoolExecutor(8) as pool:
-        found = list(
-            pool.map(lambda texts: ask(address, json.dumps({"texts": texts}).encode()), requests)
-        )
-    assert found == [(200, {"answers": model.classify(texts)}) for texts in requests]
+        answers = list(pool.map(ask, [address] * 8, bodies))
+    assert answers == [(200, {"answers": model.classify(texts)}) for texts in requests]
 
 
-def test_it_tells_when_it_is_ready(address: str):
-    with urllib.request.urlopen(f"{address}/health", timeout=60) as found:
-        assert json.load(found) == {"ready": True}
+def test_it_says_when_it_is_ready(address: str):
+    with urllib.request.urlopen(f"{address}/health", timeout=60) as reply:
+        assert json.load(reply) == {"ready": True}
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{address}/other", timeout=60)
 
@@ -71,7 +65,7 @@ def test_it_tells_when_it_is_ready(address: str):
 @pytest.mark.parametrize(
     "data", [b"", b"[", b"[" * 100_000, b"{}", b'{"texts": "one"}', b'{"texts": [1]}', b"\xff"]
 )
-def test_what_it_cannot_read_is_told(address: str, data: bytes):
+def test_a_body_that_it_cannot_read(address: str, data: bytes):
     status, answer = ask(address, data)
     assert status == 400
     assert "texts" in answer["error"]

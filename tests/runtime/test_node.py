@@ -49,7 +49,7 @@ def test_node_answers_as_the_runtime(architecture: str):
         assert list(answer["probabilities"].values()) == pytest.approx(list(expected), abs=1e-5)
 
 
-def test_what_node_cannot_do_is_told(tmp_path):
+def test_what_node_cannot_do(tmp_path):
     done = classify(runtime_artifacts.translator().directory, "w3")
     assert done.returncode == 1
     assert "holds a translation model" in done.stderr

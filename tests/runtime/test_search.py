@@ -30,22 +30,12 @@ def tiny_model(seed: int, end_bias: float) -> MarianMTModel:
     """
     torch.manual_seed(seed)
     config = MarianConfig(
-        vocab_size=VOCABULARY,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=24,
-        decoder_ffn_dim=24,
-        max_position_embeddings=48,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-        scale_embedding=True,
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=2,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24,
+        decoder_ffn_dim=24, max_position_embeddings=48, pad_token_id=PAD, eos_token_id=END,
+        decoder_start_token_id=PAD, forced_eos_token_id=None, scale_embedding=True,
         tie_word_embeddings=False,
-    )
+    )  # fmt: skip
     model = MarianMTModel(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -89,50 +79,53 @@ def search(decoder: Decoder, rows: int, **options) -> list[list[int]]:
         suppress_tokens=suppressed,
         **{"eos_token_id": [END], "max_length": LIMIT, **options},
     )
-    find = greedy if settings.num_beams == 1 else beam_search
-    return find(decoder, rows, settings)
+    run = greedy if settings.num_beams == 1 else beam_search
+    return run(decoder, rows, settings)
 
 
 NO_PAD = {"bad_words_ids": [[PAD]]}
-# As `generate` is asked for; each is run greedily and with 2 and 5 beams.
-OPTIONS: dict[str, dict] = {
-    "plain": {},
-    "short": {"max_new_tokens": 3},
-    "one token": {"max_new_tokens": 1},
-    "min_length": {"min_length": 8},
-    "forced": {"forced_bos_token_id": 7, "forced_eos_token_id": END},
-    "suppressed": {"suppress_tokens": [PAD, 5, 6, 7, 20, 21]},
-    "no repeats": {"no_repeat_ngram_size": 2},
-    "no token twice": {"no_repeat_ngram_size": 1},
-    "trigrams and all": {
-        "no_repeat_ngram_size": 3,
-        "min_length": 6,
-        "forced_bos_token_id": 9,
-        "forced_eos_token_id": END,
-        "suppress_tokens": [11, 12],
+# As `generate` takes them; each is run greedily and with 2 and 5 beams.
+OPTIONS: list[dict] = [
+    {},
+    {"max_new_tokens": 3},
+    {"max_new_tokens": 1},
+    {"min_length": 8},
+    {"forced_bos_token_id": 7, "forced_eos_token_id": END},
+    {"suppress_tokens": [PAD, 5, 6, 7, 20, 21]},
+    {"no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 1},
+    {
+        "no_repeat_ngram_size": 3, "min_length": 6, "forced_bos_token_id": 9,
+        "forced_eos_token_id": END, "suppress_tokens": [11, 12],
     },
-}
-BEAM_OPTIONS: dict[str, dict] = {
-    "long": {"length_penalty": 2.0},
-    "short": {"length_penalty": 0.3},
-    "no penalty": {"length_penalty": 0.0},
-    "negative penalty": {"length_penalty": -0.7},
-    "early": {"early_stopping": True},
-    "early long": {"early_stopping": True, "length_penalty": 1.6},
-    "never": {"early_stopping": "never"},
-    "never long": {"early_stopping": "never", "length_penalty": 1.8},
-    "never negative penalty": {"early_stopping": "never", "length_penalty": -0.5},
-    "never no penalty": {"early_stopping": "never", "length_penalty": 0.0},
-    "renormalized": {"renormalize_logits": True, "suppress_tokens": list(range(20, 30))},
-    "early min": {"early_stopping": True, "min_length": 6, "no_repeat_ngram_size": 2},
-}
+]  # fmt: skip
+BEAM_OPTIONS: list[dict] = [
+    {"length_penalty": 2.0},
+    {"length_penalty": 0.3},
+    {"length_penalty": 0.0},
+    {"length_penalty": -0.7},
+    {"early_stopping": True},
+    {"early_stopping": True, "length_penalty": 1.6},
+    {"early_stopping": "never"},
+    {"early_stopping": "never", "length_penalty": 1.8},
+    {"early_stopping": "never", "length_penalty": -0.5},
+    {"early_stopping": "never", "length_penalty": 0.0},
+    {"renormalize_logits": True, "suppress_tokens": list(range(20, 30))},
+    {"early_stopping": True, "min_length": 6, "no_repeat_ngram_size": 2},
+]
 # Alone, and so many that a finished sentence does not leave the batch at once.
 BATCHES = ([5], [3, 9, 6, 2, 9, 4, 7, 1, 5, 8, 3, 6])
 # Number of beams -> seed and bias of the model.
 MODELS = {1: (0, 2.0), 2: (4, 1.5), 5: (7, 2.0)}
 
 
-def check(options: dict, beams: int) -> None:
+CASES = [(options, beams) for options in OPTIONS for beams in MODELS]
+CASES += [(options, beams) for options in BEAM_OPTIONS for beams in (2, 5)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "beams"), CASES, ids=str)
+def test_equals_generate(options: dict, beams: int) -> None:
     model = tiny_model(*MODELS[beams])
     options = {**NO_PAD, **options, "num_beams": beams}
     for lengths in BATCHES:
@@ -140,20 +133,6 @@ def check(options: dict, beams: int) -> None:
         want = expected(model, batch, **options)
         assert search(TorchDecoder(model, batch), len(lengths), **options) == want
     assert len({tuple(row) for row in want}) > 2, "the test needs varied outputs"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("beams", MODELS)
-@pytest.mark.parametrize("name", OPTIONS)
-def test_equals_generate(name: str, beams: int) -> None:
-    check(OPTIONS[name], beams)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("beams", [2, 5])
-@pytest.mark.parametrize("name", BEAM_OPTIONS)
-def test_beam_options_equal_generate(name: str, beams: int) -> None:
-    check(BEAM_OPTIONS[name], beams)
 
 
 @pytest.mark.parametrize("beams", [1, 3, 4])
@@ -190,14 +169,9 @@ def test_sentences_end_at_different_lengths_and_leave_the_batch(beams: int) -> N
 def test_forced_length_ignores_the_end() -> None:
     model, batch = tiny_model(4, 1.8), sources([3, 9, 6])
     settings = Generation(
-        decoder_start_token_id=PAD,
-        eos_token_id=[END],
-        max_length=5,
-        min_length=4,
-        num_beams=3,
-        forced_eos_token_id=END,
-        suppress_tokens=[PAD],
-    ).with_length(9)
+        decoder_start_token_id=PAD, eos_token_id=[END], max_length=5, min_length=4, num_beams=3,
+        forced_eos_token_id=END, suppress_tokens=[PAD],
+    ).with_length(9)  # fmt: skip
     rows = greedy(TorchDecoder(model, batch), 3, settings)
     assert [len(row) for row in rows] == [9, 9, 9]
     assert any(END in row[:-1] for row in rows), "the test needs a row that would have ended"
@@ -231,21 +205,15 @@ def test_greedy_search_reads_no_logits_where_no_rule_can_change_the_best():
             return -np.arange(VOCABULARY, dtype=np.float32)[None] * np.ones((1, 1), np.float32)
 
     settings = {"decoder_start_token_id": PAD, "eos_token_id": [END], "max_new_tokens": 6}
-    plain = Counting()
-    assert greedy(plain, 1, Generation(**settings)) == [[1, 2, 3, 4, 5, 6]]
-    assert plain.asked == []
-    # Token 3 is banned, so step 3 looks at the logits, where 0, the end, is best.
-    banned = Counting()
-    assert greedy(banned, 1, Generation(**settings, suppress_tokens=[3])) == [[1, 2, END]]
-    assert banned.asked == [3]
-    # No end before four tokens, the start token counted: so in steps 1 to 3 token 1 is the best.
-    short = Counting()
-    assert greedy(short, 1, Generation(**settings, min_length=4)) == [[1, 1, 1, 4, 5, 6]]
-    assert short.asked == [1, 2, 3]
-    forced = Counting()
-    ends = Generation(**settings, forced_bos_token_id=9, forced_eos_token_id=8)
-    assert greedy(forced, 1, ends) == [[9, 2, 3, 4, 5, 8]]
-    assert forced.asked == [1, 6]
-    repeats = Counting()
-    greedy(repeats, 1, Generation(**settings, no_repeat_ngram_size=2))
-    assert repeats.asked == [1]  # 0, the end, is best at once
+    for options, tokens, asked in (
+        ({}, [1, 2, 3, 4, 5, 6], []),
+        # Token 3 is banned, so step 3 looks at the logits, where 0, the end, is best.
+        ({"suppress_tokens": [3]}, [1, 2, END], [3]),
+        # No end before four tokens, the start token counted: in steps 1 to 3 token 1 is the best.
+        ({"min_length": 4}, [1, 1, 1, 4, 5, 6], [1, 2, 3]),
+        ({"forced_bos_token_id": 9, "forced_eos_token_id": 8}, [9, 2, 3, 4, 5, 8], [1, 6]),
+        ({"no_repeat_ngram_size": 2}, [END], [1]),
+    ):
+        decoder = Counting()
+        assert greedy(decoder, 1, Generation(**settings, **options)) == [tokens]
+        assert decoder.asked == asked

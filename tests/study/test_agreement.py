@@ -1,4 +1,4 @@
-"""Agreement of scores against SciPy and brute force, and the table and the plot of it."""
+"""The statistics of studies against SciPy and brute force, and the table and plot of agreement."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compressor.model.sublayers import Scores
+from compressor.model.sublayers import Mask, Scores
 from compressor.study.agreement import (
     compare_scores,
+    compared_pair,
     comparison_figure,
     comparison_plot,
     comparison_text,
     flat,
-    pair_with_p,
     permutation_p,
     verdict,
 )
+from compressor.study.curve import removals
+from compressor.study.quality import holm
 from compressor.study.training import ranking
 from tests.helpers.scores import LAYERS, sample
 from tests.helpers.studies import scores
@@ -58,12 +60,12 @@ def test_correlations_and_overlaps_of_all_heads_and_per_kind(levels: int | None)
 def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
     """Scores that are all the same, and agreement that is only the order of ties."""
     constant = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
-    undefined = pair_with_p(sample(0, "taylor"), constant, seed=0)
+    undefined = compared_pair(sample(0, "taylor"), constant, seed=0)
     assert {row["p"] for rows in undefined.values() for row in rows} == {None}
     assert {row["spearman"] for row in undefined["correlations"]} == {None}
     text = comparison_text(compare_scores([sample(0, "taylor"), constant]))
     assert "n/a: the cut falls between equal scores." in text
-    fine = pair_with_p(sample(0, "taylor"), sample(0, "taylor"), seed=0)
+    fine = compared_pair(sample(0, "taylor"), sample(0, "taylor"), seed=0)
     one_missing = verdict({"the two data sets": fine, "a": fine, "two halves": undefined})
     assert "correlation of two halves is not defined" in one_missing
     assert "data differ;" not in one_missing
@@ -74,7 +76,7 @@ def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
 def test_a_cut_between_ties_has_no_overlap_and_one_beside_them_has():
     first = scores(encoder=[0, 0, 0, 0], decoder=[1, 1, 2, 3])
     last = scores(encoder=[0, 0, 0, 0], decoder=[1, 2, 3, 1])
-    lowest = {row["units"]: row for row in pair_with_p(first, last, seed=0)["lowest"]}
+    lowest = {row["units"]: row for row in compared_pair(first, last, seed=0)["lowest"]}
     assert (lowest[4]["shared"], lowest[4]["p"]) == (4, pytest.approx(1 / 70))
     assert (lowest[2]["shared"], lowest[2]["p"]) == (None, None)
     assert ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
@@ -139,3 +141,29 @@ def test_neurons_are_compared_too_and_named_units_beside_heads():
     words = [line.split()[3:] for line in text.splitlines()]
     assert ["all", "units", "110"] in [line[:3] for line in words]
     assert ["encoder", "feed-forward", "80"] in [line[:3] for line in words]
+
+
+def test_heads_are_removed_in_ascending_order_within_their_kind():
+    scored = scores(encoder=[0.5, 0.1, 0.3], decoder=[0.2, 0.9])
+    full = Mask({name: (True,) * len(values) for name, values in scored.values.items()})
+    removed = removals(scored, full, "encoder_self", (0, 50, 100))
+    assert [mask.total() - mask.count() for mask in removed] == [0, 2, 3]
+    assert removed[1].keep == {
+        "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
+    }  # fmt: skip
+    assert removals(scored, full, "heads", (40,))[0].keep == {
+        "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
+    }  # fmt: skip
+
+
+def test_holm_rejects_what_the_step_down_procedure_rejects():
+    """Holm 1979 as it is written: compare the k-th smallest with level / (n - k + 1), stop once."""
+    p_values = [0.04, 0.001, 0.2, 0.012, 1.0, 0.012, 0.6, 0.0004]
+    adjusted = holm(p_values)
+    for level in (0.0032, 0.005, 0.05, 0.1, 0.3, 0.61, 0.9):
+        rejected = set()
+        for k, place in enumerate(np.argsort(p_values, kind="stable")):
+            if p_values[place] > level / (len(p_values) - k):
+                break
+            rejected.add(int(place))
+        assert {i for i, p in enumerate(adjusted) if p <= level} == rejected

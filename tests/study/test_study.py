@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.study import STUDIES
 from compressor.study.agreement import half
 from compressor.tasks import TASKS
 from tests.helpers import toy
@@ -242,3 +244,10 @@ def test_a_study_by_its_command(toys, tmp_path, capsys):
     (out / "report.json").write_text("{}", encoding="utf-8")
     with raises(InputError, "output-not-empty"):
         run("curve", out, model=model.model, test=model.test, method="magnitude")
+
+
+def test_every_study_is_described():
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    for name in STUDIES:
+        assert f"## {name}" in page
+        assert f"compress study {name}" in page

@@ -37,15 +37,12 @@ def test_packed_files_have_the_rows_of_plain_ones(tmp_path, name: str, content: 
     assert rows.sha256 == translation.read_rows(plain).sha256
 
 
-def test_one_of_two_parallel_files_may_be_packed(tmp_path: Path):
+def test_other_formats_may_be_packed_too(tmp_path: Path):
+    """One of two parallel files, CoNLL's columns, texts alone, and SQuAD's JSON."""
     source = packed(tmp_path / "a.en.zst", "".join(f"{s}\n" for s, _ in PAIRS))
     target = packed(tmp_path / "a.de", "".join(f"{t}\n" for _, t in PAIRS))
     rows = translation.read_rows(f"{source},{target}")
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
-
-
-def test_other_tasks_read_packed_files_too(tmp_path: Path):
-    """Of CoNLL's columns, texts alone, and SQuAD's JSON."""
     conll = packed(tmp_path / "a.conll.gz", "w1 A\nw2 B\n\nw3 A\n")
     rows = TASKS["token-classification"].read_rows(conll, labels=["A", "B"])
     assert (rows.sources, rows.targets) == (["w1 w2", "w3"], ["A B", "A"])
@@ -101,33 +98,26 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
     assert f"{path}:2:" in str(caught.value)
 
 
-@pytest.fixture(scope="module")
-def many_rows() -> list[tuple[str, str]]:
+@pytest.mark.parametrize("suffix", [".csv", ".tsv.gz", ".jsonl.zst"])
+def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, suffix: str):
+    """12,000 rows take about 2 MB."""
     rng = random.Random(0)
-    return [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(12_000)]
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.jsonl.zst"])
-def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str, many_rows):
-    """12,000 rows take about 3 MB, the file over 1 MB."""
-    rows = many_rows
-    table = tsv(rows, ("text", "label"))
-    contents = {
-        ".tsv": table,
-        ".csv": table.replace("\t", ","),
-        ".jsonl": jsonl({"text": s, "label": t} for s, t in rows),
-    }
-    path = packed(tmp_path / name, contents["." + name.split(".")[1]])
-    small = packed(tmp_path / f"small{name[1:]}", contents["." + name.split(".")[1]][:2000])
+    rows = [(" ".join(rng.choices(toy.WORDS, k=9)), rng.choice(LABELS)) for _ in range(12_000)]
+    content = tsv(rows, ("text", "label"))
+    if suffix == ".csv":
+        content = content.replace("\t", ",")
+    elif suffix == ".jsonl.zst":
+        content = jsonl({"text": s, "label": t} for s, t in rows)
+    path = packed(tmp_path / f"a{suffix}", content)
     with suppress(InputError):  # cut within a row, but what is made once, is made
-        classification.read_rows(small)
-    shown: list[int] = []
+        classification.read_rows(packed(tmp_path / f"small{suffix}", content[:2000]))
+    progress: list[int] = []
     tracemalloc.start()
-    found = classification.read_rows(path, limit=16, progress=shown.append)
+    read = classification.read_rows(path, limit=16, progress=progress.append)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert list(zip(found.sources, found.targets, strict=True)) == rows[:16]
-    assert shown == [10_000]
+    assert list(zip(read.sources, read.targets, strict=True)) == rows[:16]
+    assert progress == [10_000]
     assert most < 1_000_000
 
 

@@ -37,80 +37,62 @@ Q = "query\ttext\tlabel\n"
 REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
     "translation": [
         ("a.tsv", "en\tde\na\tb\nc\n", "cell-count-differs", ":3:"),
-        ("a.tsv", "en\tde\na\tb\tc\n", "cell-count-differs", ":2:"),
         ("a.tsv", "en\tde\n\na\tb\n", "cell-count-differs", ":2:"),
+        ("a.csv", "en,de\n\na,b\n", "cell-count-differs", ":2:"),
         ("a.tsv", "en\tde\na\tb\n \tb\n", "cell-empty", ":3: 'en'"),
-        ("a.tsv", "en\tde\na\t\n", "cell-empty", ":2: 'de'"),
         ("a.csv", 'en,de\n"one\ntwo\n\nthree",b\nc,\n', "cell-empty", ":6: 'de'"),
         ("a.csv", 'en,de\na,b\n"c,d\ne,f\n', "csv-malformed", ":3:"),
-        ("a.csv", 'en,de\n"a"x,b\n', "csv-malformed", ":2:"),
-        ("a.csv", "en,de\n\na,b\n", "cell-count-differs", ":2:"),
         ("a.tsv", "A boy.\tEin Junge.\nNo.\tNein.\n", "header-missing", ":1:"),
         ("a.tsv", "so it goes on and on\tund so weiter\n", "header-missing", ":1:"),
         ("a.tsv", "en\na\n", "too-few-columns", ":1:"),
         ("a.tsv", "en\ten\na\tb\n", "column-repeated", ":1:"),
         ("a.tsv", "en\tde\na\tb\nyou\tfür\n".encode("latin-1"), "file-not-utf8", ":3:"),
-        ("a.tsv", b"\xef\xbb\xbfen\tde\na\t\xe4\n", "file-not-utf8", ":2:"),
         ("a.tsv", "en\tde\na\tb\n".encode("utf-16"), "file-not-utf8", ":1: this is UTF-16"),
         ("a.tsv", "en\tde\na\tb\nc\0\td\n", "file-not-text", ":3:"),
         ("a.csv", "en;de\na;b\n", "separator-unexpected", ":1:"),
         ("a.tsv", "en,de\na,b\n", "separator-unexpected", ":1:"),
-        ("a.csv", "en\tde\na\tb\n", "separator-unexpected", ":1:"),
         ("a.tsv", "", "file-empty", ""),
         ("a.tsv", "en\tde\n", "too-few-rows", ""),
         ("a.xlsx", "en\tde\n", "format-unknown", ""),
         ("a.txt", "a\n", "parallel-file-missing", ""),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', "json-malformed", ":2:"),
         ("a.jsonl", "[" * 100_000, "json-malformed", ":1:"),
+        ("a.jsonl", '{"en": "\\ud83d", "de": "b"}', "json-malformed", ":1: not valid"),
         ("a.jsonl", '["a", "b"]\n', "json-not-object", ":1:"),
         ("a.jsonl", '{"en": 5, "de": "b"}\n', "cell-not-text", ":1: 'en'"),
-        ("a.jsonl", '{"en": "a", "de": null}', "cell-not-text", ":1: 'de'"),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "c"}', "cell-missing", ":2:"),
-        ("a.jsonl", '{"en": "\\ud83d", "de": "b"}', "json-malformed",
-         ":1: not valid JSON: it has half of a surrogate pair"),
     ],
     "classification": [
         ("a.tsv", "text\tlabel\nx\t\n", "cell-empty", ":2:"),
         ("a.tsv", "text\tlabel\nx\t3\n", "label-unknown", ":2:"),
-        ("a.tsv", "text\tlabel\nx\t-1\n", "label-unknown", ":2:"),
         ("a.tsv", "text\tlabel\nx\t01\n", "label-unknown", ":2:"),
         ("a.jsonl", '{"text": "x", "label": true}\n', "cell-not-text", ":1:"),
+        ("a.tsv", "label\tcontent\na\tb\n", "column-not-named", ": nothing says which column"),
+        ("a.tsv", "id\ttext\tclass\na\tb\tc\n", "column-not-named", ": nothing says which column"),
     ],
     "multilabel": [
         ("a.tsv", "text\tlabel\nx\ta\nx\ta|e\n", "label-unknown", ":3:"),
         ("a.tsv", "text\tlabel\nx\ta|\n", "label-unknown", ":2:"),
-        ("a.jsonl", '{"text": "x", "label": [1.5]}', "cell-not-text", ":1:"),
         ("a.jsonl", '{"text": "x", "label": [["a"]]}', "cell-not-text", ":1:"),
-        ("a.jsonl", '{"text": "x", "label": null}', "cell-not-text", ":1:"),
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"text": "x"}', "cell-missing", ":2:"),
     ],
     "embedding": [
         ("a.tsv", f"{Q}a\tb\tyes\n", "relevance-not-whole", ":2: the relevance 'yes'"),
-        ("a.tsv", f"{S}a\t \t1\n", "cell-empty", ":2: 'sen"),
         ("a.tsv", f"{S}a\tb\t1\na\tb\tx\n", "score-not-number", ":3: the score 'x'"),
-        ("a.tsv", f"{S}a\tb\tinf\n", "score-not-number", ":2:"),
-        ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": true}', "cell-not-text",
-         ":1: 'score'"),
-        ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
-         '{"sentence1": "a", "sentence2": "b"}', "cell-missing", ":2:"),
         ("a.txt", "a\n\nb\n", "line-empty", ":2:"),
-        ("a.txt", b"a\n\xff\n", "file-not-utf8", ":2:"),
         ("a.xlsx", "a", "format-unknown", ""),
     ],
     "regression": [
         ("a.tsv", "text\tscore\na\t1\nb\tx\n", "score-not-number", ":3:"),
         ("a.tsv", "text\tscore\na\t1e999\n", "score-not-number", ":2:"),
-        ("a.tsv", "text\tscore\na\t\n", "cell-empty", ":2:"),
         ("a.tsv", f"{S}a\t \t1\n", "cell-empty", ":2:"),
     ],
     "reranking": [
         ("a.tsv", f"{Q}a\tb\t1\na\tb\t0.5\n", "relevance-not-whole", ":3:"),
         ("a.tsv", f"{Q}a\tb\t-1\n", "relevance-not-whole", ":2:"),
-        ("a.tsv", f"{Q}\tb\t1\n", "cell-empty", ":2:"),
         ("a.tsv", "query\tlabel\na\t1\n", "column-missing", " has no column 'text'"),
     ],
     "token-classification": [
-        ("a.conll", "EU B-per\nrejects\n", "cell-count-differs", ":2:"),
         ("a.conll", "EU B-per\nrejects VBZ O\n", "cell-count-differs", ":2:"),
         ("a.tsv", "EU\tB-per\n\tO\n", "cell-empty", ":2:"),
         ("a.tsv", "EU\tB-per\nrejects\t\n", "tag-not-a-word", ":2:"),
@@ -121,19 +103,15 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.jsonl", '{"tokens": "a", "tags": ["O"]}', "cell-not-list", ":1:"),
         ("a.jsonl", '{"tokens": [3], "tags": ["O"]}', "cell-not-text", ":1:"),
         ("a.jsonl", '{"words": [], "tags": []}', "column-missing", ""),
-        ("a.conll", "\n\n", "too-few-rows", ""),
         ("a.csv", "a,O\n", "format-unknown", ""),
     ],
     "question-answering": [
         ("a.json", '{"data": [\n{]}', "json-malformed", ":2:"),
         ("a.json", "[]", "too-few-rows", ""),
         ("a.json", "{}", "questions-malformed", ": data is missing"),
-        ("a.json", '{"data": [{}]}', "questions-malformed", ": data[0].paragraphs"),
         ("a.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "questions-malformed",
          ": data[0].paragraphs[0].context"),
-        ("a.json", question(question=None), "questions-malformed", f"{PLACE}.question"),
         ("a.json", question(question=" "), "cell-empty", f"{PLACE}.question"),
-        ("a.json", question(answers=None), "questions-malformed", f"{PLACE}.answers"),
         ("a.json", question(answers=[]), "answer-missing", PLACE),
         ("a.json", question(answers=[{"text": "Ada", "answer_start": 1}]),
          "answer-not-in-context", f"{PLACE}.answers[0]"),
@@ -141,18 +119,13 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
          "answer-not-in-context", f"{PLACE}.answers[0]"),
         ("a.json", question(answers=[{"text": "Ada", "answer_start": True}]),
          "questions-malformed", f"{PLACE}.answers[0].answer_start"),
-        ("a.jsonl", flat({"text": ["Ada"], "answer_start": [1]}), "answer-not-in-context",
-         ":1: answers"),
         ("a.jsonl", flat({"text": ["Ada"], "answer_start": []}), "questions-malformed",
          ":1: answers"),
         ("a.jsonl", flat(["Ada"]), "questions-malformed", ":1: answers"),
         ("a.jsonl", flat(None), "questions-malformed", ":1: answers"),
         ("a.tsv", "question\tanswer\n", "format-unknown", ""),
     ],
-    "summarization": [
-        ("a.tsv", "source\ttarget\nlong\tshort\nlong\t \n", "cell-empty", ":3:"),
-        ("a.tsv", "source\nlong\n", "too-few-columns", ":1:"),
-    ],
+    "summarization": [("a.tsv", "source\ttarget\na\tb\nc\t \n", "cell-empty", ":3:")],
 }  # fmt: skip
 
 
@@ -165,38 +138,32 @@ def test_malformed_rows_are_errors_with_file_and_line(tmp_path: Path, task: str)
         assert f"{file}{place}" in str(caught.value)
 
 
-CONLL, TXT = "EU\tB-per\n", "a\tb\n"
-JSON = question()
+TABLE, CONLL = tsv(PAIRS), "EU\tB-per\n"
 # Task, file name, content, options of `read_rows`, and the id of the error.
 OPTIONS: list[tuple[str, str, str, dict[str, Any], str]] = [
-    ("translation", "a.tsv", tsv(PAIRS), {"source_column": "en"}, "column-of-a-pair-missing"),
-    ("summarization", "a.tsv", tsv(PAIRS), {"source_column": "en"}, "column-of-a-pair-missing"),
-    ("translation", "a.tsv", tsv(PAIRS), {"source_column": "en", "target_column": "en"},
+    ("translation", "a.tsv", TABLE, {"source_column": "en"}, "column-of-a-pair-missing"),
+    ("translation", "a.tsv", TABLE, {"source_column": "en", "target_column": "en"},
      "column-named-twice"),
-    ("translation", "a.tsv", tsv(PAIRS), {"source_column": "en", "target_column": "d"},
-     "column-missing"),
-    ("translation", "a.tsv", tsv(PAIRS), {"label_column": "de"}, "option-of-another-task"),
-    ("translation", "a.tsv", tsv(PAIRS), {"limit": 0}, "row-limit-too-small"),
-    ("translation", "a.tsv", tsv(PAIRS), {"limit": 2, "minimum": 3}, "row-limit-too-small"),
-    ("translation", "a.tsv", tsv(PAIRS), {"minimum": 4}, "too-few-rows"),
-    ("classification", "a.tsv", tsv(PAIRS), {"source_column": "en", "target_column": "de"},
+    ("translation", "a.tsv", TABLE, {"label_column": "de"}, "option-of-another-task"),
+    ("translation", "a.tsv", TABLE, {"limit": 2, "minimum": 3}, "row-limit-too-small"),
+    ("translation", "a.tsv", TABLE, {"minimum": 4}, "too-few-rows"),
+    ("classification", "a.tsv", TABLE, {"source_column": "en", "target_column": "de"},
      "option-of-another-task"),
-    ("classification", "a.tsv", tsv(PAIRS), {"text_column": "en", "label_column": "en"},
-     "column-named-twice"),
     ("classification", "a.tsv", "text\tlabel\nx\ta\n", {"labels": ["only"]}, "too-few-labels"),
-    ("captioning", "a.tsv", tsv(PAIRS), {}, "task-unknown"),
+    ("classification", "a.tsv", "text\tlabel\nx\t0\n", {"labels": ["1", "2"]}, "label-unknown"),
     ("embedding", "a.tsv", f"{S}a\tb\t1\n", {"text_column": "txt"}, "column-missing"),
     ("token-classification", "a.conll", CONLL, {"text_column": "w"}, "columns-of-plain-text"),
     ("token-classification", "a.conll", CONLL, {"header": False}, "header-of-plain-text"),
-    ("question-answering", "a.json", JSON, {"header": False}, "columns-of-json"),
-    ("question-answering", "a.json", JSON, {"text_column": "x"}, "option-of-another-task"),
+    ("question-answering", "a.json", question(), {"header": False}, "columns-of-json"),
+    ("question-answering", "a.json", question(), {"text_column": "x"}, "option-of-another-task"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_that_do_not_fit_are_errors(tmp_path: Path, case: Any) -> None:
     task, name, content, options, id = case
-    kind = InputError if id in ("column-missing", "too-few-rows", "too-few-labels") else UsageError
+    inputs = ("column-missing", "label-unknown", "too-few-rows", "too-few-labels")
+    kind = InputError if id in inputs else UsageError
     with raises(kind, id):
         TASKS[task].read_rows(write(tmp_path / name, content), **options)
 
@@ -228,9 +195,10 @@ def test_files_that_are_not_there_or_do_not_fit_together_are_errors(tmp_path: Pa
         with raises(InputError, id) as caught:
             read_rows(spec)
         assert id != "line-empty" or f"{gap}:2:" in str(caught.value)
-    for options in ({"source_column": "en", "target_column": "de"}, {"header": False}):
-        with raises(UsageError, f"{'columns' if len(options) > 1 else 'header'}-of-plain-text"):
-            read_rows(f"{source},{source}", **options)
+    with raises(UsageError, "columns-of-plain-text"):
+        read_rows(f"{source},{source}", source_column="en", target_column="de")
+    with raises(UsageError, "header-of-plain-text"):
+        read_rows(f"{source},{source}", header=False)
 
 
 def test_mistyped_names_are_answered_with_the_known_ones_and_a_suggestion(tmp_path: Path) -> None:
@@ -249,15 +217,3 @@ def test_mistyped_names_are_answered_with_the_known_ones_and_a_suggestion(tmp_pa
         TASKS["Translaton"]
     assert "choose from translation, classification, embedding, " in str(caught.value)
     assert "did you mean 'translation'?" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("header", "option"),
-    [("label\tcontent", "--text-column"), ("id\ttext\tclass", "--label-column")],
-)
-def test_a_column_that_nothing_names_is_asked_for(tmp_path: Path, header: str, option: str) -> None:
-    """One of the first two columns, which are taken otherwise, has a purpose by its name."""
-    path = write(tmp_path / "a.tsv", f"{header}\na\tb\tc\n")
-    with raises(InputError, "column-not-named") as caught:
-        TASKS["classification"].read_rows(path, labels=LABELS)
-    assert option in str(caught.value)

@@ -6,29 +6,22 @@ never with the code under test.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compressor.errors import InputError
 from compressor.tasks import TASKS, count_shared, split_rows
-from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
 
 translation, classification = TASKS["translation"], TASKS["classification"]
 
 
-def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([("en", "de"), *rows])
-    return text.getvalue()
+CSV = 'en,de\nHello there.,Hallo du.\n"He said ""no"".",Er sagte „nein“.\nGo!,Geh!\n'
 
 
 @pytest.mark.parametrize(
@@ -36,7 +29,7 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
     [
         ("rows.tsv", tsv(PAIRS)),
         ("ROWS.TSV", tsv(PAIRS)),
-        ("rows.csv", as_csv(PAIRS)),
+        ("rows.csv", CSV),
         ("rows.jsonl", "".join(json.dumps({"en": s, "de": t}) + "\n" for s, t in PAIRS)),
         ("crlf.tsv", tsv(PAIRS).replace("\n", "\r\n")),
         ("bom.tsv", "\ufeff" + tsv(PAIRS)),
@@ -46,6 +39,7 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
         ("regions.tsv", tsv(PAIRS, ("en-US", "deu_Latn"))),
         ("any.tsv", tsv(PAIRS, ("English text", "German text"))),
         ("placed.tsv", tsv([("7", t, s) for s, t in PAIRS], ("id", "target", "source"))),
+        ("en,de.tsv", tsv(PAIRS)),
         ("more.tsv", tsv([(s, t, "7", "note") for s, t in PAIRS], ("en", "de", "number", "why"))),
     ],
 )
@@ -58,20 +52,13 @@ def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: st
     assert rows.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_parallel_plain_text_files(tmp_path: Path) -> None:
-    source = write(tmp_path / "news.en", "".join(s + "\r\n" for s, _ in PAIRS))
-    target = write(tmp_path / "news.de", "\n".join(t for _, t in PAIRS))
+@pytest.mark.parametrize("names", [("news.en", "news.de"), ("a,b.en", "a,b.de")])
+def test_parallel_plain_text_files(tmp_path: Path, names: tuple[str, str]) -> None:
+    source = write(tmp_path / names[0], "".join(s + "\r\n" for s, _ in PAIRS))
+    target = write(tmp_path / names[1], "\n".join(t for _, t in PAIRS))
     rows = translation.read_rows(f"{source},{target}")
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
     assert rows.files == [source, target]
-
-
-def test_commas_inside_paths(tmp_path: Path) -> None:
-    one = write(tmp_path / "en,de.tsv", tsv(PAIRS))
-    assert len(translation.read_rows(one).sources) == 3
-    source = write(tmp_path / "a,b.en", "one\n")
-    target = write(tmp_path / "a,b.de", "eins\n")
-    assert translation.read_rows(f"{source},{target}").files == [source, target]
 
 
 def test_quotes_and_unusual_separators_are_text_in_tsv(tmp_path: Path) -> None:
@@ -91,30 +78,67 @@ def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) 
     assert rows.sha256 != translation.read_rows(path).sha256
 
 
-def test_classification_by_default_columns_names_and_class_ids(tmp_path: Path) -> None:
-    content = "label\ttext\nweather\tis it cold\n0\thow much is left\n"
-    rows = classification.read_rows(write(tmp_path / "a.tsv", content), labels=LABELS)
-    assert rows.sources == ["is it cold", "how much is left"]
-    assert rows.targets == ["weather", "balance"]
-    assert rows.labels == LABELS
+ONE, TWO = ["a b", "d"], ["c", "e f"]
+SCORED = "sentence1\tsentence2\tscore\na b\tc\t3.5\nd\te f\t-1e-3\n"
+RANKED = "query\ttext\tlabel\na b\tc\t2\nd\te f\t0\n"
+PAIR_COLUMNS = {"text_column": "s", "text_pair_column": "t", "label_column": "gold"}
+# Task, file, options, its contents (of JSONL the objects), and the sources, pairs and targets.
+READ: list[tuple[Any, ...]] = [
+    ("classification", "a.tsv", {"labels": LABELS},
+     "label\ttext\nweather\ta b\n0\td\n", ONE, None, ["weather", "balance"]),
+    ("classification", "a.tsv", {"labels": LABELS},
+     "utterance\tintent\tsplit\na b\tweather\ttest\nd\t1\ttest\n", ONE, None,
+     ["weather", "card_lost"]),
+    ("classification", "a.tsv", {"labels": LABELS},
+     "label\tid\ttext\nweather\t7\ta b\nbalance\t8\td\n", ONE, None, ["weather", "balance"]),
+    ("classification", "a.jsonl", {**PAIR_COLUMNS, "labels": ["LABEL_0", "LABEL_1"]},
+     [{"s": "a b", "t": "c", "gold": 1}, {"gold": "LABEL_0", "s": "d", "t": "e f"}], ONE, TWO,
+     ["LABEL_1", "LABEL_0"]),
+    # A number is a name where names are numbers.
+    ("classification", "a.csv", {"labels": ["1", "2", "3"]},
+     "sentence,label\na b,3\nd,1\n", ONE, None, ["3", "1"]),
+    ("multilabel", "a.tsv", {"labels": LABELS},
+     "text\tlabel\na b\tweather|balance\nd\t\n", ONE, None, ["balance\tweather", ""]),
+    ("multilabel", "a.jsonl", {"labels": LABELS},
+     [{"text": "a b", "label": ["weather", 0]}, {"text": "d", "label": "card_lost"}], ONE, None,
+     ["balance\tweather", "card_lost"]),
+    ("regression", "a.tsv", {}, SCORED, ONE, TWO, ["3.5", "-1e-3"]),
+    ("regression", "a.jsonl", {},
+     [{"text": "a b", "label": 3.5}, {"text": "d", "label": 2}], ONE, None, ["3.5", "2"]),
+    ("reranking", "a.tsv", {}, RANKED, ONE, TWO, ["2", "0"]),
+    ("reranking", "a.tsv", {"text_column": "question"},
+     "label\tquestion\ttext\n2\ta b\tc\n0\td\te f\n", ONE, TWO, ["2", "0"]),
+    ("embedding", "a.tsv", {}, SCORED, ONE, TWO, ["3.5", "-1e-3"]),
+    ("embedding", "a.jsonl", {"text_pair_column": "b", "label_column": "n"},
+     [{"text": "a b", "b": "c", "n": 3.5}, {"text": "d", "b": "e f", "n": 0}], ONE, TWO,
+     ["3.5", "0"]),
+    ("embedding", "a.tsv", {}, RANKED, ONE, TWO, ["2", "0"]),
+    ("embedding", "a.txt", {}, "a b\nd\n", ONE, None, ["", ""]),
+    # A table for a classifier: its labels are not read.
+    ("embedding", "a.tsv", {}, "label\ttext\nx\ta b\ny\td\n", ONE, None, ["", ""]),
+    ("embedding", "a.csv", {}, "words\na b\nd\n", ONE, None, ["", ""]),
+    ("embedding", "a.jsonl", {}, [{"sentence": "a b"}, {"sentence": "d"}], ONE, None, ["", ""]),
+    ("token-classification", "a.conll", {},
+     "-DOCSTART- O\n\na\tB-per\nb\tO\n\n\nd O\n", ONE, None, ["B-per O", "O"]),
+    ("token-classification", "a.txt", {},
+     "a NNP B-NP B-per\nb VBZ B-VP O\n\nd NN B-NP O\n", ONE, None, ["B-per O", "O"]),
+    ("token-classification", "a.jsonl",
+     {"text_column": "w", "label_column": "t", "labels": ["O", "B-per"]},
+     [{"w": ["a", "b"], "t": [1, 0]}, {"w": ["d"], "t": ["O"]}], ONE, None, ["B-per O", "O"]),
+]  # fmt: skip
 
 
-def test_pairs_and_named_columns(tmp_path: Path) -> None:
-    lines = [
-        {"sentence1": "a b", "sentence2": "c", "gold": 1},
-        {"gold": "LABEL_0", "sentence1": "d", "sentence2": "e\nf"},
-    ]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
-    rows = classification.read_rows(
-        path,
-        text_column="sentence1",
-        text_pair_column="sentence2",
-        label_column="gold",
-        labels=["LABEL_0", "LABEL_1"],
-    )
-    assert (rows.sources, rows.pairs) == (["a b", "d"], ["c", "e\nf"])
-    assert rows.targets == ["LABEL_1", "LABEL_0"]
-    text = '["a b", "c", "LABEL_1"]\n["d", "e\\nf", "LABEL_0"]\n'
+@pytest.mark.parametrize("case", READ)
+def test_rows_of_every_task(tmp_path: Path, case: tuple[Any, ...]) -> None:
+    task, name, options, content, sources, pairs, targets = case
+    if not isinstance(content, str):
+        content = "\n".join(map(json.dumps, content))
+    rows = TASKS[task].read_rows(write(tmp_path / name, content), **options)
+    assert (rows.sources, rows.pairs, rows.targets) == (sources, pairs, targets)
+    assert rows.labels == options.get("labels")
+    assert rows.ranked == (task == "reranking" or content == RANKED)
+    lines = [[*row] for row in zip(sources, pairs or [None, None], targets, strict=True)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     assert rows.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -148,23 +172,6 @@ def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
     assert len({first.sha256, second.sha256, rows.sha256}) == 3
     assert split_rows(rows, seed=0) == (first, second)
     assert split_rows(rows, seed=1) != (first, second)
-
-
-def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:
-    stars = ["1", "2", "3"]
-    path = write(tmp_path / "a.csv", "sentence,label\ngood,3\nbad,1\n")
-    assert classification.read_rows(path, labels=stars).targets == ["3", "1"]
-    path = write(tmp_path / "b.csv", "sentence,label\ngood,0\n")
-    with raises(InputError, "label-unknown"):
-        classification.read_rows(path, labels=stars)
-
-
-def test_classification_columns_default_to_the_first_two(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "utterance\tintent\tsplit\nx\tweather\ttest\n")
-    assert classification.read_rows(path, labels=LABELS).targets == ["weather"]
-    path = write(tmp_path / "b.tsv", "label\tid\ttext\nweather\t7\tx\n")
-    rows = classification.read_rows(path, labels=LABELS)
-    assert (rows.sources, rows.targets) == (["x"], ["weather"])
 
 
 def test_tasks_and_reading_rows_need_no_torch() -> None:

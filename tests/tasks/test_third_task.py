@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compressor.errors import InputError, UsageError
 from compressor.evaluation import METRICS
 from compressor.report.schema import load_report
 from compressor.runtime.artifact import ARTIFACTS
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
-from tests.helpers.errors import raises
 from tests.helpers.metrics import compare, score_answers
 from tests.helpers.tiny import tiny_model, word_tokenizer
 from tests.tasks import rating_task
@@ -87,21 +85,6 @@ def test_run_gate_verify_and_predict(tmp_path, capsys):
     invoke("predict", out, lines, "--precision", "fp32")
     printed = [float(line) for line in capsys.readouterr().out.split()]
     assert printed == pytest.approx(answers, abs=6e-4)
-
-
-def test_what_other_tasks_have_is_refused(tmp_path):
-    model, data = rater(tmp_path / "model"), rows(tmp_path / "rows.tsv", 0)
-    given = ("-m", model, "--test", data, "--keep", "0.5", "-o", tmp_path / "out")
-    given += ("--calibration", data, "--device", "cpu")
-    for option in (("--num-beams", "2"), ("--source-column", "text"), ("--target-length", "3")):
-        with raises(UsageError, "option-without-use"):
-            invoke("run", *given, "--task", "rating", *option)
-    with raises(InputError, "classifier-unsupported"):
-        invoke("run", *given, "--task", "classification")
-    with raises(UsageError, "task-of-another-model"):
-        invoke("run", *given, "--task", "translation")
-    with raises(UsageError, "task-unknown"):
-        invoke("run", *given, "--task", "ratin")
 
 
 def test_draws_of_its_metric_are_numpys():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,17 +29,6 @@ def encoded(tagger, path, **options):
     rows = task.read_rows(path, labels=TAGS)
     examples = task.encode(rows, tagger.tokenizer, tagger.max_source_tokens)
     return rows, examples, task.batches(examples, tagger.model, **options)
-
-
-def test_columns_and_json_lists_are_the_same_rows(tmp_path):
-    rows = task.read_rows(write(tmp_path / "a.conll", CONLL))
-    assert (rows.sources, rows.targets) == (["EU rejects", "the"], ["B-per O", "O"])
-    objects = [{"w": ["EU", "rejects"], "t": [1, 0]}, {"w": ["the"], "t": ["O"]}]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, objects)))
-    named = task.read_rows(path, labels=TAGS, text_column="w", label_column="t")
-    assert named.sha256 == rows.sha256
-    four = task.read_rows(write(tmp_path / "a.txt", "EU NNP B-NP B-per\nrejects VBZ B-VP O\n"))
-    assert four.targets == ["B-per O"]
 
 
 @torch.no_grad()
@@ -77,32 +66,29 @@ def test_words_beyond_the_positions_have_no_label(tagger, tmp_path):
 
 def test_text_without_labels_is_every_word_of_it(tagger, tmp_path):
     """Distillation looks at the same tokens of further text as of rows."""
-    rows = task.read_rows(write(tmp_path / "a.conll", CONLL.replace("the", "abc")), labels=TAGS)
-    blank = task.blank_answer(list(TAGS))
-    bare = type(rows)(**vars(rows) | {"targets": [blank] * rows.count})
-    found = [
-        [word for _, word in example.target]
-        for example in task.encode(bare, tagger.tokenizer, tagger.max_source_tokens)
-    ]
-    assert found == [
-        [word for _, word in example.target]
-        for example in task.encode(rows, tagger.tokenizer, tagger.max_source_tokens)
-    ]
+    path = write(tmp_path / "a.conll", CONLL.replace("the", "abc"))
+    rows, examples, _ = encoded(tagger, path)
+    bare = replace(rows, targets=[task.blank_answer(list(TAGS))] * rows.count)
+    blank = task.encode(bare, tagger.tokenizer, tagger.max_source_tokens)
+    words, blank_words = (
+        [[word for _, word in example.target] for example in some] for some in (examples, blank)
+    )
+    assert words == blank_words
 
 
-def test_labels_of_several_words_are_refused(tmp_path):
-    names = {"id2label": {0: "O", 1: "B per"}, "label2id": {"O": 0, "B per": 1}}
-    opened = open_checkpoint(str(save_head(tmp_path, "bert", "token-classification", **names)))
-    with raises(InputError, "label-not-a-word"):
-        require_task(opened)
-
-
-@pytest.mark.parametrize("names", ["O per-B per-I", "o b-per i-per", "O B_per"])
-def test_prefixes_in_another_form_are_refused(names: str, tmp_path):
-    names = names.split()
+@pytest.mark.parametrize(
+    ("names", "id"),
+    [
+        (["O", "B per"], "label-not-a-word"),
+        (["O", "per-B", "per-I"], "label-prefix-unknown"),
+        (["o", "b-per", "i-per"], "label-prefix-unknown"),
+        (["O", "B_per"], "label-prefix-unknown"),
+    ],
+)
+def test_labels_in_another_form_are_refused(names: list[str], id: str, tmp_path):
     config = {"id2label": dict(enumerate(names)), "label2id": {x: i for i, x in enumerate(names)}}
     opened = open_checkpoint(str(save_head(tmp_path, "bert", "token-classification", **config)))
-    with raises(InputError, "label-prefix-unknown"):
+    with raises(InputError, id):
         require_task(opened)
 
 

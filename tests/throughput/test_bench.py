@@ -167,19 +167,15 @@ def test_classifiers_are_measured_with_multiply_adds_and_memory(tmp_path: Path) 
     ]  # fmt: skip
 
 
-def two_translators(folder: Path) -> list[Subject]:
+def test_translators_do_equal_work(tmp_path: Path) -> None:
+    """By default as much as the reference model, or a length that is asked for."""
     counts = {"encoder_self.0": 2, "decoder_self.0": 2, "cross.0": 2}
-    return [
-        Subject("dense", translator(folder / "dense", length=4), counts),
-        Subject("brief", translator(folder / "brief", length=2), counts),
+    subjects = [
+        Subject("dense", translator(tmp_path / "dense", length=4), counts),
+        Subject("brief", translator(tmp_path / "brief", length=2), counts),
     ]
-
-
-def test_translators_do_equal_work_by_default(tmp_path: Path) -> None:
-    result = benchmark(
-        two_translators(tmp_path), rows=rows("translation"), config=MARIAN, batch_sizes=[2],
-        lengths=3, seconds=0.001, memory=False,
-    )  # fmt: skip
+    settings = {"rows": rows("translation"), "batch_sizes": [2], "seconds": 0.001, "memory": False}
+    result = benchmark(subjects, config=MARIAN, lengths=3, **settings)
 
     assert result.lengths == (
         "3 source tokens; 4 generated tokens for every row, the mean of the reference model's own "
@@ -190,12 +186,7 @@ def test_translators_do_equal_work_by_default(tmp_path: Path) -> None:
     assert result.rows[1].macs_ratio == 1.0
     assert result.rows[1].peak_memory_mib is None
 
-
-def test_target_length_can_be_given(tmp_path: Path) -> None:
-    result = benchmark(
-        two_translators(tmp_path), rows=rows("translation"), batch_sizes=[2], target_length=9,
-        seconds=0.001, memory=False,
-    )  # fmt: skip
+    result = benchmark(subjects, target_length=9, **settings)
 
     assert result.lengths == "source lengths from the data; 9 generated tokens for every row"
     assert [row.target_tokens for row in result.rows] == [9.0, 9.0]
@@ -209,12 +200,13 @@ def test_settings_that_contradict_each_other_are_errors(tmp_path: Path) -> None:
     def run(*subjects: Subject, task: str = "classification", **settings) -> None:
         benchmark(subjects, rows=rows(task), batch_sizes=[1], memory=False, **settings)
 
-    with raises(UsageError, "names-not-distinct"):
-        run(one, one)
-    with raises(UsageError, "length-too-large"):
-        run(one, lengths=1_000_001)
-    with raises(UsageError, "target-length-without-generation"):
-        run(one, target_length=5)
+    for subjects, settings, id in (
+        ([one, one], {}, "names-not-distinct"),
+        ([one], {"lengths": 1_000_001}, "length-too-large"),
+        ([one], {"target_length": 5}, "target-length-without-generation"),
+    ):
+        with raises(UsageError, id):
+            run(*subjects, **settings)
     with pytest.raises(UsageError, match="21 tokens are more than the 20 that the model can"):
         run(
             Subject("dense", translator(tmp_path / "c", length=4), {}),
@@ -225,16 +217,14 @@ def test_settings_that_contradict_each_other_are_errors(tmp_path: Path) -> None:
         run(one, other)
 
 
-def batch_of(tokens: int) -> dict[str, np.ndarray]:
-    return {name: np.ones((4, tokens), np.int64) for name in ("input_ids", "attention_mask")}
-
-
 def test_peak_memory_is_that_of_the_run(tmp_path: Path) -> None:
-    directory = classifier(tmp_path)
+    directory = classifier(tmp_path / "a")
     ballast = np.ones(2**26)  # 512 MiB here must not show there
-
-    small = measure_memory(directory, CLASSIFIER, [batch_of(2)], threads=1)
-    large = measure_memory(directory, CLASSIFIER, [batch_of(2**18)], threads=1)
+    batches = [
+        {name: np.ones((4, tokens), np.int64) for name in ("input_ids", "attention_mask")}
+        for tokens in (2, 2**18)
+    ]
+    small, large = (measure_memory(directory, CLASSIFIER, [x], threads=1) for x in batches)
 
     assert ballast[-1] == 1
     assert small.host_mib < 384
@@ -242,9 +232,6 @@ def test_peak_memory_is_that_of_the_run(tmp_path: Path) -> None:
     assert large.host_mib > small.host_mib + 256
     assert (small.device_mib, large.device_mib) == (None, None)
     assert small.load_seconds > 0
-
-
-def test_failed_memory_measurement_names_what_is_missing(tmp_path: Path) -> None:
     with raises(EnvironmentProblem, "memory-measurement-failed") as caught:
-        measure_memory(tmp_path / "nowhere", CLASSIFIER, [batch_of(2)])
+        measure_memory(tmp_path / "nowhere", CLASSIFIER, batches[:1])
     assert "graphs.json" in str(caught.value)

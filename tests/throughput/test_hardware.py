@@ -12,15 +12,6 @@ import pytest
 
 from compressor.throughput import hardware
 
-
-def test_versions_are_those_of_the_installed_packages() -> None:
-    found = hardware.versions()
-
-    assert found["python"] == platform.python_version()
-    assert found["numpy"] == metadata.version("numpy")
-    assert any(name.startswith("onnxruntime") for name in found)
-
-
 PROCESSOR = """\
 processor\t: 0
 model name\t: Example CPU @ 2.50GHz
@@ -56,12 +47,9 @@ def test_machine_is_described(linux: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert facts["gpu"] == "NVIDIA Example, 80GB (1 of 2)"
     assert facts["gpu driver"] == "590.12"
     assert facts["os"]
-
-
-def test_what_is_not_there_is_left_out(linux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Unknown facts are left out.
     monkeypatch.setattr(hardware, "run_tool", lambda *_: "")
     (linux / "meminfo").unlink()
-
     assert hardware.describe().keys() == {"cpu", "instructions", "cores", "os"}
 
 
@@ -84,6 +72,13 @@ def test_cores_respect_the_containers_share(
         (linux / name).write_text(text, encoding="utf-8")
 
     assert hardware.cores() == expected
+
+
+def test_versions_are_those_of_the_installed_packages() -> None:
+    versions = hardware.versions()
+    assert versions["python"] == platform.python_version()
+    assert versions["numpy"] == metadata.version("numpy")
+    assert any(name.startswith("onnxruntime") for name in versions)
 
 
 def test_heavy_packages_are_not_imported_before_they_are_needed() -> None:

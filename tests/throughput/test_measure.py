@@ -18,7 +18,7 @@ from compressor.throughput.workloads import Batch, Workload, make_workloads
 
 
 class Stage:
-    """A clock that stands still unless a subject runs; subjects take the seconds they are given."""
+    """A clock that stands still unless a subject runs, for its seconds times the batch number."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -101,20 +101,13 @@ def test_garbage_collector_is_off_while_timing_and_on_again_afterwards() -> None
     assert gc.isenabled()
 
 
-def samples_of(dense: np.ndarray, pruned: np.ndarray) -> dict[tuple[str, int], list[float]]:
-    return {("dense", 2): dense.ravel().tolist(), ("half", 2): pruned.ravel().tolist()}
-
-
 def test_timings_by_hand() -> None:
     # Three passes over batches that take 2 s and 4 s; the smaller model takes 1 s and 4 s.
-    dense = np.array([[2.0, 4.0]] * 3)
-    pruned = np.array([[1.0, 4.0]] * 3)
+    samples = {("dense", 2): [2.0, 4.0] * 3, ("half", 2): [1.0, 4.0] * 3}
     load = workload(2, source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
     ratios = {("half", 2): 1.6}
 
-    first, second = summarize(
-        samples_of(dense, pruned), [load], ratios, peak_memory_mib={("half", 2): 100.0}
-    )
+    first, second = summarize(samples, [load], ratios, peak_memory_mib={("half", 2): 100.0})
 
     assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
     assert first.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
@@ -138,21 +131,16 @@ def test_latency_percentiles_are_of_all_raw_times() -> None:
     assert [row.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
 
 
-def noisy(passes: int, batches: int, speedup: float) -> tuple[np.ndarray, np.ndarray]:
-    """Times with noise of 3 %, a common drift over a factor of two, and stalls in 6 % of them."""
-    rng = np.random.default_rng(passes * batches)
-    weight = np.linspace(1.0, 3.0, batches)
-    drift = np.geomspace(1.0, 2.0, passes * batches).reshape(passes, batches)
-    times = []
-    for factor in (1.0, 1 / speedup):
-        noise = np.exp(rng.normal(0, 0.03, (passes, batches)))
-        stalls = 1 + 5 * (rng.random((passes, batches)) < 0.06)
-        times.append(factor * weight * drift * noise * stalls)
-    return times[0], times[1]
-
-
 def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
-    dense, pruned = noisy(12, 6, speedup=1.25)
+    """Noise of 3 %, a common drift over a factor of two, and stalls in 6 % of 12 x 6 times."""
+    rng = np.random.default_rng(72)
+    drift = np.geomspace(1.0, 2.0, 72).reshape(12, 6) * np.linspace(1.0, 3.0, 6)
+    times = []
+    for factor in (1.0, 1 / 1.25):
+        noise = np.exp(rng.normal(0, 0.03, (12, 6)))
+        stalls = 1 + 5 * (rng.random((12, 6)) < 0.06)
+        times.append(factor * drift * noise * stalls)
+    dense, pruned = times
 
     speedup, (low, high) = speedup_of(dense, pruned)
 
@@ -193,10 +181,6 @@ def rows_of(lengths: list[int]) -> list[Encoded]:
     ]
 
 
-def first_tokens(load: Workload) -> list[int]:
-    return [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
-
-
 def test_real_and_padded_tokens_are_counted_apart() -> None:
     (load,) = make_workloads(rows_of([2, 6, 4, 4]), [2], pad)
 
@@ -209,14 +193,14 @@ def test_real_and_padded_tokens_are_counted_apart() -> None:
 def test_many_rows_are_sampled_in_order() -> None:
     rows = rows_of([3] * 500)
 
-    (load,) = make_workloads(rows, [4], pad, seed=1)
-    (other,) = make_workloads(rows, [4], pad, seed=2)
-
-    found = first_tokens(load)
-    assert len(found) == 8 * 4
-    assert all(a < b for a, b in pairwise(found))
-    assert found == first_tokens(make_workloads(rows, [4], pad, seed=1)[0])
-    assert found != first_tokens(other)
+    first, again, other = (
+        [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
+        for seed in (1, 1, 2)
+        for load in make_workloads(rows, [4], pad, seed=seed)
+    )
+    assert len(first) == 8 * 4
+    assert all(a < b for a, b in pairwise(first))
+    assert first == again != other
 
 
 def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:

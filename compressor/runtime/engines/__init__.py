@@ -20,11 +20,7 @@ ENGINES = {
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The engine of this name.
-
-    Raises:
-        UsageError: an unknown name; the message lists the engines.
-    """
+    """The engine of this name; UsageError with a list of all for another name."""
     if name not in ENGINES:
         raise UsageError(
             f"there is no engine {name!r}; choose from {', '.join(ENGINES)}"
@@ -32,8 +28,8 @@ def engine_class(name: str) -> type[Engine]:
             id="engine-unknown",
         )
     module, _, attribute = ENGINES[name].partition(":")
-    found: type[Engine] = getattr(import_module(module), attribute)
-    return found
+    engine: type[Engine] = getattr(import_module(module), attribute)
+    return engine
 
 
 def engine_for(name: str, kind: str) -> type[Engine]:
@@ -42,14 +38,14 @@ def engine_for(name: str, kind: str) -> type[Engine]:
     Raises:
         UsageError: an unknown name, or an engine that does not run such models.
     """
-    found = engine_class(name)
-    if kind not in found.kinds:
+    engine = engine_class(name)
+    if kind not in engine.kinds:
         others = [other for other in ENGINES if kind in engine_class(other).kinds]
         raise UsageError(
             f"the engine {name} runs no {kind}s; use {' or '.join(others)}",
             id="engine-not-for-task",
         )
-    return found
+    return engine
 
 
 def choose_engine(
@@ -57,15 +53,10 @@ def choose_engine(
 ) -> type[Engine]:
     """As `engine_for`; `auto` is the engine that the artifact records as the fastest.
 
-    It was measured when the artifact was made, on the CPU, with the same precision: see
-    docs/engines.md. Without a record, and on CUDA, it is onnxruntime.
-
-    Args:
-        precision: that was asked for; None: the artifact's default one.
+    It was measured when the artifact was made, on the CPU, with the same precision (None: the
+    default one): see docs/engines.md. Without a record, and on CUDA, it is onnxruntime.
     """
     if name == AUTO:
-        recorded = artifact.fastest_engines or {}
-        name = DEFAULT
-        if device != "cuda":
-            name = recorded.get(precision or artifact.default_precision, DEFAULT)
+        fastest = {} if device == "cuda" else artifact.fastest_engines or {}
+        name = fastest.get(precision or artifact.default_precision, DEFAULT)
     return engine_for(name, kind)

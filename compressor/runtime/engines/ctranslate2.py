@@ -44,16 +44,16 @@ class CTranslate2(Engine):
 
     @classmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        made = directory / CTRANSLATE2_DIRECTORY
-        if not (made / _MODEL).exists():
+        model = directory / CTRANSLATE2_DIRECTORY
+        if not (model / _MODEL).exists():
             raise UsageError(
                 f"{directory} has no {CTRANSLATE2_DIRECTORY}/ for the engine ctranslate2; export "
                 "the model with --engines onnxruntime,ctranslate2, or use another engine",
                 id="engine-not-in-artifact",
             )
-        names = [name for name in CTRANSLATE2_FILES if (made / name).exists()]
-        own = [f"{CTRANSLATE2_DIRECTORY}/{name}" for name in names]
-        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *own]
+        names = [name for name in CTRANSLATE2_FILES if (model / name).exists()]
+        files = [f"{CTRANSLATE2_DIRECTORY}/{name}" for name in names]
+        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *files]
 
     @property
     def provider(self) -> str:
@@ -69,11 +69,11 @@ class CTranslate2(Engine):
 class OpenedTranslator:
     """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
 
+    `sources` and `targets` are the tokens of both sides, in the order of their ids.
+
     Raises:
         InputError: the directory is damaged.
         EnvironmentProblem: CTranslate2 is not installed.
-
-    `sources` and `targets` are the tokens of both sides, in the order of their ids.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class OpenedTranslator:
         options: dict[str, Any] = {"end_token": ends} if ends else {}
         if first is not None:
             options["target_prefix"] = [[self.targets[first]]] * len(sources)
-        found = self._model.translate_batch(
+        results = self._model.translate_batch(
             sources,
             beam_size=settings.num_beams,
             length_penalty=settings.length_penalty,
@@ -129,8 +129,14 @@ class OpenedTranslator:
             return_end_token=True,
             **options,
         )
-        rows = [[self._ids[name] for name in result.hypotheses[0]] for result in found]
-        return [_with_forced_end(row, settings) for row in rows]
+        rows = [[self._ids[name] for name in result.hypotheses[0]] for result in results]
+        forced = settings.forced_eos_token_id
+        for row in rows:
+            # CTranslate2 has no setting for a token that is forced into the last place.
+            if forced is not None and len(row) >= limit:
+                # Of several forced tokens, whose scores are equal, a search takes the first.
+                row[-1] = min(forced) if isinstance(forced, list) else forced
+        return rows
 
 
 def _read_names(path: Path) -> list[str]:
@@ -138,15 +144,3 @@ def _read_names(path: Path) -> list[str]:
     if not isinstance(names, list) or not all(type(name) is str for name in names):
         raise ValueError(f"{path.name} is no list of tokens")
     return names
-
-
-def _with_forced_end(row: list[int], settings: Generation) -> list[int]:
-    """The row with the token that settings force into the last place, where it gets so far.
-
-    CTranslate2 has no such setting.
-    """
-    forced = settings.forced_eos_token_id
-    if forced is None or len(row) < settings.limit:
-        return row
-    # Of several forced tokens, which all have the same score, a search takes the first.
-    return [*row[:-1], min(forced) if isinstance(forced, list) else forced]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +21,9 @@ from compressor.runtime.session import require_device
 
 BASE = "fp32"
 
-
-class LogitsModel(Protocol):
-    """An opened graph from tokens to logits."""
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """The logits [rows, outputs] of a padded batch; threads may call it at the same time."""
+# From a padded batch to its logits [rows, outputs] or [rows, tokens, outputs]; several threads may
+# call it at the same time.
+LogitsModel = Callable[[Batch], NDArray[np.float32]]
 
 
 class TokenGenerator(Protocol):
@@ -46,7 +43,7 @@ class TokenGenerator(Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """What an engine is to open.
+    """An artifact for an engine to open, and how.
 
     Args:
         threads: threads within an operation; None leaves the choice to the engine.
@@ -74,7 +71,7 @@ class Engine(ABC):
         kinds: of models that it runs: `encoder`, `encoder-decoder`.
         compiles: whether compiled models can be kept in a directory.
         reads_graphs: whether it runs the graphs; else it reads a model in a format of its own.
-        dense_only: whether it is there to compare with: it runs dense models, and no others.
+        dense_only: whether it serves comparison alone: it runs dense models, and no others.
     """
 
     name: ClassVar[str]
@@ -90,37 +87,29 @@ class Engine(ABC):
 
     @classmethod
     def library(cls) -> Any:
-        """The library, imported.
-
-        Raises:
-            EnvironmentProblem: it is not installed, or its version is not one that was tested.
-        """
+        """The library; EnvironmentProblem where it is missing, or of a version without tests."""
         least, most = (".".join(map(str, version)) for version in cls.versions)
         advice = f"install it with `pip install '{cls.package}>={least},<{most}'`"
         try:
-            found = import_module(cls.package)
+            library = import_module(cls.package)
         except ImportError as error:
             raise EnvironmentProblem(
                 f"the package {cls.package} is not installed; {advice}",
                 id=f"{cls.package}-not-installed",
             ) from error
         # OpenVINO's version goes on with a build number behind a dash.
-        numbers = tuple(int(part) for part in found.__version__.split("-")[0].split(".")[:2])
+        numbers = tuple(int(part) for part in library.__version__.split("-")[0].split(".")[:2])
         if not cls.versions[0] <= numbers < cls.versions[1]:
             raise EnvironmentProblem(
-                f"{cls.package} {found.__version__} is installed, and {least} or newer, but older "
-                f"than {most}, is needed; {advice}",
+                f"{cls.package} {library.__version__} is installed, and {least} or newer, but "
+                f"older than {most}, is needed; {advice}",
                 id="engine-version",
             )
-        return found
+        return library
 
     @classmethod
     def version(cls) -> str:
-        """Version of the library.
-
-        Raises:
-            EnvironmentProblem: as `library`.
-        """
+        """Version of the library; errors are those of `library`."""
         return str(cls.library().__version__).split("-")[0]
 
     @classmethod
@@ -141,28 +130,22 @@ class Engine(ABC):
         )
 
     @classmethod
-    @abstractmethod
     def default_precision(cls, artifact: Artifact) -> str:
-        """The precision where none is named: the artifact's default one, or float32 where the
-        engine does not compute in that."""
+        """The precision where none is named: float32, or the artifact's default one if the engine
+        computes in that."""
+        return BASE
 
     @classmethod
     @abstractmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
         """The precisions in which it can run an artifact on this machine, float32 first.
 
-        Raises:
-            EnvironmentProblem: as `library`.
-            UsageError: the artifact has nothing that it could open.
+        Errors are those of `library` and of `files`.
         """
 
     @classmethod
     def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
-        """The precisions in which a run on a device measures an artifact; those of `precisions`.
-
-        Raises:
-            EnvironmentProblem, UsageError: as there.
-        """
+        """The precisions in which a run on a device measures an artifact; those of `precisions`."""
         return cls.precisions(directory, artifact)
 
     @classmethod
@@ -199,7 +182,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def provider(self) -> str:
-        """What computes: the library's part for the device."""
+        """The library's part that computes on the device."""
 
     @property
     def captured(self) -> Sequence[Captured]:
@@ -207,18 +190,12 @@ class Engine(ABC):
         return ()
 
     def encoder(self) -> LogitsModel:
-        """Open the artifact of an encoder with a head.
-
-        Raises:
-            InputError: the artifact is damaged.
-        """
+        """Open the artifact of an encoder with a head; InputError for a damaged one."""
         raise NotImplementedError
 
     def translator(self) -> TokenGenerator | None:
-        """Open an encoder-decoder model; None where the search is that of this package, over
-        the artifact's graphs.
+        """Open an encoder-decoder model; InputError for a damaged one.
 
-        Raises:
-            InputError: the artifact is damaged.
+        None where the search is that of this package, over the artifact's graphs.
         """
         raise NotImplementedError

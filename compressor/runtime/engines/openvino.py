@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine
+from compressor.runtime.engines.engine import BASE, Engine, LogitsModel
 
 _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
@@ -46,10 +46,6 @@ class OpenVino(Engine):
                 sys.modules[_REPORTING] = reporting
 
     @classmethod
-    def default_precision(cls, artifact: Artifact) -> str:
-        return BASE
-
-    @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
         can = cls.library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return [BASE, "bf16"] if "BF16" in can else [BASE]
@@ -62,8 +58,27 @@ class OpenVino(Engine):
     def provider(self) -> str:
         return "OpenVINO CPU"
 
-    def encoder(self) -> _LogitsRequests:
-        setup, library = self.setup, self.library()
+    def encoder(self) -> LogitsModel:
+        compiled = self._compiled()
+        names = [port.get_any_name() for port in compiled.inputs]
+        requests = threading.local()  # each thread has a request of its own
+
+        def run(batch: Batch) -> NDArray[np.float32]:
+            if not hasattr(requests, "request"):
+                requests.request = compiled.create_infer_request()
+            try:
+                # The request reads the arrays where they are, and its outputs are copied.
+                outputs = requests.request.infer({x: batch[x] for x in names}, share_inputs=True)
+            except RuntimeError as error:
+                what = f"the graphs in {self.setup.directory} fail in OpenVINO"
+                raise _unusable(what, error) from error
+            logits: NDArray[np.float32] = outputs["logits"]
+            return logits.astype(np.float32, copy=False)
+
+        return run
+
+    def _compiled(self) -> Any:
+        setup, core = self.setup, self.library().Core()
         path = setup.directory / GRAPH_DIRECTORY / setup.artifact.file("model", BASE)
         hint = _HINTS[setup.precision]
         # Named also for float32: where it can, OpenVINO takes bfloat16 by itself.
@@ -78,7 +93,6 @@ class OpenVino(Engine):
             # It takes a model that was kept in another precision for one in this, and then computes
             # NaN or crashes. Other weights and other versions of OpenVINO it tells apart itself.
             config["CACHE_DIR"] = str(setup.cache / f"openvino-{setup.precision}")
-        core = library.Core()
         try:
             # On AMX processors it gives the thread that compiles a stack for signals, and takes it
             # back when the model goes: of several models, in the order in which they were compiled,
@@ -94,29 +108,7 @@ class OpenVino(Engine):
         actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if actual != hint:
             raise AssertionError(f"OpenVINO computes in {actual} where {hint} was asked for")
-        return _LogitsRequests(compiled, setup.directory)
-
-
-class _LogitsRequests:
-    """A `LogitsModel`; each thread that runs it has a request of its own."""
-
-    def __init__(self, compiled: Any, directory: Path) -> None:
-        self._compiled, self._directory = compiled, directory
-        self._requests = threading.local()
-        self._inputs = [port.get_any_name() for port in compiled.inputs]
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        if not hasattr(self._requests, "request"):
-            self._requests.request = self._compiled.create_infer_request()
-        feeds = {name: batch[name] for name in self._inputs}
-        try:
-            # The request reads the arrays where they are, and its outputs are copied.
-            found = self._requests.request.infer(feeds, share_inputs=True)
-        except RuntimeError as error:
-            what = f"the graphs in {self._directory} fail in OpenVINO"
-            raise _unusable(what, error) from error
-        logits: NDArray[np.float32] = found["logits"]
-        return logits.astype(np.float32, copy=False)
+        return compiled
 
 
 def _unusable(what: str, error: Exception) -> InputError:

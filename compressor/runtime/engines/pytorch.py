@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine, Setup
+from compressor.runtime.engines.engine import BASE, Engine, LogitsModel, Setup
 from compressor.runtime.generation import Generation
 from compressor.runtime.session import choose_device
 from compressor.storage.input_files import read_json
@@ -42,19 +42,19 @@ class PyTorch(Engine):
     def library(cls) -> Any:
         for package in ("transformers", cls.package):
             try:
-                found = import_module(package)
+                library = import_module(package)
             except ImportError as error:
                 raise EnvironmentProblem(
                     f"the package {package} is not installed, which the engine {cls.name} needs; "
                     f"install it with `pip install {package}`, or use another engine",
                     id=f"{package}-not-installed",
                 ) from error
-        return found
+        return library
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
-        found = choose_device(device, precisions)
-        if found == "cuda" and not cls.library().cuda.is_available():
+        chosen = choose_device(device, precisions)
+        if chosen == "cuda" and not cls.library().cuda.is_available():
             if device == "auto":
                 return "cpu"
             raise EnvironmentProblem(
@@ -62,11 +62,7 @@ class PyTorch(Engine):
                 f"leave the engine {cls.name} out",
                 id="pytorch-without-cuda",
             )
-        return found
-
-    @classmethod
-    def default_precision(cls, artifact: Artifact) -> str:
-        return BASE
+        return chosen
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
@@ -78,23 +74,31 @@ class PyTorch(Engine):
 
     @classmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        made = directory / PYTORCH_DIRECTORY
-        if not made.exists():
+        checkpoint = directory / PYTORCH_DIRECTORY
+        if not checkpoint.exists():
             raise UsageError(
                 f"{directory} has no {PYTORCH_DIRECTORY}/ for the engine {cls.name}, which is for "
                 f"dense models; export one with --engines onnxruntime,{cls.name}, or use another "
                 "engine",
                 id="engine-not-in-artifact",
             )
-        own = sorted(f"{PYTORCH_DIRECTORY}/{path.name}" for path in made.iterdir())
-        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *own]
+        names = sorted(f"{PYTORCH_DIRECTORY}/{path.name}" for path in checkpoint.iterdir())
+        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *names]
 
     @property
     def provider(self) -> str:
         return f"PyTorch {'CUDA' if self.setup.device == 'cuda' else 'CPU'}"
 
-    def encoder(self) -> _Logits:
-        return _Logits(*self._model(), self.setup)
+    def encoder(self) -> LogitsModel:
+        torch, model = self._model()
+
+        def run(batch: Batch) -> NDArray[np.float32]:
+            inputs = _to_torch(torch, batch, self.setup.artifact.inputs, self.setup.device)
+            with torch.inference_mode():
+                logits: NDArray[np.float32] = model(**inputs).logits.float().cpu().numpy()
+            return logits
+
+        return run
 
     def translator(self) -> _Search:
         return _Search(*self._model(), self.setup)
@@ -120,20 +124,6 @@ class CompiledPyTorch(PyTorch):
     compiled = True
 
 
-class _Logits:
-    """A `LogitsModel`."""
-
-    def __init__(self, torch: Any, model: Any, setup: Setup) -> None:
-        self._torch, self._model, self._device = torch, model, setup.device
-        self._inputs = setup.artifact.inputs
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        feeds = _feeds(self._torch, batch, self._inputs, self._device)
-        with self._torch.inference_mode():
-            logits: NDArray[np.float32] = self._model(**feeds).logits.float().cpu().numpy()
-        return logits
-
-
 class _Search:
     """A `TokenGenerator`: transformers' `generate`, with the artifact's settings."""
 
@@ -142,14 +132,14 @@ class _Search:
         model.generation_config.max_length = None  # the limit is a number of new tokens
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        feeds = _feeds(self._torch, batch, ["input_ids", "attention_mask"], self._device)
+        inputs = _to_torch(self._torch, batch, ["input_ids", "attention_mask"], self._device)
         ends, limit = settings.eos_token_id, settings.limit
         options: dict[str, Any] = {"min_length": settings.min_length}
         if not ends:  # every row gets as long as that, whatever its tokens are
             options = {"min_new_tokens": limit, "forced_eos_token_id": None}
         with self._torch.inference_mode():
-            found = self._model.generate(
-                **feeds,
+            generated = self._model.generate(
+                **inputs,
                 **options,
                 max_new_tokens=limit,
                 do_sample=False,
@@ -159,10 +149,10 @@ class _Search:
                 forced_bos_token_id=settings.forced_bos_token_id,
                 decoder_start_token_id=settings.decoder_start_token_id,
             )
-        rows: list[list[int]] = found[:, 1:].tolist()
-        places = [next((i for i, t in enumerate(row) if t in ends), limit) for row in rows]
-        return [row[: place + 1] for row, place in zip(rows, places, strict=True)]
+        rows: list[list[int]] = generated[:, 1:].tolist()
+        lasts = [next((i for i, t in enumerate(row) if t in ends), limit) for row in rows]
+        return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
 
 
-def _feeds(torch: Any, batch: Batch, names: Sequence[str], device: str) -> dict[str, Any]:
+def _to_torch(torch: Any, batch: Batch, names: Sequence[str], device: str) -> dict[str, Any]:
     return {name: torch.from_numpy(batch[name]).to(device) for name in names}

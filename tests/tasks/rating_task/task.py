@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
@@ -22,21 +21,16 @@ class Rating(EncoderTask):
     usage = 'print(model.numbers(["First text.", "Second one."]))'
     answers = "numbers"
 
-    def require(self, config: Any, where: Path) -> None:
-        if config.num_labels != 1:
-            raise InputError(f"{where} has {config.num_labels} outputs", id="not-a-regressor")
+    def require(self, checkpoint: Any) -> None:
+        outputs = checkpoint.model.config.num_labels
+        if outputs != 1:
+            raise InputError(f"{checkpoint.name} has {outputs} outputs", id="not-a-regressor")
 
     def head(self, config: Any, width: int) -> tuple[tuple[int, int], ...]:
         return (width, width), (width, 1)
 
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        def read(cell: str, where: str) -> str:
-            try:
-                return str(float(cell))
-            except ValueError:
-                raise InputError(f"{where}: {cell!r} is not a number", id="not-a-number") from None
-
-        return read
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[Any, str], str]:
+        return lambda record, column: str(float(record.cells[column]))
 
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]

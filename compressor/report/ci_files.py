@@ -1,0 +1,281 @@
+"""Files for continuous integration: JUnit, a summary and a comment for GitHub, and numbers.
+
+Summary and comment show a verdict on one screen: it comes first, then one table; everything else is
+folded, and left out from the end where GitHub's limits would be exceeded. Texts from data are shown
+as they are, without mentions of users.
+
+Badge and outputs are about the model that the report leads with (`facts.headline`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+from compressor.report import facts, gate_text, markdown, numbers, phrases, sentences
+from compressor.report.formats import ReportFormat
+from compressor.report.rule import worst_of
+from compressor.report.schema import Report
+from compressor.report.speedup_rules import MinSpeedupRule
+from compressor.report.table import ReportTable
+from compressor.report.tables import tables
+from compressor.results import Timing, Variant
+
+SUITE = "compress gate"
+
+
+def render_junit(report: Report) -> str:
+    """One test case per gate outcome; a rule that is not met is a failure.
+
+    An inconclusive one that counts as passed is skipped. A report without rules gives a suite
+    without cases.
+    """
+    suite = ElementTree.Element("testsuite")
+    results = []
+    for outcome in report.gate:
+        skipped = outcome.met and outcome.verdict == "inconclusive"
+        results.append("failure" if not outcome.met else "skipped" if skipped else "system-out")
+        names = {
+            "classname": numbers.printable(outcome.variant),
+            "name": numbers.printable(outcome.rule),
+        }
+        case = ElementTree.SubElement(suite, "testcase", names)
+        element = ElementTree.SubElement(case, results[-1])
+        element.text = message = numbers.printable(outcome.message)
+        if not outcome.met:
+            element.attrib |= {"message": message, "type": outcome.verdict}
+        elif skipped:
+            element.set("message", f"inconclusive: {message}")
+    counts = {
+        "name": SUITE,
+        "tests": str(len(results)),
+        "failures": str(results.count("failure")),
+        "errors": "0",
+        "skipped": str(results.count("skipped")),
+    }
+    suite.attrib |= counts | {"timestamp": numbers.printable(report.created)}
+    root = ElementTree.Element("testsuites", counts)
+    root.append(suite)
+    ElementTree.indent(root)
+    text = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+JUNIT = ReportFormat(
+    "junit.xml", render_junit, rf"<\?xml[^>]*>\s*<testsuites[^>]*name=\"{SUITE}\"", for_ci=True
+)
+
+
+SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
+COMMENT_BYTES = 60_000  # and 65,536 characters of a comment
+MARKER = "<!-- compress gate "
+_MOST_TEXT = 300  # characters of a cell or a name
+_MOST_SENTENCE = 1200  # of a sentence
+_NOTE = "The rest is in the report: it is too long for this page."
+# A mention of a user or a team, and a reference to an issue.
+_NOTIFIES = re.compile(r"(?<!\w)@(?=[\w-])|(?<![\w&])#(?=\d)")
+_TITLES = {"passed": "✅ Passed", "failed": "❌ Failed", "inconclusive": "⚠️ Inconclusive"}
+# Tables in the order of their importance here: the first one with rows stays open.
+_SHOWN = (
+    *("gate", "baseline", "quality", "throughput", "size", "checks", "origin", "environment"),
+)
+
+
+def render_summary(report: Report) -> str:
+    """Text for `$GITHUB_STEP_SUMMARY`, at most `SUMMARY_BYTES` long."""
+    return _fitted(report, [], len(_SHOWN), SUMMARY_BYTES)
+
+
+def render_comment(report: Report) -> str:
+    """The text of a comment, at most `COMMENT_BYTES` long.
+
+    Its first line is a marker without text from data, which Markdown does not show. It is the same
+    for all reports about a model, to replace the comment of an earlier run by.
+    """
+    model = hashlib.sha256(report.model.encode("utf-8", "replace")).hexdigest()[:16]
+    return _fitted(report, [f"{MARKER}{model} -->"], 4, COMMENT_BYTES)
+
+
+def _fitted(report: Report, head: list[str], count: int, most: int) -> str:
+    """As much as fits: `count` tables at most, the first one open."""
+    title = "No gate rule"
+    if report.gate:
+        verdict = worst_of(outcome.verdict for outcome in report.gate)
+        title = _TITLES[verdict]
+        if verdict == "inconclusive":
+            met = all(outcome.met for outcome in report.gate)
+            title += f", counts as {'passed' if met else 'failed'}"
+    lead = gate_text.gate_sentence(report) or "No rule was given."
+    lines = (lead, *sentences.floors(report), sentences.conclusion(report))
+    head += [
+        f"## {title}: compress {_inert(markdown.escape, facts.model_name(report))}",
+        " ".join(_inert(markdown.escape_line, text, _MOST_SENTENCE) for text in lines),
+    ]
+    made = tables(report)
+    first, *folded = [made[key] for key in _SHOWN if key in made][:count]
+    for rows in (40, 10, 2):
+        blocks = [*head, _table(first, rows)]
+        if _bytes([*blocks, _NOTE]) <= most:
+            break
+    for table in folded:
+        fold = _table(table, len(table.rows) if not table.columns else 40)
+        fold = f"<details><summary>{table.title}</summary>\n\n{fold}\n\n</details>"
+        if _bytes([*blocks, fold, _NOTE]) > most:
+            blocks.append(_NOTE)
+            break
+        blocks.append(fold)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _bytes(blocks: list[str]) -> int:
+    return len("\n\n".join(blocks).encode("utf-8", "replace")) + 1
+
+
+def _table(table: ReportTable, most: int) -> str:
+    shown = replace(table, rows=table.rows[:most])
+    left = len(table.rows) - len(shown.rows)
+    more = f"\n\n{left:,} more rows are in the report." if left else ""
+    return markdown.table_block(shown, lambda text: _inert(markdown.escape, text)) + more
+
+
+def _inert(escape: Callable[[str], str], text: str, most: int = _MOST_TEXT) -> str:
+    """A text from data: escaped, not without end, and without mentions and references."""
+    shown = numbers.printable(text)
+    shown = shown if len(shown) <= most else f"{shown[:most]} ..."
+    return _NOTIFIES.sub(lambda match: f"{match[0]}<!-- -->", escape(shown))
+
+
+_START = rf"{MARKER}|## (?:{'|'.join(_TITLES.values())}|No gate rule)\b[^\n]*: compress"
+SUMMARY = ReportFormat("summary.md", render_summary, _START, for_ci=True)
+COMMENT = ReportFormat("comment.md", render_comment, _START, for_ci=True)
+
+
+LABEL = "compress"
+_COLORS = {"passed": "brightgreen", "failed": "red", "inconclusive": "orange"}
+
+
+def render_badge(report: Report) -> str:
+    """The JSON that a Shields endpoint badge shows (schema version 1).
+
+    The verdict, the speed-up, with its interval if that reaches below 1, and the difference in
+    quality.
+    """
+    message, color = "no rules", "lightgrey"
+    if report.gate:
+        message = worst_of(outcome.verdict for outcome in report.gate)
+        color = _COLORS[message]
+    parts = [message]
+    variant, metric = facts.headline(report), facts.primary_metric(report)
+    if variant is not None:
+        row, compared = _timing(report, variant), facts.comparison(variant, metric)
+        if row is not None:
+            pays = facts.pays(row)
+            parts.append(f"{numbers.fixed(row.speedup, 2) if pays else phrases.speedup(row)}x")
+        if compared is not None:
+            label = numbers.printable(facts.metric_style(compared.metric).label)[:40]
+            parts.append(f"{label} {phrases.change(compared)}")
+    badge = {"schemaVersion": 1, "label": LABEL, "message": ", ".join(parts), "color": color}
+    return _json(badge)
+
+
+def render_bigger(report: Report) -> str:
+    """`customBiggerIsBetter` for github-action-benchmark: quality and speed-ups."""
+    entries: list[dict[str, Any]] = []
+    for variant in facts.delivered(report):
+        for metric in facts.metrics(report):
+            style, compared = facts.metric_style(metric), facts.comparison(variant, metric)
+            bounds = None if compared is None else facts.bounds(report, variant, compared)
+            more = {} if bounds is None else {"extra": f"against dense {_range(bounds)}"}
+            score = facts.value(variant, metric)
+            entries += _entry(variant, style.label, style.unit or "points", score, more)
+        for row in facts.timings(report, variant.name):
+            more = {} if row.speedup_interval is None else {"range": _range(row.speedup_interval)}
+            what = f"speed-up at batch {row.batch_size}"
+            entries += _entry(variant, what, "x", row.speedup, more)
+    return _json(entries)
+
+
+def render_smaller(report: Report) -> str:
+    """`customSmallerIsBetter` for github-action-benchmark: sizes and counts."""
+    entries: list[dict[str, Any]] = []
+    for variant in facts.delivered(report):
+        entries += _entry(variant, "ONNX size", "MB", variant.onnx_bytes / 1e6)
+        entries += _entry(variant, "parameters", "parameters", float(variant.parameters))
+        entries += _entry(variant, "multiply-adds", "share of dense", variant.macs_share)
+    return _json(entries)
+
+
+def _entry(
+    variant: Variant, what: str, unit: str, value: float | None, more: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """One entry of a benchmark; none if the value was not measured, or is not finite."""
+    if value is None or not math.isfinite(value):
+        return []
+    name = numbers.printable(f"{variant.name}: {what}")[:200]
+    return [{"name": name, "unit": numbers.printable(unit), "value": value, **(more or {})}]
+
+
+def _range(bounds: tuple[float, float]) -> str:
+    return f"{numbers.fixed(bounds[0], 2)} to {numbers.fixed(bounds[1], 2)}"
+
+
+def render_outputs(report: Report) -> str:
+    """Lines `name=value` for `$GITHUB_OUTPUT`: words and numbers alone, empty if not measured.
+
+    The speed-up is the one that a rule is about, else that of the largest batch; the quality is
+    the main metric's difference from dense, with the lower end of its confidence interval, and
+    empty at the metric's floor.
+    """
+    speedup = difference = low = size = None
+    variant = facts.headline(report)
+    if variant is not None:
+        row, size = _timing(report, variant), variant.onnx_bytes / 1e6
+        speedup = None if row is None else row.speedup
+        compared = facts.comparison(variant, facts.primary_metric(report))
+        if compared is not None and not compared.at_floor:
+            difference = compared.difference
+            bounds = facts.bounds(report, variant, compared)
+            low = None if bounds is None else bounds[0]
+    values = {
+        "passed": str(all(outcome.met for outcome in report.gate)).lower(),
+        "verdict": worst_of(x.verdict for x in report.gate) if report.gate else "none",
+        "speedup": _plain(speedup),
+        "quality-delta": _plain(difference),
+        "quality-interval-low": _plain(low),
+        "size-mb": _plain(size),
+    }
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.6g}"
+
+
+def _timing(report: Report, variant: Variant) -> Timing | None:
+    """The timing at the batch size of a speed-up rule, else at the largest."""
+    rows = facts.with_speedup(report, variant)
+    ruled = [
+        outcome.rule.rpartition("@")[2]
+        for outcome in report.gate
+        if outcome.variant == variant.name and outcome.rule.startswith(f"{MinSpeedupRule.option} ")
+    ]
+    asked = [row for row in rows if str(row.batch_size) in ruled]
+    return next(iter(asked), rows[-1] if rows else None)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+_BADGE = rf'\{{\s*"schemaVersion": 1,\s*"label": "{LABEL}"'
+_ENTRIES = r'\[\s*(?:\]|\{\s*"name":)'
+BADGE = ReportFormat("badge.json", render_badge, _BADGE, for_ci=True)
+BENCHMARK_BIGGER = ReportFormat("benchmark-bigger.json", render_bigger, _ENTRIES, for_ci=True)
+BENCHMARK_SMALLER = ReportFormat("benchmark-smaller.json", render_smaller, _ENTRIES, for_ci=True)
+OUTPUTS = ReportFormat("outputs.txt", render_outputs, "passed=", for_ci=True)

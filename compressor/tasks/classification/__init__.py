@@ -1,1 +1,0 @@
-"""Classification of texts, or pairs of texts, with an encoder."""

@@ -1,1 +1,0 @@
-"""Embedding of texts as vectors that are near where their meanings are."""

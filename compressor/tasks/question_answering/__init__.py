@@ -1,1 +1,0 @@
-"""Answering questions by a part of a text."""

@@ -1,1 +1,0 @@
-"""Regression: a number for a text, or for a pair of texts."""

@@ -1,1 +1,0 @@
-"""Reranking: how relevant texts are to a query that is read with each of them."""

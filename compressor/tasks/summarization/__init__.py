@@ -1,1 +1,0 @@
-"""Summarization of texts with an encoder-decoder model."""

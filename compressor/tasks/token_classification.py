@@ -1,0 +1,200 @@
+"""Classification of the words of a text; the label of a word is that of its first token."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from compressor.errors import CompressWarning, InputError
+from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
+from compressor.tasks.encoder import Labels, LabelTask, known_labels
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.tagged_sentences import TagReader, read_sentences
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from compressor.model.checkpoint import Checkpoint
+    from compressor.runtime import TokenClassifier
+    from compressor.tasks.batching import Tensors
+    from compressor.tasks.encoder import Logits
+
+# Labels of entities in other forms than `B-location`.
+_PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:.][BIESLUMW]")
+
+
+class TokenClassification(LabelTask):
+    """A label for each word; a row's target is the labels of its words, joined by spaces.
+
+    `target` of an example contains for each token the label's number and the word's number; both
+    are `IGNORED` for special tokens and for those that continue a word.
+    """
+
+    name = "token-classification"
+    auto_class = "AutoModelForTokenClassification"
+    metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
+    columns = ("text_column", "label_column")
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("tokens", "text", "sentence"),
+        "label_column": ("tags",),
+    }
+    runtime = "compressor.runtime:TokenClassifier"
+    pipeline_tag = "token-classification"
+    usage = 'print(model.tag(["First text.", "Second one."]))'
+    answers = "labels of tokens"
+    head_on_tokens = True
+
+    def metrics_of(self, rows: Rows) -> tuple[str, ...]:
+        """For labels without prefixes, such as parts of speech, the accuracy alone.
+
+        seqeval takes the first letter of such a label for its prefix: it would see no `ORG` at all,
+        as it sees no `O`.
+        """
+        from compressor.runtime.entities import scheme_of
+
+        names = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
+        prefixed = any(read != ("I", label) for label, read in scheme_of(names).items())
+        unseen = any(label[0] in "O." for label in names if label != "O")
+        return self.metrics if prefixed and not unseen else ("token_accuracy",)
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        """Check the labels: two or more, of one word each, with prefixes as in `B-location`.
+
+        A prefix at the end, in lower case or before another sign would make an entity of its own
+        type.
+        """
+        names = self.label_names(checkpoint.model.config)
+        Labels(names)  # raises
+        spaced = [name for name in names if len(name.split()) != 1]
+        if spaced:
+            raise InputError(
+                f"{checkpoint.directory / 'config.json'}: the label {spaced[0]!r:.40} in id2label "
+                "is not a single word; rename it",
+                id="label-not-a-word",
+            )
+        entities = [name for name in names if name not in ("O", "o")]
+        if entities and all(_PREFIXED_OTHERWISE.fullmatch(name) for name in entities):
+            raise InputError(
+                f"{checkpoint.directory / 'config.json'}: the prefix of the label "
+                f"{entities[0]!r:.40} in id2label is written in another way than that of "
+                "B-location; rename the labels",
+                id="label-prefix-unknown",
+            )
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        return super().head(config, width)[1:]
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """Sentences, their words joined by spaces, and the tags of their words likewise."""
+        read_tag: TagReader = (lambda tag, _: tag) if labels is None else Labels(labels).name_of
+        sentences = read_sentences(spec, columns, header, read_tag)
+        rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
+        return RowTexts([spec], rows)
+
+    def label_values(self, rows: Rows) -> list[list[int]]:
+        """The label's number of each word; empty for a row without a target."""
+        ids = {name: index for index, name in enumerate(known_labels(rows))}
+        return [
+            [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
+        ]
+
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """As in `Task`; words beyond the most tokens have no label."""
+        from compressor.runtime.entities import first_tokens, word_spans
+
+        require_offsets(tokenizer)
+        examples: list[Example] = []
+        lost, labels = 0, self.label_values(rows)
+        for chunk in chunks(rows.count):  # so that no more offsets are kept
+            texts = rows.sources[chunk]
+            encoded, cut = encode_texts(
+                tokenizer, max_source_tokens, types=True, offsets=True, text=texts
+            )
+            for row, (text, word_labels) in enumerate(zip(texts, labels[chunk], strict=True)):
+                ids = encoded["input_ids"][row]
+                firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
+                lost += firsts.count(None) if word_labels and cut[row] else 0
+                target = _targets(firsts, word_labels, len(ids))
+                types = encoded["token_type_ids"][row]
+                examples.append(Example(len(examples), ids, target, types, cut[row]))
+        if lost:
+            warnings.warn(
+                f"{', '.join(rows.files)}: words beyond the {max_source_tokens} tokens that the "
+                f"model reads have no label: {lost}",
+                CompressWarning,
+                stacklevel=2,
+            )
+        return examples
+
+    def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
+        return Example(row, source, tuple((0, word) for word in range(len(source))))
+
+    def label_tensor(self, examples: Sequence[Example]) -> Tensor:
+        """[batch, tokens, 2]: the number of the label, and of the word."""
+        import torch
+
+        longest = max(len(example.target) for example in examples)
+        labels = torch.full((len(examples), longest, 2), IGNORED)
+        for line, example in zip(labels, examples, strict=True):
+            line[: len(example.target)] = torch.tensor(example.target)
+        return labels
+
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """Cross-entropy of the right labels in nats, summed over the words of the batch."""
+        from torch.nn.functional import cross_entropy
+
+        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x tokens, labels]
+        labels = batch["labels"][..., 0].flatten()
+        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+    def loss_terms(self, batch: Tensors) -> int:
+        """The number of words, at least 1."""
+        return max(1, int(self.term_mask(batch).sum()))
+
+    def term_mask(self, batch: Tensors) -> Tensor:
+        """The first token of each word, [batch, tokens] bool."""
+        return batch["labels"][..., 0] != IGNORED
+
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
+        """The labels of the words of each line up to the last that has a token; `O` without one."""
+        from compressor.runtime.entities import OUTSIDE
+
+        names = self.label_names(model.config)
+        answers = []
+        lines = logits.argmax(-1).tolist(), batch["labels"][..., 1].tolist()
+        for best, words in zip(*lines, strict=True):
+            labels = [OUTSIDE] * max(0, max(words) + 1)
+            for label, word in zip(best, words, strict=True):
+                if word != IGNORED:
+                    labels[word] = names[label]
+            answers.append(" ".join(labels))
+        return answers
+
+    def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
+        """Those of real tokens, [tokens, labels]."""
+        return logits[attention_mask.astype(bool)]
+
+    def answer(
+        self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
+    ) -> list[str]:
+        return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+
+
+def _targets(
+    firsts: Sequence[int | None], labels: Sequence[int], tokens: int
+) -> tuple[tuple[int, int], ...]:
+    """Label and word of each token, from each word's first token and label (0 without labels)."""
+    target = [(IGNORED, IGNORED)] * tokens
+    for word, (token, label) in enumerate(zip(firsts, labels or [0] * len(firsts), strict=True)):
+        if token is not None:
+            target[token] = (label, word)
+    return tuple(target)
+
+
+TASK = TokenClassification()

@@ -1,1 +1,0 @@
-"""Classification of tokens: entities, parts of speech."""

@@ -1,1 +1,0 @@
-"""Translation of sentences with an encoder-decoder model."""

@@ -1,0 +1,255 @@
+"""Decoders that write caches in place, or keep their state on the device, say what PyTorch says.
+
+Both forms run here in float32 on the CPU, so that no rounding hides a difference; all but the
+capture of CUDA graphs is tested so.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+
+from compressor.errors import UsageError, VerificationError
+from compressor.export.device_step import keep_state, write_helpers
+from compressor.export.precisions import TOLERANCES, add_precision, write_precision
+from compressor.export.shared_caches import share_caches
+from compressor.export.verify import require_fed_back
+from compressor.runtime import Translator
+from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
+from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
+from compressor.runtime.session import choose_device
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
+from tests.helpers.tiny import (
+    empty_first_mask,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+    word_tokenizer,
+)
+from tests.runtime.test_translator import batch_of, generated
+
+pytestmark = pytest.mark.slow
+
+
+class Form(NamedTuple):
+    directory: Path
+    decoder: type
+    room: int  # tokens in its first caches
+
+
+def change(directory: Path, precisions: Any = (), **generation: Any) -> None:
+    """Change graphs.json: further float32 graphs by role, and settings of the search."""
+    path = directory / "onnx" / "graphs.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["precisions"]["fp32"].update(precisions)
+    data["generation"].update(generation)
+    data["made_for"] = None  # the CPU computes float16 graphs, too, if slowly
+    path.write_text(json.dumps(data), encoding="utf-8")
+    write_hashes(directory)
+
+
+def in_place(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The form that int8 decoders have."""
+    share_caches(model)
+    assert sum(node.op_type == "GroupQueryAttention" for node in model.graph.node) > 0
+    return model
+
+
+def on_device(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The form that float16 decoders for CUDA have."""
+    rewritten = keep_state(model)
+    assert rewritten is not None
+    return rewritten
+
+
+def with_form(source: Path, directory: Path, rewrite: Callable) -> Path:
+    """A copy of a float32 artifact with a decoder of another form."""
+    shutil.copytree(source, directory)
+    path = directory / "onnx" / "decoder.onnx"
+    onnx.save(rewrite(onnx.load(path)), path)
+    path.with_name("decoder.onnx_data").unlink(missing_ok=True)
+    change(directory, write_helpers(path, ".onnx") if rewrite is on_device else ())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def device(pieces: Exported, tmp_path_factory) -> Path:
+    return with_form(pieces.directory, tmp_path_factory.mktemp("device") / "out", on_device)
+
+
+@pytest.fixture(scope="module", params=["in place", "on device"])
+def form(request: pytest.FixtureRequest, pieces: Exported, device: Path, tmp_path_factory) -> Form:
+    if request.param == "on device":
+        return Form(device, DeviceDecoder, LEAST_ROOM)
+    directory = with_form(pieces.directory, tmp_path_factory.mktemp("place") / "out", in_place)
+    return Form(directory, InPlaceDecoder, FIRST_LENGTH)
+
+
+@pytest.mark.parametrize("rows", [1, 13])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"max_new_tokens": 5}], ids=str)
+def test_generates_what_pytorch_generates(
+    pieces: Exported, form: Form, options: dict, rows: int
+) -> None:
+    """Of rows that fill no class of sizes up, end at different steps, and leave the batch."""
+    texts = toy.sentences(rows, seed=5)
+    translator = Translator(form.directory, threads=1)
+    batch = batch_of(translator, texts)
+    assert isinstance(translator.start(batch), form.decoder)
+    got = translator.generate(batch, **options)
+    assert got == generated(pieces, texts, **options)
+    assert rows == 1 or len({len(row) for row in got}) > 1
+    assert got == translator.generate(batch, **options), "buffers are used a second time"
+
+
+def test_caches_are_made_longer(pieces: Exported, form: Form) -> None:
+    ours, other = (Translator(path, threads=1) for path in (form.directory, pieces.directory))
+    batch = batch_of(ours, toy.sentences(5))
+    assert isinstance(other.start(batch), CachedDecoder)
+    length = form.room + 6
+    forced = ours.generate(batch, forced_length=length)
+    assert [len(row) for row in forced] == [length] * 5
+    assert forced == other.generate(batch, forced_length=length)
+    tokens = np.random.default_rng(0).integers(3, 60, (5, length))
+    logits, expected = (model.teacher_forced(batch, tokens) for model in (ours, other))
+    np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_batches_at_a_time_do_not_share_buffers(form: Form) -> None:
+    translator = Translator(form.directory, threads=1)
+    first, second = (batch_of(translator, toy.sentences(3, seed=seed)) for seed in (1, 2))
+    tokens = np.array([59, 59, 59])
+    alone = translator.start(first)
+    expected = [alone.step(tokens).scores().copy() for _ in range(3)]
+    one, two = translator.start(first), translator.start(second)
+    for logits in expected:
+        step = one.step(tokens)
+        two.step(tokens)
+        np.testing.assert_array_equal(step.scores(), logits)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_several_workers_answer_as_one(form: Form, beams: int) -> None:
+    texts = [*toy.sentences(40, seed=3), "", *toy.sentences(9, seed=4)]
+    one, several = (Translator(form.directory, workers=count) for count in (1, 3))
+    options = {"num_beams": beams, "batch_size": 4}
+    assert several.translate(texts, **options) == one.translate(texts, **options)
+
+
+@pytest.mark.parametrize(("name", "mask"), [("marian", empty_first_mask), ("m2m_100", uneven_mask)])
+def test_architectures_and_layers_without_units(name: str, mask: Callable, tmp_path: Path) -> None:
+    for part in (tiny_model(name), word_tokenizer()):
+        part.save_pretrained(tmp_path / "dense")
+    exported = export(tmp_path / "dense", mask, tmp_path / "out", vary)
+    directory = with_form(exported.directory, tmp_path / "device", on_device)
+    translator = Translator(directory, threads=1)
+    inputs = ragged_batch(exported.model, 5)
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    end = exported.model.generation_config.eos_token_id
+    for beams in (1, 3):
+        options = {"num_beams": beams, "max_new_tokens": 9}
+        rows = exported.model.generate(**inputs, do_sample=False, **options)[:, 1:].tolist()
+        expected = [row[: row.index(end) + 1] if end in row else row for row in rows]
+        assert translator.generate(arrays, **options) == expected
+
+
+RULES = {
+    "least length": {"min_length": 6, "suppress_tokens": [7, 59]},
+    "forced": {"forced_bos_token_id": 9, "forced_eos_token_id": [12, 0], "max_new_tokens": 6},
+    "forced and excluded": {"forced_bos_token_id": 9, "suppress_tokens": [9]},
+    "no repetition": {"no_repeat_ngram_size": 2},
+    "renormalized": {"renormalize_logits": True, "suppress_tokens": [7], "length_penalty": 0.4},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_the_search_hold(
+    pieces: Exported, device: Path, name: str, tmp_path: Path
+) -> None:
+    """As with the form of the decoder that shows every step's logits to the host."""
+    models = {}
+    for kind, directory in {"host": pieces.directory, "device": device}.items():
+        shutil.copytree(directory, tmp_path / kind)
+        change(tmp_path / kind, **RULES[name])
+        models[kind] = Translator(tmp_path / kind, threads=1)
+    batch = batch_of(models["host"], toy.sentences(7, seed=2))
+    plain = Translator(pieces.directory, threads=1)
+    for beams in (1, 3):
+        expected = models["host"].generate(batch, num_beams=beams)
+        assert models["device"].generate(batch, num_beams=beams) == expected
+        assert expected != plain.generate(batch, num_beams=beams), "the test needs a difference"
+
+
+def test_half_precision_for_cuda_answers_as_pytorch(pieces: Exported, tmp_path: Path) -> None:
+    """The program's own check, on the CPU, which computes the same graphs."""
+    directory = Path(shutil.copytree(pieces.directory, tmp_path / "out"))
+    write_precision(directory, "fp16", (), device="cuda")
+    change(directory)
+    translator = Translator(directory, precision="fp16", threads=1)
+    assert translator.feeds_back
+    assert not translator.captured
+    batch = batch_of(translator, toy.sentences(6, seed=3))
+    single = Translator(pieces.directory, threads=1)
+    tokens = np.random.default_rng(0).integers(3, 60, (6, 9))
+    logits, expected = (model.teacher_forced(batch, tokens) for model in (translator, single))
+    difference = np.abs(logits - expected).max() / np.abs(expected).max()
+    assert 0 < difference < TOLERANCES["fp16"]
+    require_fed_back(translator, batch)
+
+
+def test_a_decoder_that_feeds_back_other_tokens_fails_its_check(
+    device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = Translator(device, threads=1)
+    batch = batch_of(translator, toy.sentences(2))
+    run = DeviceDecoder.run
+    monkeypatch.setattr(DeviceDecoder, "run", lambda decoder, steps: run(decoder, steps) + 1)
+    with raises(VerificationError, "fed-back-tokens-differ"):
+        require_fed_back(translator, batch)
+
+
+def test_a_decoder_without_heads_keeps_its_form(hollow: Exported, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(hollow.directory, tmp_path / "out"))
+    write_precision(directory, "fp16", (), device="cuda")
+    change(directory)
+    translator = Translator(directory, precision="fp16", threads=1)
+    assert not translator.feeds_back
+    assert len(translator.generate(batch_of(translator, toy.sentences(5)))) == 5
+
+
+def test_padding_in_front_of_a_source_is_refused(device: Path) -> None:
+    batch = {"input_ids": np.full((2, 3), 9), "attention_mask": np.array([[0, 1, 1], [1, 1, 1]])}
+    with raises(UsageError, "padding-not-on-the-right"):
+        Translator(device, threads=1).generate(batch)
+
+
+@pytest.mark.gpu
+def test_captured_steps_on_a_gpu(pieces: Exported, tmp_path: Path) -> None:
+    """The program's own check against PyTorch, and answers with and without CUDA graphs."""
+    if choose_device("auto") != "cuda":
+        pytest.skip("there is no CUDA device")
+    directory = Path(shutil.copytree(pieces.directory, tmp_path / "out"))
+    inputs = ragged_batch(pieces.model, 5)
+    (check, *_) = add_precision(pieces.model, [inputs], directory, "fp16", "cuda")
+    assert check.largest_difference <= check.tolerance
+    write_hashes(directory)
+    options = {"precision": "fp16", "device": "cuda"}
+    captured = Translator(directory, **options)
+    plain = Translator(directory, cuda_graphs=False, **options)
+    for rows in (1, 5, 40):
+        batch = batch_of(captured, toy.sentences(rows, seed=5))
+        for beams in (1, 3):
+            expected = plain.generate(batch, num_beams=beams)
+            assert captured.generate(batch, num_beams=beams) == expected
+    assert f"{len(captured.captured)} CUDA graphs" in captured.ran_by
+    assert captured.captured
+    assert not plain.captured
