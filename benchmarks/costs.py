@@ -27,7 +27,15 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks import stages
-from benchmarks.pages import RESULTS, arguments, markdown_table, publish, read_json, write_json
+from benchmarks.pages import (
+    RESULTS,
+    arguments,
+    drawing,
+    markdown_table,
+    publish,
+    read_json,
+    write_json,
+)
 from benchmarks.speed import models
 from compressor.throughput.hardware import describe
 
@@ -102,10 +110,11 @@ def terms(case: Case, stage: str) -> dict[str, float]:
 
 
 def measure(case: Case, work: Path) -> dict[str, Any]:
-    """The stages of a case, by their names in `TERMS`."""
+    """The stages of a case, by their names in `TERMS`, and the mean length of its rows."""
+    from transformers import AutoTokenizer
+
     directory = work / case.name.partition(",")[0]
-    if not (directory / "tokenizer_config.json").exists():
-        models.encoder(directory, layers=case.layers, width=case.width, pieces=case.pieces)
+    models.encoder(directory, layers=case.layers, width=case.width, pieces=case.pieces)
     rows = models.labelled_sentences(work / "rows.tsv")
     output = work / f"{directory.name}-{case.rows}-out"
     found = stages.measure(
@@ -120,16 +129,9 @@ def measure(case: Case, work: Path) -> dict[str, Any]:
         for key in row:
             value = asdict(stage)[key]
             row[key] = max(row[key], value) if key == "peak_mib" else row[key] + value
-    return {**asdict(case), "tokens": _tokens(directory, rows, case.rows), "stages": sums}
-
-
-def _tokens(directory: Path, rows: Path, count: int) -> float:
-    """Mean length of the first rows."""
-    from transformers import AutoTokenizer
-
-    texts = [x.split("\t")[0] for x in rows.read_text("utf-8").splitlines()[1 : count + 1]]
+    texts = [x.split("\t")[0] for x in rows.read_text("utf-8").splitlines()[1 : case.rows + 1]]
     ids = AutoTokenizer.from_pretrained(directory)(texts)["input_ids"]
-    return sum(map(len, ids)) / len(ids)
+    return {**asdict(case), "tokens": sum(map(len, ids)) / len(ids), "stages": sums}
 
 
 def fit(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -238,26 +240,18 @@ def page(results: Mapping[str, Any]) -> str:
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """CPU seconds, peak memory and bytes written of every stage against parameters."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
     rows = [row for row in results["cases"] if row["rows"] == CASES[0].rows]
     sizes = [_case(row).weights / 1e6 for row in rows]
     quantities = {"cpu_seconds": "CPU seconds", "peak_mib": "peak, MiB"}
     quantities |= {"written_mib": "written, MiB"}
-    for axis, (key, label) in zip(axes, quantities.items(), strict=True):
-        for stage in TERMS:
-            values = [row["stages"][stage][key] for row in rows]
-            if max(values) > 0.1:
-                axis.plot(sizes, values, "o-", ms=4, label=stage)
-        axis.set(xscale="log", yscale="log", xlabel="million parameters", ylabel=label)
-        axis.grid(alpha=0.25)
-    axes[0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    with drawing(path, 12, 3.6, ncols=3) as (_, axes):
+        for axis, (key, label) in zip(axes[0], quantities.items(), strict=True):
+            for stage in TERMS:
+                values = [row["stages"][stage][key] for row in rows]
+                if max(values) > 0.1:
+                    axis.plot(sizes, values, "o-", ms=4, label=stage)
+            axis.set(xscale="log", yscale="log", xlabel="million parameters", ylabel=label)
+        axes[0][0].legend(fontsize=7)
 
 
 def main() -> None:
@@ -268,8 +262,7 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     path = RESULTS / "costs.json"
-    hardware = describe()
-    results = read_json(path, {"hardware": hardware.get("cpu", ""), "cases": []})
+    results = read_json(path, {"hardware": describe().get("cpu", ""), "cases": []})
     done = {row["name"] for row in results["cases"]}
     for case in CASES:
         if not args.page and case.name not in done and args.case in (None, case.name):

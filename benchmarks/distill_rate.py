@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.pages import markdown_table
+from benchmarks.pages import arguments, markdown_table, write_json
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask
@@ -48,19 +47,19 @@ WHOLE = 150_000, 7  # sentences and epochs that the stages are added up for
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     checkpoint = open_checkpoint(str(example.model()))
-    sources = [line.split("\t")[0] for line in _lines(example.calibration())]
+    lines = Path(example.calibration()).read_text(encoding="utf-8").splitlines()[1:]
+    sources = [line.split("\t")[0] for line in lines]
     (folder / "text").write_text("\n".join(islice(cycle(sources), args.lines)), encoding="utf-8")
     text = Text(TextLines(folder / "text"), TASKS[checkpoint.task], checkpoint.tokenizer, 128)
     result: dict[str, Any] = {"device": args.device, "lines": args.lines}
     export_checkpoint(make_request(ExportRequest, model=str(example.model())), folder / "dense")
     runtime = text.task.open(folder / "dense", precision="fp32", device=args.device)
+
+    def answer(texts: Sequence[str]) -> list[str]:
+        return text.task.answer(runtime, texts, num_beams=1)
+
     with _Timed() as timed:
-        translate_lines(
-            text.lines,
-            folder / "answers",
-            lambda texts: text.task.answer(runtime, texts, num_beams=1),
-            chunk_rows=GPU_CHUNK_ROWS,
-        )
+        translate_lines(text.lines, folder / "answers", answer, chunk_rows=GPU_CHUNK_ROWS)
     result["answers_per_second"] = args.lines / timed.seconds
     text = text.translated(folder / "answers")
     kinds: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16(args.device) else ("fp32",)
@@ -129,10 +128,6 @@ class _Timed:
         self.seconds = time.perf_counter() - self._start
 
 
-def _lines(path: str | Path) -> Iterator[str]:
-    yield from Path(path).read_text(encoding="utf-8").splitlines()[1:]
-
-
 def draw(result: dict[str, Any]) -> str:
     """Markdown: the stages, the steps, and what they add up to for much text."""
     sentences, epochs = WHOLE
@@ -157,7 +152,7 @@ def draw(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--lines", type=int, default=16_384)
@@ -166,7 +161,7 @@ def main() -> None:
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         result = measure(args, Path(folder))
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(args.output, result)
     print(draw(result))
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import tradeoff
-from benchmarks.pages import RESULTS, markdown_table, read_json, with_interval
-from compressor.report.plots import COLORS, DENSE, FAINT, plot_style
+from benchmarks.pages import RESULTS, drawing, markdown_table, read_json, with_interval
+from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.report.schema import Report
 from compressor.results import Variant
 
@@ -150,12 +150,8 @@ def _processor(machine: str) -> str:
 
 def draw(path: Path = FIGURE) -> None:
     """Quality against the gain over the fastest dense build, at the largest batch."""
-    from matplotlib.figure import Figure
-
     batch = tradeoff.BATCHES[-1]
-    with plot_style(path.stem):
-        drawn = Figure(figsize=(7.2, 4.2), layout="constrained")
-        axes = drawn.subplots()
+    with drawing(path, 7.2, 4.2) as (_, ((axes,),)):
         axes.plot([1], [0], color=DENSE, marker="D", linestyle="", label="fastest dense build")
         axes.axhline(0, color=FAINT, linewidth=1, zorder=0)
         for name, recovery, label, look in CURVES:
@@ -169,7 +165,6 @@ def draw(path: Path = FIGURE) -> None:
         axes.set_ylabel("points of accuracy or BLEU, against dense")
         axes.margins(x=0.08, y=0.15)
         axes.legend(loc="lower right", frameon=False)
-        drawn.savefig(path, dpi=150, facecolor="white")
 
 
 def _curve(name: str, recovery: str, batch: int) -> list[tuple[float, float, str]]:

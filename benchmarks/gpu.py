@@ -12,8 +12,6 @@ of gpu.sh took, and how it ended), and `notes.md`, what a person says about the 
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import distill_rate
-from benchmarks.pages import RESULTS, markdown_table
+from benchmarks.pages import RESULTS, arguments, markdown_table, read_json, write_json
 
 PUBLISHED = RESULTS / "gpu"
 PAGE = RESULTS.parents[1] / "docs" / "gpu.md"
@@ -82,23 +80,21 @@ class Comparison:
     rows: list[Timed]
     quality: dict[str, str]
 
-    def of_size(self, size: str, dense: bool | None = None) -> list[Timed]:
-        rows = (row for row in self.rows if row.size == size)
-        return [row for row in rows if dense is None or row.is_dense == dense]
+    def best(self, size: str, dense: bool) -> Timed | None:
+        """The fastest build, dense or pruned."""
+        rows = (row for row in self.rows if (row.size, row.is_dense) == (size, dense))
+        return max(rows, key=lambda row: row.rate, default=None)
 
     @property
     def sizes(self) -> list[str]:
         return list(dict.fromkeys(row.size for row in self.rows))
 
-    @property
-    def builds(self) -> list[str]:
-        return list(dict.fromkeys(row.build for row in self.rows))
-
 
 def comparisons(folder: Path) -> list[Comparison]:
     """What was timed in turns, model by model."""
-    found = [_of_speed(_read(path)) for path in sorted(folder.glob("speed-*.json"))]
-    return found + [_of_report(_read(path)) for path in sorted(folder.glob("*-report.json"))]
+    speeds, reports = (sorted(folder.glob(x)) for x in ("speed-*.json", "*-report.json"))
+    found = [_of_speed(read_json(path, {})) for path in speeds]
+    return found + [_of_report(read_json(path, {})) for path in reports]
 
 
 def _of_speed(result: dict[str, Any]) -> Comparison:
@@ -145,16 +141,12 @@ def _timed(row: dict[str, Any], is_dense: bool, fixed: bool) -> Timed:
     return Timed(row["variant"], is_dense, size, row["sentences_per_second"], ms, step)
 
 
-def _best(rows: list[Timed]) -> Timed | None:
-    return max(rows, key=lambda row: row.rate, default=None)
-
-
 def gains(found: list[Comparison]) -> str:
     """A line for each model and size: the fastest pruned build over the fastest dense one."""
     lines = []
     for comparison in found:
         for size in comparison.sizes:
-            dense, pruned = (_best(comparison.of_size(size, dense)) for dense in (True, False))
+            dense, pruned = comparison.best(size, True), comparison.best(size, False)
             if dense and pruned:
                 ratio = f"{pruned.rate / dense.rate:.2f}"
                 cells = [f"{row.build} ({_number(row.rate)})" for row in (dense, pruned)]
@@ -173,7 +165,7 @@ def rates(comparison: Comparison) -> str:
     def cell(row: Timed | None) -> str:
         if row is None:
             return "–"
-        dense = _best(comparison.of_size(row.size, dense=True))
+        dense = comparison.best(row.size, True)
         return _number(row.rate) + (f" ({row.rate / dense.rate:.2f})" if dense else "")
 
     return _by_size(comparison, cell, with_quality=True)
@@ -198,7 +190,7 @@ def _by_size(
             build, *(cell(found.get((build, size))) for size in comparison.sizes),
             *([comparison.quality.get(build, "–")] if with_quality else []),
         ]
-        for build in comparison.builds
+        for build in dict.fromkeys(row.build for row in comparison.rows)
     ]  # fmt: skip
     titles = ["build", *comparison.sizes, *(["quality"] if with_quality else [])]
     return markdown_table(titles, "lr", lines)
@@ -242,20 +234,28 @@ def _parts(folder: Path) -> Iterator[str]:
         yield f"Milliseconds of a batch, the median{more}:\n\n{latencies(comparison)}"
     for path in sorted(folder.glob("*-forms.json"), reverse=True):  # encoder, decoder
         kind = path.name.removesuffix("-forms.json")
-        yield f"## Forms of the {kind}\n\n{ABOUT_FORMS[kind]}\n\n{forms(_read(path))}"
-    distillation = folder / "distill-rate.json"
-    if distillation.exists():
-        yield f"## Distillation\n\n{distill_rate.draw(_read(distillation))}"
-    stages = folder / "stages.tsv"
+        yield f"## Forms of the {kind}\n\n{ABOUT_FORMS[kind]}\n\n{forms(read_json(path, {}))}"
+    for title, text in _distillation_and_stages(folder).items():
+        yield f"## {title}\n\n{text}"
+
+
+def _distillation_and_stages(folder: Path) -> dict[str, str]:
+    """Title -> table."""
+    tables = {}
+    distillation, stages = read_json(folder / "distill-rate.json", None), folder / "stages.tsv"
+    if distillation is not None:
+        tables["Distillation"] = distill_rate.draw(distillation)
     if stages.exists():
-        yield f"## Stages\n\n{_stages(stages)}"
+        lines = [line.split("\t") for line in stages.read_text(encoding="utf-8").splitlines()]
+        tables["Stages"] = markdown_table(["stage", "seconds", "ended with"], "lr", lines)
+    return tables
 
 
 def _about(folder: Path) -> str:
     """Version, card and packages, from the files that name them."""
-    about = _read(folder / "about.json") if (folder / "about.json").exists() else {}
+    about = read_json(folder / "about.json", {})
     paths = [*sorted(folder.glob("speed-*.json")), *sorted(folder.glob("*-report.json"))]
-    machine = _read(paths[0]) if paths else {"hardware": {}, "versions": {}}
+    machine = read_json(paths[0], {}) if paths else {"hardware": {}, "versions": {}}
     names = ("python", "torch", "transformers", "onnxruntime-gpu", "ctranslate2")
     hardware, versions = machine["hardware"], machine["versions"]
     card = hardware.get("gpu", "no GPU")
@@ -266,19 +266,10 @@ def _about(folder: Path) -> str:
     return f"{version}one {card}{driver}, with {', '.join(packages)}{day}"
 
 
-def _stages(path: Path) -> str:
-    lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-    return markdown_table(["stage", "seconds", "ended with"], "lr", lines)
-
-
 def table(folder: Path) -> str:
     """The short table at the end of gpu.sh."""
     parts = [gains(found)] if (found := comparisons(folder)) else []
-    if (folder / "distill-rate.json").exists():
-        parts.append(distill_rate.draw(_read(folder / "distill-rate.json")))
-    if (folder / "stages.tsv").exists():
-        parts.append(_stages(folder / "stages.tsv"))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_distillation_and_stages(folder).values()])
 
 
 def publish(folder: Path) -> None:
@@ -287,27 +278,14 @@ def publish(folder: Path) -> None:
     PUBLISHED.mkdir(parents=True)
     for path in sorted(folder.iterdir()):
         if path.suffix == ".json":
-            text = json.dumps(_measured(_read(path)), indent=1, ensure_ascii=False) + "\n"
-            (PUBLISHED / path.name).write_text(text, encoding="utf-8")
+            write_json(PUBLISHED / path.name, read_json(path, {}))
         elif path.name in ("notes.md", "stages.tsv"):
             shutil.copyfile(path, PUBLISHED / path.name)
     PAGE.write_text(page(PUBLISHED), encoding="utf-8")
 
 
-def _measured(value: Any) -> Any:
-    """Without predictions: earlier versions printed limits of the speed-up, which were wrong."""
-    if isinstance(value, dict):
-        kept = {key: x for key, x in value.items() if key.partition("_")[0] != "limit"}
-        return {key: _measured(x) for key, x in kept.items()}
-    return [_measured(x) for x in value] if isinstance(value, list) else value
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("action", choices=["table", "publish"])
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()

@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ SUBTRACTED = {"scores": ("batch_mib", "sublayer_mib"), "build": ("sublayer_mib",
 # GiB for the statistics of sublayers, as where memory is short. Of the largest model those of one
 # sublayer take 0.24.
 STATISTICS = {"opus": 0.15, "bert": 0.15, "large": 0.6}
+LARGE: dict[str, Any] = {"layers": 20, "width": 1408, "pieces": 18_000}
 LARGE_ROWS = 32  # one batch
 
 BATCH = """
@@ -171,10 +173,6 @@ def table(results: Mapping[str, Any]) -> str:
     return f"{markdown_table(['stage', *models_], 'lr', lines)}\n\n{about}\n"
 
 
-def _large(directory: Path) -> Path:
-    return models.encoder(directory, layers=20, width=1408, pieces=18_000)
-
-
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--work", type=Path, default=Path("memory-work"))
@@ -188,23 +186,19 @@ def main() -> None:
         return
     args.work.mkdir(parents=True, exist_ok=True)
     labelled = models.labelled_sentences(args.work / "rows.tsv")
-    cases = {
-        "opus": ("OPUS-MT size", models.translator, example.calibration()),
+    cases: dict[str, tuple[str, Callable[[Path], Path], Path]] = {
+        "opus": ("OPUS-MT size", models.translator, Path(example.calibration())),
         "bert": ("BERT-base size", models.encoder, labelled),
-        "large": ("500 million", _large, labelled),
+        "large": ("500 million", partial(models.encoder, **LARGE), labelled),
     }
     results = read_json(path, {"models": {}}) if args.model is not None else {"models": {}}
-    tiny = args.work / "tiny"
-    if not (tiny / "tokenizer_config.json").exists():
-        models.encoder(tiny, layers=1, width=64, pieces=400)
+    tiny = models.encoder(args.work / "tiny", layers=1, width=64, pieces=400)
     results["libraries_mib"] = peaks_of(measure(tiny, labelled, 16, STATISTICS["bert"]))
     for name, (title, make, rows) in cases.items():
         if args.model in (None, name):
-            checkpoint = args.work / name
-            if not (checkpoint / "tokenizer_config.json").exists():
-                make(checkpoint)
+            checkpoint = make(args.work / name)
             count = min(args.rows, LARGE_ROWS) if name == "large" else args.rows
-            found = case(checkpoint, Path(rows), count, STATISTICS[name])
+            found = case(checkpoint, rows, count, STATISTICS[name])
             results["models"][title] = found
             write_json(path, results)
     publish("memory", table(results))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from compressor.report.plots import plot_style
 from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent / "results"
@@ -68,6 +70,21 @@ def publish(name: str, text: str) -> None:
     """Write a page of results, and print it."""
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+@contextmanager
+def drawing(path: Path, width: float, height: float, **panels: Any) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes, [rows, columns], in the style of reports; saved at the end.
+
+    Args:
+        panels: as of `Figure.subplots`.
+    """
+    from matplotlib.figure import Figure
+
+    with plot_style(path.stem):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots(squeeze=False, **panels)
+        figure.savefig(path, dpi=150, facecolor="white")
 
 
 def title_of(threads: int, device: str = "cpu") -> str:

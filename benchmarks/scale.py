@@ -13,17 +13,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.pages import RESULTS, arguments, markdown_table, publish, with_interval, write_json
+from benchmarks.pages import (
+    RESULTS,
+    arguments,
+    drawing,
+    markdown_table,
+    publish,
+    with_interval,
+    write_json,
+)
 from benchmarks.speed import models
 from compressor.commands.console import Console
 from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.run import run
 from compressor.progress import Progress
+from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.request import example
 from compressor.request.recipe import make_recipe
 from compressor.tasks import TASKS
@@ -81,9 +90,8 @@ def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[
     rows = str(models.labelled_sentences(args.work / "rows.tsv"))
     encoders = {}
     for layers, width in SIZES:
-        checkpoint = args.work / f"encoder-{layers}-{width}"
-        if not (checkpoint / "tokenizer_config.json").exists():
-            models.encoder(checkpoint, layers=layers, width=width)
+        directory = args.work / f"encoder-{layers}-{width}"
+        checkpoint = models.encoder(directory, layers=layers, width=width)
         output = args.work / f"{checkpoint.name}-out"
         encoders[layers, width] = Model(checkpoint, rows, output, args.device, progress)
     middle = encoders[SIZE]
@@ -91,32 +99,25 @@ def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[
     bundled = Path(example.model())
     translator = Model(bundled, str(example.calibration()), output, args.device, progress)
 
-    def add(name: str, timed: Sequence[tuple[float, list[dict[str, Any]]]]) -> None:
-        result[name] = [row | {"x": x} for x, timings in timed for row in timings]
-        progress.message(f"{name}: done")
+    def points(x: float, model: Model, **settings: Any) -> list[dict[str, Any]]:
+        timed = model.measure(args, **{"batch_sizes": [BATCH]} | settings)
+        return [row | {"x": x or row["batch_size"]} for row in timed]
 
-    result: dict[str, list[dict[str, Any]]] = {}
-    timed = middle.measure(args, batch_sizes=BATCHES, lengths=LENGTH)
-    result["encoder: rows per batch"] = [row | {"x": row["batch_size"]} for row in timed]
-    fixed = {"batch_sizes": [BATCH]}
-    add(
-        "encoder: tokens per row",
-        [(length, middle.measure(args, lengths=length, **fixed)) for length in LENGTHS],
-    )
-    add(
-        "encoder: million weights in its layers",
-        [
-            (layers * 12 * width**2 / 1e6, encoder.measure(args, lengths=LENGTH, **fixed))
+    def joined(parts: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        return [row for part in parts for row in part]
+
+    return {
+        "encoder: rows per batch": points(0, middle, batch_sizes=BATCHES, lengths=LENGTH),
+        "encoder: tokens per row": joined(points(n, middle, lengths=n) for n in LENGTHS),
+        "encoder: million weights in its layers": joined(
+            points(layers * 12 * width**2 / 1e6, encoder, lengths=LENGTH)
             for (layers, width), encoder in encoders.items()
-        ],
-    )
-    timed = translator.measure(args, batch_sizes=BATCHES, target_length=16)
-    result["translator: rows per batch"] = [row | {"x": row["batch_size"]} for row in timed]
-    add(
-        "translator: generated tokens per row",
-        [(n, translator.measure(args, target_length=n, **fixed)) for n in TARGETS],
-    )
-    return result
+        ),
+        "translator: rows per batch": points(0, translator, batch_sizes=BATCHES, target_length=16),
+        "translator: generated tokens per row": joined(
+            points(n, translator, target_length=n) for n in TARGETS
+        ),
+    }
 
 
 def value(row: Mapping[str, Any], name: str) -> float | None:
@@ -126,47 +127,44 @@ def value(row: Mapping[str, Any], name: str) -> float | None:
 
 def draw(result: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
     """A column per varied quantity, a row per measured quantity."""
-    import matplotlib as mpl
+    width, height = 3.4 * len(result), 2.7 * len(PANELS)
+    with drawing(path, width, height, nrows=len(PANELS), ncols=len(result)) as (_, axes):
+        for (title, rows), column in zip(result.items(), axes.T, strict=True):
+            column[0].set_title(title)
+            for axis, (name, label) in zip(column, PANELS, strict=True):
+                _panel(axis, rows, name)
+                if title == next(iter(result)):
+                    axis.set_ylabel(label)
+                    axis.legend()
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(
-        len(PANELS), len(result), figsize=(3.4 * len(result), 2.7 * len(PANELS)), squeeze=False
-    )
-    for column, (title, rows) in enumerate(result.items()):
-        for place, (name, label) in enumerate(PANELS):
-            axis = axes[place][column]
-            for variant, color in (("dense", "#888888"), ("half", "#0b62a4")):
-                points = [(r["x"], value(r, name)) for r in rows if r["variant"] == variant]
-                shown = [(x, y) for x, y in points if y is not None]
-                if shown:
-                    axis.plot(*zip(*shown, strict=True), "o-", color=color, label=variant, ms=4)
-            if name == "speedup":
-                half = [r for r in rows if r["variant"] == "half"]
-                for row in half:
-                    axis.plot([row["x"]] * 2, row["speedup_interval"], color="#0b62a4", lw=1)
-                counted = [(r["x"], r["macs_ratio"]) for r in half if r["macs_ratio"] is not None]
-                label = "ratio of multiply-adds"
-                axis.plot(*zip(*counted, strict=True), "--", color="#c0392b", label=label)
-                axis.axhline(1, color="#bbbbbb", lw=0.8)
-            elif name != "peak_memory_mib":
-                axis.set_yscale("log")
-                axis.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
-                axis.yaxis.set_minor_locator(mpl.ticker.NullLocator())
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.set_xscale("log", base=2)
-            axis.set_xticks(sorted({r["x"] for r in rows}))
-            axis.xaxis.set_major_formatter("{x:.3g}")
-            axis.xaxis.set_minor_locator(mpl.ticker.NullLocator())
-            axis.grid(alpha=0.25)
-            axis.set_title(title if place == 0 else "", fontsize=9)
-            axis.set_ylabel(label if column == 0 else "", fontsize=9)
-            axis.tick_params(labelsize=8)
-            if column == 0:
-                axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+def _panel(axis: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    """One quantity of both models; both axes are logarithmic, but for ratios and memory."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for variant, color in (("dense", DENSE), ("half", COLORS[0])):
+        points = [(r["x"], value(r, name)) for r in rows if r["variant"] == variant]
+        shown = [(x, y) for x, y in points if y is not None]
+        if shown or name == "peak_memory_mib":
+            axis.plot([x for x, _ in shown], [y for _, y in shown], "o-", color=color,
+                      label=variant)  # fmt: skip
+    if name == "speedup":
+        half = [r for r in rows if r["variant"] == "half"]
+        for row in half:
+            axis.plot([row["x"]] * 2, row["speedup_interval"], color=COLORS[0], lw=1)
+        counted = [(r["x"], r["macs_ratio"]) for r in half if r["macs_ratio"] is not None]
+        label = "ratio of multiply-adds"
+        axis.plot(*zip(*counted, strict=True), "--", color=COLORS[1], label=label)
+        axis.axhline(1, color=FAINT, lw=0.8)
+    elif name != "peak_memory_mib":
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted({r["x"] for r in rows}))
+    axis.xaxis.set_major_formatter("{x:.3g}")
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import RESULTS, arguments, markdown_table, publish, with_interval
+from benchmarks.pages import RESULTS, arguments, drawing, markdown_table, publish, with_interval
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
-from compressor.report.plots import COLORS, DENSE, FAINT, plot_style
+from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.report.schema import Report, load_report
 from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
@@ -184,11 +184,8 @@ def repair_of(variant: Variant) -> str:
 
 def figure(reports: Sequence[Report], path: Path) -> None:
     """A panel per batch size: quality with 95 % intervals against measured speed-up."""
-    from matplotlib.figure import Figure
-
-    with plot_style(path.stem):
-        drawn = Figure(figsize=(5.4 * len(BATCHES), 4.8), layout="constrained")
-        panels = drawn.subplots(1, len(BATCHES), sharey=True, squeeze=False)[0]
+    width, count = 5.4 * len(BATCHES), len(BATCHES)
+    with drawing(path, width, 4.8, ncols=count, sharey=True) as (drawn, (panels,)):
         for panel, batch in zip(panels, BATCHES, strict=True):
             _draw(panel, reports, batch)
             panel.set_title(f"batch {batch}", loc="left")
@@ -196,7 +193,6 @@ def figure(reports: Sequence[Report], path: Path) -> None:
         panels[0].set_ylabel(UNIT[reports[0].task])
         handles, labels = panels[0].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside upper left", ncols=3)
-        drawn.savefig(path, dpi=150, facecolor="white")
 
 
 def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:

@@ -11,7 +11,7 @@ import argparse
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -46,28 +46,21 @@ class Package:
     """
 
     def __init__(self, checkout: Path = HERE) -> None:
-        self.checkout, self.root = checkout, checkout / "compressor"
+        self.checkout = checkout
         self.modules = {
             ".".join(path.relative_to(checkout).with_suffix("").parts).removesuffix(
                 ".__init__"
             ): path
-            for path in python_files(self.root)
+            for path in python_files(checkout / "compressor")
         }
-        self.texts = {name: path.read_text("utf-8") for name, path in self.modules.items()}
-        self.trees = {name: ast.parse(text) for name, text in self.texts.items()}
+        trees = {name: ast.parse(path.read_text("utf-8")) for name, path in self.modules.items()}
+        # Module -> all nodes of its tree.
+        self.nodes = {name: list(ast.walk(tree)) for name, tree in trees.items()}
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
         """Module -> the modules of the package that it imports, wherever in the file."""
         return {module: set(self._imports(module)) - {module} for module in self.modules}
-
-    @cached_property
-    def rooms(self) -> dict[str, list[str]]:
-        """Room -> its modules; what stands at the top is no room."""
-        rooms: dict[str, list[str]] = {}
-        for module in self.modules:
-            rooms.setdefault(room_of(module), []).append(module)
-        return {name: found for name, found in rooms.items() if name not in ("", "__main__")}
 
     def _imports(self, module: str) -> Iterator[str]:
         """A string that names a module counts too, unless it names one of the same room: that is
@@ -82,115 +75,87 @@ class Package:
             and [ast.unparse(target) for target in node.targets] == ["exporter"]
         }  # fmt: skip
         for node in self.nodes[module]:
-            if id(node) in exporters:
-                continue
+            names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
                 start = ".".join(filter(None, (base, node.module)))
                 names = [f"{start}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Constant) and re.fullmatch(
-                r"compressor(\.\w+)+(:\w+)?\.?", str(node.value)
-            ):
-                names = [str(node.value).replace(":", ".").rstrip(".")]
-                names = [name for name in names if room_of(name) != room_of(module)]
-            else:
-                continue
-            yield from (self._module_of(x) for x in names if x.split(".")[0] == "compressor")
-
-    def _module_of(self, name: str) -> str:
-        """The module of a dotted name, which may go on with a name in that module."""
-        while name not in self.modules:
-            name = name.rpartition(".")[0]
-        return name
+            elif isinstance(node, ast.Constant) and id(node) not in exporters:
+                name = str(node.value)
+                if re.fullmatch(r"compressor(\.\w+)+(:\w+)?\.?", name):
+                    names = [name.replace(":", ".").rstrip(".")]
+                    names = [name for name in names if room_of(name) != room_of(module)]
+            for name in names:
+                if name.split(".")[0] == "compressor":
+                    while name not in self.modules:  # it may go on with a name in the module
+                        name = name.rpartition(".")[0]
+                    yield name
 
     @cached_property
-    def nodes(self) -> dict[str, list[ast.AST]]:
-        """Module -> all nodes of its tree."""
-        return {module: list(ast.walk(tree)) for module, tree in self.trees.items()}
-
-    def compared_texts(self) -> Iterator[tuple[str, ast.expr, set[str]]]:
-        """Module, place and texts of every comparison; constants of modules count as their texts.
+    def compared_texts(self) -> list[tuple[str, ast.expr, set[str]]]:
+        """Module, expression and texts of every comparison; constants count as their texts.
 
         But for the engine that every artifact is for, which is a role. Keys in brackets are not
         compared.
         """
+        nodes = [(module, node) for module, nodes in self.nodes.items() for node in nodes]
         constants = {
             target.id: node.value.value
-            for tree in self.trees.values() for node in tree.body
+            for _, node in nodes
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            and node.col_offset == 0
             for target in node.targets if isinstance(target, ast.Name)
+            and target.id not in ("ONNXRUNTIME", "DEFAULT_ENGINE")
         }  # fmt: skip
-        for role in ("ONNXRUNTIME", "DEFAULT_ENGINE"):
-            constants.pop(role, None)
-        for module, nodes in self.nodes.items():
-            for node in nodes:
-                if isinstance(node, ast.Compare):
-                    place: ast.expr = node
-                elif isinstance(node, ast.MatchValue):
-                    place = node.value
-                else:
-                    continue
-                keys = {
-                    id(part) for x in ast.walk(place) if isinstance(x, ast.Subscript)
-                    for part in ast.walk(x.slice)
-                }  # fmt: skip
-                parts = [x for x in ast.walk(place) if id(x) not in keys]
-                texts = {x.value for x in parts if isinstance(x, ast.Constant)}
-                texts |= {constants.get(x.id) for x in parts if isinstance(x, ast.Name)}
-                yield module, place, {text for text in texts if isinstance(text, str)}
-
-    def count(self, counts: Callable[[ast.AST], bool], but_in: str = "") -> int:
-        """Nodes for which a function is true."""
-        return sum(
-            counts(node)
-            for module, nodes in self.nodes.items()
-            for node in nodes
-            if room_of(module) != but_in
-        )
+        compared: list[tuple[str, ast.expr, set[str]]] = []
+        for module, node in nodes:
+            if not isinstance(node, ast.Compare | ast.MatchValue):
+                continue
+            expression = node.value if isinstance(node, ast.MatchValue) else node
+            keys = {
+                id(part) for x in ast.walk(expression) if isinstance(x, ast.Subscript)
+                for part in ast.walk(x.slice)
+            }  # fmt: skip
+            parts = [x for x in ast.walk(expression) if id(x) not in keys]
+            texts = {x.value for x in parts if isinstance(x, ast.Constant)}
+            texts |= {constants.get(x.id) for x in parts if isinstance(x, ast.Name)}
+            compared.append((module, expression, {x for x in texts if isinstance(x, str)}))
+        return compared
 
     def counts(self) -> dict[str, int]:
         """What the table shows."""
-        tests, classes = python_files(self.checkout / "tests"), self._class_names()
-        loose = [name for name in self.rooms if f"compressor/{name}.py" in self._files()]
-        found: dict[str, int] = {
-            "lines in compressor/": lines_of(list(self.modules.values())),
+        nodes = [(room_of(module), x) for module, nodes in self.nodes.items() for x in nodes]
+        classes = [(room, node.name) for room, node in nodes if isinstance(node, ast.ClassDef)]
+        budgets = BUDGETS | {name for room, name in classes if room == "budgets"}
+        rooms = {room_of(module) for module in self.modules} - {"", "__main__"}
+        files, tests = list(self.modules.values()), python_files(self.checkout / "tests")
+        loose = [x for x in rooms if self.checkout / "compressor" / f"{x}.py" in files]
+        return {
+            "lines in compressor/": lines_of(files),
             "lines in tests/": lines_of(tests),
-            "files in compressor/": len(self.modules),
+            "files in compressor/": len(files),
             "files in tests/": len(tests),
-            "rooms at the top": len(self.rooms),
+            "rooms at the top": len(rooms),
             "loose modules at the top": len(loose),
-            "`generates` read outside tasks/": self.count(is_generates, but_in="tasks"),
-            "isinstance on budgets": self.count(self._asks_for_budget),
-            "class names that stand more than once": sum(n > 1 for n in classes.values()),
-        }
-        return found
+            "`generates` read outside tasks/": sum(
+                isinstance(x, ast.Attribute) and x.attr == "generates"
+                for room, x in nodes if room != "tasks"
+            ),
+            "isinstance on budgets": sum(asks_for(x, budgets) for _, x in nodes),
+            "class names that stand more than once": sum(
+                count > 1 for count in Counter(name for _, name in classes).values()
+            ),
+        }  # fmt: skip
 
-    def _files(self) -> set[str]:
-        return {path.relative_to(self.checkout).as_posix() for path in self.modules.values()}
 
-    def _class_names(self) -> Counter[str]:
-        return Counter(
-            node.name
-            for nodes in self.nodes.values()
-            for node in nodes
-            if isinstance(node, ast.ClassDef)
-        )
-
-    @cached_property
-    def _budgets(self) -> set[str]:
-        trees = [self.trees[module] for module in self.rooms.get("budgets", [])]
-        nodes = (node for tree in trees for node in ast.walk(tree))
-        return BUDGETS | {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-
-    def _asks_for_budget(self, node: ast.AST) -> bool:
-        return (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "isinstance"
-            and bool(names_in(node.args[1]) & self._budgets)
-        )
+def asks_for(node: ast.AST, classes: set[str]) -> bool:
+    """Whether it is `isinstance(…, CLASS)`, of plain names and last parts of dotted ones."""
+    if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"):
+        return False
+    names = {getattr(x, "id", getattr(x, "attr", "")) for x in ast.walk(node.args[1])}
+    return bool(names & classes)
 
 
 def room_of(module: str) -> str:
@@ -198,28 +163,14 @@ def room_of(module: str) -> str:
     return ".".join(module.split(".")[1:2])
 
 
-def names_in(node: ast.AST | None) -> set[str]:
-    """Plain names and last parts of dotted ones."""
-    nodes = ast.walk(node) if node else ()
-    return {x.id if isinstance(x, ast.Name) else x.attr for x in nodes
-            if isinstance(x, ast.Name | ast.Attribute)}  # fmt: skip
-
-
-def is_generates(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "generates"
-
-
 def table(checkouts: list[Path]) -> str:
-    found = [Package(checkout).counts() for checkout in checkouts]
-    rows = list(dict.fromkeys(name for counts in found for name in counts))
-    width = max(map(len, rows))
-    head = " " * width + "".join(f"  {path.resolve().name:>12}" for path in checkouts)
-    lines = [
-        f"{row:{width}}" + "".join(f"  {counts.get(row, '–'):>12}" for counts in found)
-        + (f"  at most {LIMITS[row]}" if row in LIMITS else "")
-        for row in rows
-    ]  # fmt: skip
-    return "\n".join([head, *lines])
+    counts = [Package(checkout).counts() for checkout in checkouts]
+    width = max(map(len, counts[0]))
+    lines = [" " * width + "".join(f"  {path.resolve().name:>12}" for path in checkouts)]
+    for row in counts[0]:
+        limit = f"  at most {LIMITS[row]}" if row in LIMITS else ""
+        lines.append(f"{row:{width}}" + "".join(f"  {x[row]:>12}" for x in counts) + limit)
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

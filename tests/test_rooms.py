@@ -121,7 +121,7 @@ def test_no_other_room_compares_names_of_a_table(package, table):
     names, rooms = set(TABLES[table][0]), TABLES[table][1:]
     assert {
         f"{module}:{place.lineno} {ast.unparse(place)}"
-        for module, place, compared in package.compared_texts()
+        for module, place, compared in package.compared_texts
         if room_of(module) not in rooms and names & compared
     } == set()
 

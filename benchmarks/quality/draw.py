@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.pages import markdown_table
+from benchmarks.pages import drawing, markdown_table
 from benchmarks.quality.cells import CHOOSERS, MACS, REPAIRS, SHARES
-from compressor.report.plots import COLORS, DENSE, plot_style
+from compressor.report.plots import COLORS, DENSE
 
 UNIT = {"translator": "BLEU", "classifier": "accuracy, %"}
 _MARKERS = "os^DvPX*<>hp"
@@ -118,14 +118,11 @@ def _cell(cells: Sequence[Row], best: float) -> str:
 
 def figure(rows: Sequence[Row], name: str, path: Path, what: str = "heads") -> None:
     """A panel per repair, a line per method."""
-    from matplotlib.figure import Figure
-
     found = lines(rows)
     repairs = [repair for repair in REPAIRS if any(line[1] == repair for line in found)]
     methods = list(dict.fromkeys(line[0] for line in found))
-    with plot_style(f"quality-{name}-{what}"):
-        drawn = Figure(figsize=(4.2 * len(repairs), 4.6), layout="constrained")
-        panels = drawn.subplots(1, len(repairs), sharey=True, squeeze=False)[0]
+    width, count = 4.2 * len(repairs), len(repairs)
+    with drawing(path, width, 4.6, ncols=count, sharey=True) as (drawn, (panels,)):
         for panel, repair in zip(panels, repairs, strict=True):
             panel.axhline(rows[0]["dense"], color=DENSE, linewidth=1, linestyle=":")
             for place, method in enumerate(methods):
@@ -150,4 +147,3 @@ def figure(rows: Sequence[Row], name: str, path: Path, what: str = "heads") -> N
             for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
         }
         drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
-        drawn.savefig(path, dpi=150, facecolor="white")

@@ -15,16 +15,15 @@ to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda an
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import RESULTS, arguments
+from benchmarks.pages import RESULTS, arguments, read_json, write_json
 from benchmarks.speed.fresh import measure_fresh
-from benchmarks.speed.peers import Peer, Run, open_peer
+from benchmarks.speed.peers import Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
 from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
@@ -101,7 +100,7 @@ def macs_ratios(
     setting: Setting, workloads: list[Workload], name: str
 ) -> dict[tuple[str, int], float]:
     """The dense model's multiply-adds over those of the pruned one, which has this name."""
-    config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
+    config = read_json(setting.checkpoint / "config.json", {})
     mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
     dense = shape_of(TASKS[setting.task], config, mask.totals(), tokens)
@@ -134,7 +133,14 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         workloads = make_timed(setting, runtime, args.batches, tokens)
         ratios = macs_ratios(setting, workloads, pair[1])
         timed += _timed(setting, opened, workloads, ratios, args.seconds, pair[0], progress)
-        fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
+        # Load time and memory, with the largest batch.
+        batch = max(workloads[-1].batches, key=lambda batch: batch["input_ids"].size)
+        fresh = {}
+        for peer in chosen:
+            progress.message(f"{setting.name}: {peer.name} in a process of its own")
+            fresh[peer.name] = measure_fresh(
+                peer, batch, setting.target_length, args.device, threads
+            )
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "budget": setting.budget,
@@ -154,13 +160,11 @@ def _timed(
     setting: Setting, opened: dict[str, Run], workloads: list[Workload],
     ratios: dict[tuple[str, int], float], seconds: float, dense: str, progress: Progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    length = setting.target_length
-
-    def timed(run: Run) -> Any:
-        return lambda batch: run(batch, length)
+    def of_length(run: Run) -> Any:
+        return lambda batch: run(batch, setting.target_length)
 
     samples = measure(
-        {name: timed(run) for name, run in opened.items()}, workloads, warmup=setting.warmup,
+        {name: of_length(run) for name, run in opened.items()}, workloads, warmup=setting.warmup,
         min_runs=6, min_seconds=seconds, progress=progress.message,
     )  # fmt: skip
     references = [name for name in opened if name.startswith(("transformers", "CTranslate2"))]
@@ -171,23 +175,6 @@ def _timed(
             samples, workloads, ratios if reference == dense else {}, reference=reference
         )
     ]
-
-
-def _fresh(
-    chosen: list[Peer],
-    workload: Workload,
-    setting: Setting,
-    device: str,
-    threads: int,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Load time and memory with the largest batch."""
-    batch = max(workload.batches, key=lambda b: b["input_ids"].size)
-    found = {}
-    for peer in chosen:
-        progress.message(f"{setting.name}: {peer.name} in a process of its own")
-        found[peer.name] = measure_fresh(peer, batch, setting.target_length, device, threads)
-    return found
 
 
 def main() -> None:
@@ -222,11 +209,11 @@ def main() -> None:
     for name in [] if args.draw else args.names or NAMES:
         setting = prepare(name, args, progress)
         result = compare_peers(setting, args, progress)
-        paths[name].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(paths[name], result)
     results = []
     for path in paths.values():
         if path.exists():
-            results.append(json.loads(path.read_text(encoding="utf-8")))
+            results.append(read_json(path, {}))
             text = document(results[-1])
             path.with_suffix(".md").write_text(text, encoding="utf-8")
             print(text)

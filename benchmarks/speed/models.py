@@ -1,4 +1,7 @@
-"""Models for timing: realistic sizes and random weights; their answers mean nothing."""
+"""Models for timing: realistic sizes and random weights; their answers mean nothing.
+
+A model that its directory holds already is not made again.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,14 @@ def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
     """
     from transformers import MarianConfig, MarianMTModel
 
+    if _is_complete(directory):
+        return directory
     pad = OPUS_PIECES - 1
-    sizes: dict[str, Any] = {}
-    for side in ("encoder", "decoder"):
-        sizes |= {
-            f"{side}_layers": layers,
-            f"{side}_attention_heads": width // 64,
-            f"{side}_ffn_dim": 4 * width,
-        }
     torch.manual_seed(0)
     config = MarianConfig(
-        vocab_size=OPUS_PIECES, decoder_vocab_size=OPUS_PIECES, d_model=width, **sizes,
+        vocab_size=OPUS_PIECES, decoder_vocab_size=OPUS_PIECES, d_model=width,
+        encoder_layers=layers, encoder_attention_heads=width // 64, encoder_ffn_dim=4 * width,
+        decoder_layers=layers, decoder_attention_heads=width // 64, decoder_ffn_dim=4 * width,
         activation_function="swish", scale_embedding=True, max_position_embeddings=512,
         pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, bos_token_id=0,
         forced_eos_token_id=None, share_encoder_decoder_embeddings=True,
@@ -55,6 +55,10 @@ def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
     return directory
 
 
+def _is_complete(directory: Path) -> bool:
+    return (directory / "tokenizer_config.json").exists()  # written last
+
+
 def _add_pieces(source: Path, names: list[str], target: Path) -> None:
     """Copy a SentencePiece model and add pieces, with scores so low that none is ever used."""
     from sentencepiece import sentencepiece_model_pb2
@@ -74,6 +78,8 @@ def encoder(directory: Path, *, layers: int = 12, width: int = 768, pieces: int 
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
+    if _is_complete(directory):
+        return directory
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=pieces, hidden_size=width, num_hidden_layers=layers,

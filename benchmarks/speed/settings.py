@@ -123,9 +123,7 @@ def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
 
 
 def _opus(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    checkpoint = work / "checkpoint"
-    if not (checkpoint / "tokenizer_config.json").exists():
-        models.translator(checkpoint)
+    checkpoint = models.translator(work / "checkpoint")
     return {
         "title": "a translator of OPUS-MT's size (6 + 6 layers, width 512, 58,101 pieces), random "
         "weights",
@@ -148,9 +146,7 @@ def _classifier(args: argparse.Namespace, _: Path) -> dict[str, Any]:
 
 
 def _bert(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    checkpoint = work / "checkpoint"
-    if not (checkpoint / "tokenizer_config.json").exists():
-        models.encoder(checkpoint)
+    checkpoint = models.encoder(work / "checkpoint")
     test = models.labelled_sentences(work / "rows.tsv")
     return {
         "title": "an encoder of BERT-base's size (12 layers, width 768), random weights",

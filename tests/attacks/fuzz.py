@@ -43,14 +43,10 @@ SECONDS = 30.0
 START_SECONDS = 300.0  # importing, on a machine that is busy
 BATCH = 100  # cases at most
 DRAWN = settings(
-    database=None,
-    deadline=None,
-    print_blob=True,
-    report_multiple_bugs=False,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
+    database=None, deadline=None, print_blob=True, report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
     verbosity=Verbosity.quiet,
-)
+)  # fmt: skip
 
 
 class CaseFailed(AssertionError):
@@ -58,31 +54,22 @@ class CaseFailed(AssertionError):
 
 
 class Worker:
-    """A process that runs one case at a time.
+    """A process that runs one case at a time."""
 
-    Args:
-        seconds: that a case may take.
-    """
-
-    def __init__(self, material: Path, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
+    def __init__(self, material: Path) -> None:
         self._words = [sys.executable, "-m", "tests.attacks.fuzz_process", str(material)]
         self._process: subprocess.Popen[str] | None = None
         self.cases = 0
 
     def run(self, case: Case) -> None:
-        """Run a case.
-
-        Raises:
-            CaseFailed: it broke a promise, or something happened to the process.
-        """
+        """Run a case; raises `CaseFailed`."""
         self.cases += 1
         with tempfile.TemporaryDirectory(prefix="compress-tests-") as scratch:
-            failure, said = self._judged(case.lay_out(Path(scratch)))
+            failure, said = self._judge(case.lay_out(Path(scratch)))
         if failure:
             self.stop()  # the next case starts from a clean process
             words = " ".join(map(str, case.words))
-            raise CaseFailed(f"{failure}; {f'{case.told}: {words}'[:600]}\n{said}")
+            raise CaseFailed(f"{failure}; {f'{case.change}: {words}'[:600]}\n{said}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -90,19 +77,19 @@ class Worker:
             self._process.wait()
             self._process = None
 
-    def _judged(self, job: dict[str, Any]) -> tuple[str, str]:
-        process = self._process = self._process or self._started()
+    def _judge(self, job: dict[str, Any]) -> tuple[str, str]:
+        process = self._process = self._process or self._start()
         assert process.stdin is not None
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
-        answer = _answer(process, self._seconds)
+        answer = _answer(process, SECONDS)
         if answer is not None:
             return answer["failure"], answer["said"]
         if process.poll() is None:
-            return f"took more than {self._seconds:.0f} s", ""
+            return f"took more than {SECONDS:.0f} s", ""
         return f"killed its process (status {process.returncode})", ""
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str]:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "COMPRESS_DEBUG": "1"}
         pipe = subprocess.PIPE
         process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, text=True, env=environment)
@@ -162,40 +149,42 @@ def repeat(run: Callable[[Case], object], material: Path, kind: str, blob: str) 
 
 
 def _failure(test: Callable[[], object], kind: str, blob: str = "") -> str:
+    def text(error: BaseException) -> str:
+        parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        return "\n".join([str(error), *map(text, parts)])
+
     try:
         test()
     except (CaseFailed, BaseExceptionGroup) as error:  # a group, if it did not fail again
         notes = "\n".join(getattr(error, "__notes__", ()))
-        found = re.search(r"@reproduce_failure\('[^']*', b'([^']*)'\)", notes)
-        return f"--kind {kind} --case {found[1] if found else blob}: {_text(error)}"
+        named = re.search(r"@reproduce_failure\('[^']*', b'([^']*)'\)", notes)
+        return f"--kind {kind} --case {named[1] if named else blob}: {text(error)}"
     return ""
-
-
-def _text(error: BaseException) -> str:
-    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return "\n".join([str(error), *map(_text, parts)])
 
 
 def fuzz(
     cases: int, seed: int, material: Path, kinds: Sequence[str] = (), workers: int = 1
 ) -> list[str]:
-    """Run cases.
+    """Run cases; a text for every batch in which one failed.
 
     Args:
-        material: directory of `fuzz_material.make_material`.
+        material: directory of `fuzz_process.make_material`.
         kinds: names in `fuzz_cases.KINDS` to draw from; all if empty.
         workers: processes to run them in.
-
-    Returns:
-        A text for every batch in which a case failed.
     """
-    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    shares = {kind: share for kind, (share, _) in KINDS.items() if not kinds or kind in kinds}
+    batches = []
+    for kind, share in shares.items():
+        total = max(1, round(cases * share / sum(shares.values())))
+        sizes = [min(BATCH, total - first) for first in range(0, total, BATCH)]
+        batches += [(number, kind, size) for number, size in enumerate(sizes)]
     everyone = [Worker(material) for _ in range(workers)]
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     for worker in everyone:
         idle.put(worker)
 
-    def batch(place: tuple[str, int, int]) -> str:
-        kind, number, size = place
+    def run(batch: tuple[int, str, int]) -> str:
+        number, kind, size = batch
         worker = idle.get()
         own_seed = zlib.crc32(f"{seed}/{kind}/{number}".encode())
         failure = run_batch(worker.run, material, kind, size, own_seed)
@@ -206,23 +195,12 @@ def fuzz(
 
     try:
         with ThreadPoolExecutor(workers) as pool:
-            found = list(pool.map(batch, batches(cases, kinds)))
+            failures = list(pool.map(run, sorted(batches)))  # of all kinds, if it is stopped
     finally:
         for worker in everyone:
             worker.stop()
     print(f"{sum(worker.cases for worker in everyone)} cases", file=sys.stderr, flush=True)
-    return [failure for failure in found if failure]
-
-
-def batches(cases: int, kinds: Sequence[str] = ()) -> list[tuple[str, int, int]]:
-    """Kind, number and size of each; the kinds have their shares of the cases."""
-    chosen = {kind: share for kind, (share, _) in KINDS.items() if not kinds or kind in kinds}
-    found = []
-    for kind, share in chosen.items():
-        total = max(1, round(cases * share / sum(chosen.values())))
-        sizes = [min(BATCH, total - first) for first in range(0, total, BATCH)]
-        found += [(kind, number, size) for number, size in enumerate(sizes)]
-    return sorted(found, key=lambda batch: batch[1])  # of all kinds, if it is stopped
+    return [failure for failure in failures if failure]
 
 
 def main() -> int:
@@ -233,23 +211,23 @@ def main() -> int:
     parser.add_argument("--case", help="this one alone, of one kind, as the report names it")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--material", type=Path, help="directory to make models in, and to keep")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        material = (asked.material or Path(temporary) / "material").resolve()
+        material = (args.material or Path(temporary) / "material").resolve()
         if not (material / "done").exists():
-            from tests.attacks.fuzz_material import make_material
+            from tests.attacks.fuzz_process import make_material
 
             make_material(material)
             (material / "done").touch()
-        if asked.case:
+        if args.case:
             worker = Worker(material)
-            found = [repeat(worker.run, material, *asked.kind, asked.case)]
+            failures = [repeat(worker.run, material, *args.kind, args.case)]
             worker.stop()
-            print(found[0])
+            print(failures[0])
         else:
-            found = fuzz(asked.cases, asked.seed, material, asked.kind, asked.workers)
-            print("\n".join([*found, f"{len(found)} failed"]))
-    return any(found)
+            failures = fuzz(args.cases, args.seed, material, args.kind, args.workers)
+            print("\n".join([*failures, f"{len(failures)} failed"]))
+    return any(failures)
 
 
 if __name__ == "__main__":

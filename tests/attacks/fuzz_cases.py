@@ -1,7 +1,6 @@
-"""The cases of the fuzzer, as strategies: `fuzz_process.py` runs them, `fuzz.py` says what they
-promise.
+"""The cases of the fuzzer, as strategies: a kind changes something and says what is to see it.
 
-A kind of case changes something and says which command is to see it.
+`fuzz_process.py` runs them, `fuzz.py` says what they promise.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from tests.attacks.fuzz_changes import (
     one,
     option_values,
 )
-from tests.attacks.fuzz_material import ARTIFACTS
 
 Words = list[str]
+ARTIFACTS = {"bert": "classify", "marian": "translate"}  # directory -> what runs it
 SCRATCH = Path("/directory-of-the-case")  # in words; replaced when the case is laid out
 MEMORY_BYTES = 1 << 30  # resident, beyond what a process has after its imports
 CPU = ["--device", "cpu"]
@@ -43,7 +42,7 @@ class Case:
     """What is changed, and which command sees it."""
 
     words: Words  # of the command line, or `load DIR`, which is `compressor.load`
-    told: str  # what was changed
+    change: str  # what was changed
     linked: tuple[str, Path] | None = None  # a directory with links to the files of another
     # Written over them; None: removed.
     files: dict[str, bytes | None] = field(default_factory=dict, repr=False)
@@ -69,9 +68,8 @@ class Case:
             if data is not None:
                 (scratch / name).write_bytes(data)
 
-        def placed(words: Sequence[Any]) -> list[Any]:
-            said = str(SCRATCH), str(scratch)
-            return [x.replace(*said) if isinstance(x, str) else x for x in words]
+        def placed(words: Sequence[str]) -> Words:
+            return [word.replace(str(SCRATCH), str(scratch)) for word in words]
 
         return {
             "words": placed(self.words), "scratch": str(scratch), "refused": self.refused,
@@ -96,8 +94,8 @@ def _changed_file(
     """Another JSON value in a file of JSON, or other bytes."""
     data = path.read_bytes()
     if path.suffix == ".json" and chance(draw, json_percent):
-        told, value = draw(changed_json(json.loads(data)))
-        return told, dump(value)
+        change, value = draw(changed_json(json.loads(data)))
+        return change, dump(value)
     return draw(changed_bytes(data, contents(tuple(others))))
 
 
@@ -133,12 +131,12 @@ def artifact(draw: Draw, material: Path) -> Case:
     paths = [path for path in files_of(source) if ".compress" not in path.parts]
     path = one(draw, paths)
     name = path.relative_to(source).as_posix()
-    told, data = _changed_file(draw, path, paths)
+    change, data = _changed_file(draw, path, paths)
     removed = chance(draw, 2)
     words = _reader(draw, model, name, str(SCRATCH / "a"), material)
     return Case(
         words,
-        f"{name}: {'removed' if removed else told}",
+        f"{name}: {'removed' if removed else change}",
         linked=("a", source),
         files={f"a/{name}": None if removed else data},
         intact=[x.replace(str(SCRATCH / "a"), str(source)) for x in words],
@@ -155,17 +153,17 @@ def checkpoint(draw: Draw, material: Path) -> Case:
     if path.suffix == ".safetensors" and chance(draw, 40):
         data = path.read_bytes()
         length = int.from_bytes(data[:8], "little")
-        told, value = draw(changed_json(json.loads(data[8 : 8 + length])))
+        change, value = draw(changed_json(json.loads(data[8 : 8 + length])))
         header = dump(value)
         new = len(header).to_bytes(8, "little") + header + data[8 + length :]
     else:
-        told, new = _changed_file(draw, path, files_of(source), json_percent=75)
+        change, new = _changed_file(draw, path, files_of(source), json_percent=75)
     directory = str(SCRATCH / "c")
     score = ["score", "-m", directory, "--method", "magnitude", "-q", *CPU]
     score += ["-o", str(SCRATCH / "s.json")]
     words = one(draw, [["inspect", directory, "--json"], ["load", directory], score])
     files = {f"c/{path.name}": new}
-    return Case(words, f"{source.name}/{path.name}: {told}", ("c", source), files)
+    return Case(words, f"{source.name}/{path.name}: {change}", ("c", source), files)
 
 
 @st.composite
@@ -174,33 +172,33 @@ def records(draw: Draw, material: Path) -> Case:
     source = material / "bert-run"
     own = [path for path in files_of(source) if ".compress" in path.parts]
     path = one(draw, one(draw, [own, own, files_of(source)]))
-    told, data = _changed_file(draw, path, files_of(source))
+    change, data = _changed_file(draw, path, files_of(source))
     name = path.relative_to(source).as_posix()
     words = ["run", "-c", str(material / "recipe.yaml"), "-q", "-o", str(SCRATCH / "out")]
     files = {f"out/{name}": data}
-    return Case(words, f"{name}: {told}", ("out", source), files, intact=words, answer="out")
+    return Case(words, f"{name}: {change}", ("out", source), files, intact=words, answer="out")
 
 
 @st.composite
 def scores(draw: Draw, material: Path) -> Case:
     """A file of scores."""
-    told, data = _changed_file(draw, material / "scores.json", json_percent=80)
+    change, data = _changed_file(draw, material / "scores.json", json_percent=80)
     keep = one(draw, ["heads=0.5", "neurons=0.5", "0.25"])
     words = ["prune", "-m", str(material / "bert"), "--scores", str(SCRATCH / "s.json")]
     words += ["--keep", keep, *CPU, "-o", str(SCRATCH / "out")]
-    return Case(words, told, files={"s.json": data})
+    return Case(words, change, files={"s.json": data})
 
 
 @st.composite
 def reports(draw: Draw, material: Path) -> Case:
     """A report, judged and rendered."""
     source = one(draw, files_of(material / "reports"))
-    told, data = _changed_file(draw, source, json_percent=85)
+    change, data = _changed_file(draw, source, json_percent=85)
     path, rule = str(SCRATCH / "r.json"), "accuracy=1" if source.stem == "bert" else "bleu=1"
     gate = ["gate", path, "--max-metric-drop", rule, *one(draw, ([], ["--json"]))]
     gate += one(draw, ([], ["--junit", str(SCRATCH / "junit.xml")]))
     words = one(draw, [gate, ["report", path, "-o", str(SCRATCH / "out")]])
-    return Case(words, f"{source.name}: {told}", files={"r.json": data})
+    return Case(words, f"{source.name}: {change}", files={"r.json": data})
 
 
 @st.composite
@@ -210,7 +208,7 @@ def recipes(draw: Draw, material: Path) -> Case:
     values = yaml.safe_load((material / "recipe.yaml").read_bytes())
     values["model"] = missing
     if chance(draw, 70):
-        told, value = draw(changed_json(values))
+        change, value = draw(changed_json(values))
         if isinstance(value, dict) and "model" in value:
             value["model"] = missing
         try:
@@ -218,9 +216,9 @@ def recipes(draw: Draw, material: Path) -> Case:
         except (yaml.YAMLError, ValueError, RecursionError):  # most of JSON is YAML too
             data = dump(value)
     else:
-        told, data = draw(changed_bytes(yaml.safe_dump(values).encode()))
+        change, data = draw(changed_bytes(yaml.safe_dump(values).encode()))
     words = ["run", "-c", str(SCRATCH / "r.yaml"), "-m", missing, "-o", str(SCRATCH / "out")]
-    return Case(words, told, files={"r.yaml": data}, refused=True)
+    return Case(words, change, files={"r.yaml": data}, refused=True)
 
 
 @st.composite
@@ -228,24 +226,24 @@ def rows(draw: Draw, material: Path) -> Case:
     """Rows with labels, read by three formats' readers."""
     intact = (material / "bert-rows" / "test.tsv").read_text("utf-8").splitlines()
     ending = one(draw, ("tsv", "csv", "jsonl"))
-    told, data = draw(changed_rows([line.split("\t") for line in intact], ending))
+    change, data = draw(changed_rows([line.split("\t") for line in intact], ending))
     path = str(SCRATCH / f"rows.{ending}")
     evaluate = ["evaluate", str(material / "bert-run"), "--test", path, *CPU]
     evaluate += [*one(draw, ([], ["--no-header"], ["--text-column", "text"])), "--resamples", "100"]
     score = ["score", "-m", str(material / "bert"), "--method", "taylor", "--calibration", path]
     score += [*CPU, "-o", str(SCRATCH / "s.json")]
     words = one(draw, [evaluate, evaluate, score])
-    return Case(words, f"{ending}: {told}", files={f"rows.{ending}": data})
+    return Case(words, f"{ending}: {change}", files={f"rows.{ending}": data})
 
 
 @st.composite
 def texts(draw: Draw, material: Path) -> Case:
     """Lines that are no texts, to classify or to translate."""
     model = one(draw, list(ARTIFACTS))
-    told, data = draw(changed_bytes((material / "texts.txt").read_bytes()))
+    change, data = draw(changed_bytes((material / "texts.txt").read_bytes()))
     words = [ARTIFACTS[model], str(material / f"{model}-run"), str(SCRATCH / "t.txt")]
     words += one(draw, ([], ["--pairs"])) if model == "bert" else []
-    return Case([*words, *_streams(draw, model)], told, files={"t.txt": data})
+    return Case([*words, *_streams(draw, model)], change, files={"t.txt": data})
 
 
 @cache
@@ -305,12 +303,3 @@ KINDS: dict[str, tuple[float, Callable[[Path], st.SearchStrategy[Case]]]] = {
     "texts": (3, texts),
     "options": (10, options),
 }
-
-
-def failing(material: Path) -> dict[str, Case]:
-    """Cases that fail, to see that it is noticed."""
-    inspect = [["inspect", str(material / name), "--json"] for name in ("bert", "marian")]
-    return {
-        "bug": Case(["gate", 5], ""),  # type: ignore[list-item]
-        "lie": Case(inspect[0], "", intact=inspect[1]),
-    }

@@ -1,9 +1,13 @@
-"""The process that runs the fuzzer's cases, and judges the answers by what `fuzz.py` promises."""
+"""The process that runs the fuzzer's cases on toy artifacts, and judges the answers.
+
+`fuzz.py` says what they must keep.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -13,16 +17,23 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+from unittest import mock
+
+import torch
 
 import compressor
 from compressor.commands import invoke
 from compressor.errors import CompressError
-from tests.attacks.fuzz_cases import MEMORY_BYTES
+from compressor.pipeline.run import run
+from compressor.report.schema import render_json
+from tests.attacks.fuzz_cases import ARTIFACTS, MEMORY_BYTES
+from tests.helpers import toy
 from tests.helpers.exports import kept_exports
-from tests.helpers.runs import hashes
+from tests.helpers.report_samples import translator_report
+from tests.helpers.runs import hashes, recipe_for
 
 ADDRESS_BYTES = 6 << 30  # beyond what a process has after its imports
-MOST_TOLD = 30_000  # characters of an error
+LONGEST_ERROR = 30_000  # characters of an error
 UNKNOWN = 1 << 40  # bytes
 
 
@@ -43,7 +54,7 @@ class Judge:
     """Runs cases in this process.
 
     Args:
-        material: what `fuzz_material.make_material` made.
+        material: what `make_material` made.
         start_memory: bytes that the process needed before the first case.
     """
 
@@ -71,7 +82,7 @@ class Judge:
             return "leaves an exception"
         # Before it stands the traceback that COMPRESS_DEBUG=1 asks for.
         message = errors.rpartition("\nerror: ")[2] if status else ""
-        if len(message) > MOST_TOLD:
+        if len(message) > LONGEST_ERROR:
             return f"says why in {len(message)} characters"
         if status > 1:
             return ""
@@ -123,6 +134,41 @@ def peak_memory() -> int:
     """Bytes; unlike `ru_maxrss` without those of the process that started this one."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(text.partition("VmHWM:")[2].split()[0])
+
+
+def make_material(directory: Path) -> None:
+    """What is damaged: checkpoints, artifacts of runs, scores, reports, rows; the same every time.
+
+    On the same machine, that is, and but for dates.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    seconds, threads = itertools.count(step=0.125), torch.get_num_threads()
+    torch.set_num_threads(1)  # as the processes have that run the cases
+    # Relative paths and made-up durations: neither is in the files, whose bytes are then the same.
+    with contextlib.chdir(directory), mock.patch("time.perf_counter", seconds.__next__):
+        _fill()
+    torch.set_num_threads(threads)
+
+
+def _fill() -> None:
+    here = Path()
+    toy.classifier(here / "bert")
+    toy.marian_with_pieces(here / "marian")
+    (here / "texts.txt").write_text("\n".join([*toy.sentences(6, 5), ""]), "utf-8")
+    with kept_exports(here / "exports"):
+        for name in ARTIFACTS:
+            rows = here / f"{name}-rows"
+            rows.mkdir()
+            recipe = recipe_for(here / name, rows, bench=False, precision=["fp32"])
+            run(recipe, here / f"{name}-run")
+    words = ["score", "-m", "bert", "--method", "magnitude", "--prune", "both", "-o", "scores.json"]
+    assert invoke([*words, "--device", "cpu", "-q"]) == 0
+    # Outside of the artifacts, where no manifest lists them.
+    (here / "reports").mkdir()
+    sample = render_json(translator_report())
+    (here / "reports" / "translator.json").write_text(sample, "utf-8")
+    shutil.copy(here / "bert-run" / "report.json", here / "reports" / "bert.json")
+    shutil.copy(here / "bert-run" / "recipe.yaml", here / "recipe.yaml")
 
 
 def serve(material: Path) -> None:

@@ -60,15 +60,15 @@ def test_a_run_goes_on_when_there_is_room(tmp_path):
 
 @pytest.mark.attack
 @pytest.mark.usefixtures("fresh_exports")  # kept ones are written elsewhere
-def test_what_is_needed_is_told(tmp_path, capsys):
+def test_the_message_says_what_is_needed(tmp_path, capsys):
     model = toy.classifier(tmp_path / "dense")
     with largest_file(20_000):
         status = invoke(["export", "-m", str(model), "-o", str(tmp_path / "out")])
-    told = capsys.readouterr().err
-    assert status == 4, told
-    assert "cannot write" in told
-    assert "about 1 MiB are needed in all" in told
-    assert "MiB are free" in told
+    shown = capsys.readouterr().err
+    assert status == 4, shown
+    assert "cannot write" in shown
+    assert "about 1 MiB are needed in all" in shown
+    assert "MiB are free" in shown
     assert not (tmp_path / "out").exists()
     assert invoke(["export", "-m", str(model), "-o", str(tmp_path / "out")]) == 0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.fuzz import CaseFailed, fuzz, repeat, run_batch
-from tests.attacks.fuzz_cases import Case, failing
-from tests.attacks.fuzz_material import make_material
-from tests.attacks.fuzz_process import Job, Judge
+from tests.attacks.fuzz_cases import Case
+from tests.attacks.fuzz_process import Job, Judge, make_material
 
 pytestmark = pytest.mark.attack
 
@@ -21,12 +21,12 @@ def material(once) -> Path:
     return once("fuzzed", make_material)
 
 
-@pytest.mark.parametrize(
-    ("name", "failure"), [("bug", "status 70"), ("lie", "answers something else than")]
-)
-def test_the_fuzzer_tells_wrong_answers(name, failure, material, tmp_path):
-    job = Job(**failing(material)[name].lay_out(tmp_path))
-    assert failure in Judge(material).run(job)["failure"]
+def test_the_fuzzer_notices_wrong_answers(material, tmp_path):
+    inspect = [["inspect", str(material / name), "--json"] for name in ("bert", "marian")]
+    lie = Job(**Case(inspect[0], "", intact=inspect[1]).lay_out(tmp_path))
+    assert "answers something else than" in Judge(material).run(lie)["failure"]
+    bug = replace(lie, words=["gate", 5], key="")
+    assert "status 70" in Judge(material).run(bug)["failure"]
 
 
 @pytest.mark.parametrize("kind", ["recipes", "reports"])

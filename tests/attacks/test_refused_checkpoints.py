@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,7 @@ TOKENIZER, VARIANT, MALFORMED = (
 )  # fmt: skip
 UNKNOWN, GENERATES = "architecture-unsupported", "generation-config-malformed"
 INDEX, SETTINGS = f"{WEIGHTS}.index.json", "tokenizer_config.json"
-NAN, INFINITE, HUGE = float("nan"), float("inf"), 10**30
+NAN, HUGE = float("nan"), 10**30
 LAYER, QUERY = "bert.encoder.layer.2.output.dense.weight", "bert.encoder.layer.0.attention.self"
 
 
@@ -80,26 +78,6 @@ def resized(tokens: int) -> Damage:
     return change
 
 
-def linked(name: str) -> Damage:
-    """A file that is a link out of the directory."""
-
-    def change(directory: Path) -> None:
-        (directory / name).rename(directory.with_name("elsewhere"))
-        (directory / name).symlink_to(directory.with_name("elsewhere"))
-
-    return change
-
-
-def untyped(directory: Path) -> None:
-    values = json.loads((directory / CONFIG).read_text("utf-8"))
-    del values["model_type"]
-    (directory / CONFIG).write_text(json.dumps(values), "utf-8")
-
-
-def set_weight(name: str, value: float) -> Damage:
-    return weights(lambda w: w[name].view(-1)[3:4].fill_(value))
-
-
 def add(name: str) -> Damage:
     return weights(lambda w: w.update({name: torch.ones(2)}))
 
@@ -120,9 +98,7 @@ FILES: list[Case] = [
     ("bert", contents(WEIGHTS, b""), UNREADABLE, (WEIGHTS, "is empty")),
     ("bert", contents(WEIGHTS, HTML), UNREADABLE, (WEIGHTS, "HTML")),
     ("bert", contents(WEIGHTS, POINTER), UNREADABLE, (WEIGHTS, "git lfs pull")),
-    ("bert", contents(WEIGHTS, os.urandom(5000)), UNREADABLE, (WEIGHTS,)),
     ("bert", contents(WEIGHTS, lambda data: data[:-1]), UNREADABLE, (WEIGHTS, "cut off")),
-    ("bert", contents(WEIGHTS, lambda data: data[:40]), UNREADABLE, (WEIGHTS, "cut off")),
     ("bert", contents(WEIGHTS, lambda data: b"\xff" * 8 + data[8:]), UNREADABLE, (WEIGHTS,)),
     ("bert", contents(WEIGHTS, lambda x: x.replace(b'"F32"', b'"F99"', 1)), UNREADABLE, (WEIGHTS,)),
     ("bert", moved(WEIGHTS, "model.gguf"), FORM, ("model.gguf", "llama.cpp")),
@@ -131,32 +107,24 @@ FILES: list[Case] = [
     ("bert", moved(WEIGHTS, "model.onnx"), FORM, ("ONNX",)),
     ("bert", moved(WEIGHTS, "model.fp16.safetensors"), "weights-missing", ("give the file that",)),
     ("bert", moved(WEIGHTS, "pytorch_model.bin"), "weights-pickled", ("--allow-pickle",)),
-    ("bert", sharded("w.bin"), "weights-outside", ("w.bin",)),
     ("bert", sharded("../x.safetensors"), "weights-outside", ("../x.safetensors",)),
-    *(
-        ("bert", indexed(data), UNREADABLE, (INDEX,))
-        for data in (b"", b"5", b'{"weight_map": {"a": 5}}', DEEP)
-    ),
+    ("bert", indexed(b'{"weight_map": {"a": 5}}'), UNREADABLE, (INDEX,)),
+    ("bert", indexed(DEEP), UNREADABLE, (INDEX,)),
     ("bert", indexed(b'{"weight_map": {"a": "x.safetensors"}}'), "weights-missing",
      ("x.safetensors, which is not there",)),
-    *(("bert", fifo(name), "checkpoint-file-unreadable", (name,))
-      for name in (CONFIG, WEIGHTS, "x.jinja")),
-    *(("bert", linked(name), "checkpoint-file-outside", (name,)) for name in (CONFIG, WEIGHTS)),
+    ("bert", fifo(CONFIG), "checkpoint-file-unreadable", (CONFIG,)),
+    ("bert", fifo("x.jinja"), "checkpoint-file-unreadable", ("x.jinja",)),
     ("bert", files(), "config-missing", ("is empty",)),
     ("bert", files("README.md"), "config-missing", ("give a checkpoint's directory",)),
-    ("bert", files("a.gguf"), FORM, ("llama.cpp",)),
     ("bert", files("onnx/graphs.json", "onnx/model.onnx"), FORM, ("predict",)),
-    ("bert", files("onnx/model.onnx"), FORM, ("ONNX",)),
     ("bert", files("checkpoint-7/config.json"), "config-missing", ("checkpoint-7, which",)),
-    ("bert", files("snapshots/0a/config.json"), "config-missing", ("snapshots/0a, which",)),
     ("bert", files("adapter_config.json", text='{"base_model_name_or_path": "some/base"}'),
      "checkpoint-is-adapter", ("some/base", "merge_and_unload")),
     ("pruned", contents("units.json", DEEP), "units-file-malformed", ("units.json",)),
     ("pruned", contents("units.json", b'{"kept": ["cross.0"]}'), "units-file-malformed", ()),
 ]  # fmt: skip
 CONTENTS: list[Case] = [
-    ("bert", set_weight(LAYER, NAN), "weights-not-finite", (LAYER,)),
-    ("bert", set_weight(LAYER, INFINITE), "weights-not-finite", (LAYER,)),
+    ("bert", weights(lambda w: w[LAYER].view(-1)[3:4].fill_(NAN)), "weights-not-finite", (LAYER,)),
     ("bert", weights(lambda w: w.pop(LAYER)), UNFIT, (LAYER,)),
     ("bert", replace(lambda w: w.T.contiguous()), UNFIT, (LAYER,)),
     ("bert", replace(lambda w: w.to(torch.int8)), "weights-not-float", (LAYER,)),
@@ -164,23 +132,14 @@ CONTENTS: list[Case] = [
     ("bert", add(LAYER.replace("2", "3")), UNFIT, ("layer.3",)),
     ("bert", add(f"{QUERY}.query.lora_A.default.weight"), UNFIT, ("merge_and_unload",)),
     ("bert", add(f"{QUERY}.query.qweight"), UNFIT, ("before quantization",)),
-    ("bert", add(f"{QUERY}.query.weight.absmax"), UNFIT, ("before quantization",)),
     ("bert", rename(lambda x: f"module.{x}"), UNFIT, ("DataParallel", "`model.module`")),
     ("bert", rename(lambda x: f"_orig_mod.{x}"), UNFIT, ("torch.compile", "`model._orig_mod`")),
     ("bert", rename(lambda x: f"_fsdp_wrapped_module.{x}"), UNFIT, ("FullyShardedDataParallel",)),
     ("bert", rename(lambda x: f"module.net.{x}"), UNFIT, ("another model", "inner model")),
-    (
-        "bert",
-        rename(lambda x: x.replace(".layer.", ".layer._orig_mod.")),
-        UNFIT,
-        ("torch.compile",),
-    ),
-    ("bert", configure(num_hidden_layers=2), UNFIT, ("layer.2",)),
     ("marian", configure(decoder_layers=2), UNFIT, ("decoder.layers.2",)),
     ("marian", configure(tie_word_embeddings=False), UNFIT, ("tie_word_embeddings",)),
     ("pruned", configure(decoder_layers=2), "units-file-of-another-model", ()),
     ("marian", weights(tied), "weights-tied-differ", ("lm_head.weight",)),
-    ("pruned", weights(tied), "weights-tied-differ", ("lm_head.weight",)),
     ("bert", resized(59), "tokenizer-of-another-model", ("60 tokens",)),
     ("bert", resized(200), "tokenizer-of-another-model", ("200",)),
 ]
@@ -192,13 +151,12 @@ ARCHITECTURES: list[Case] = [
             "nllb-moe": "experts",
         }.items()
     ),
-    ("bert", untyped, UNKNOWN, ("has no model_type",)),
+    ("bert", contents(CONFIG, lambda x: x.replace(b"model_type", b"type")), UNKNOWN,
+     ("has no model_type",)),
     *(
         ("bert", of_class(name, config, values), VARIANT, (f"names the class {name}, which ",))
         for name, config, values in (
             ("BartForSequenceClassification", t.BartConfig, BART),
-            ("BartForQuestionAnswering", t.BartConfig, BART),
-            ("T5ForSequenceClassification", t.T5Config, tiny._T5),
             ("T5EncoderModel", t.T5Config, tiny._T5),
             ("BertForMultipleChoice", t.BertConfig, tiny._ENCODER),
             ("BertLMHeadModel", t.BertConfig, {**tiny._ENCODER, "is_decoder": True}),
@@ -210,17 +168,14 @@ ARCHITECTURES: list[Case] = [
         (name, configure(**{key: value}), id, (key,))
         for name, key, value, id in (
             ("bert", "is_decoder", True, VARIANT), ("bert", "add_cross_attention", True, VARIANT),
-            ("bert", "is_encoder_decoder", True, VARIANT),
             ("marian", "is_encoder_decoder", False, VARIANT),
             ("bart", "normalize_before", True, VARIANT),
             ("bert", "pruned_heads", {"0": [1, 2]}, VARIANT),
             ("bert", "auto_map", {"AutoModel": "modeling_own.OwnModel"}, VARIANT),
             ("bert", "position_embedding_type", "relative_key", "positions-unsupported"),
             ("bert", "hidden_act", "banana", MALFORMED),
-            ("marian", "activation_function", "banana", MALFORMED),
             ("bert", "initializer_range", 9, MALFORMED),
             ("bert", "quantization_config", {"quant_method": "awq"}, FORM),
-            ("bert", "quantization_config", 5, FORM),
             ("bert", "transformers_weights", "other.safetensors", FORM),
         )
     ),
@@ -230,11 +185,11 @@ CONFIGURATIONS: list[Case] = [
     *(
         ("bert", configure(**{key: value}), "", ())
         for key, values in {
-            "num_attention_heads": (0, 3, HUGE, "4", None, 4.5), "vocab_size": (-1, 10**9, "60"),
-            "max_position_embeddings": (0, 2**62, None), "num_hidden_layers": (0, 90, 10_000_000),
-            "hidden_size": (0, 10**9), "intermediate_size": (10**12,), "pad_token_id": (60, "0"),
-            "dtype": ("banana", 5), "id2label": (5, {"a": "b", "c": "d"}, {"0": "a", "7": "b"}),
-            "num_labels": (10**9,), "layer_norm_eps": (NAN,), "hidden_dropout_prob": (7,),
+            "num_attention_heads": (0, 3, HUGE, "4", None, 4.5), "vocab_size": (-1, 10**9),
+            "max_position_embeddings": (0, 2**62), "num_hidden_layers": (0, 10_000_000),
+            "hidden_size": (10**9,), "intermediate_size": (10**12,), "pad_token_id": (60, "0"),
+            "dtype": ("banana", 5), "id2label": (5, {"0": "a", "7": "b"}), "num_labels": (10**9,),
+            "layer_norm_eps": (NAN,), "hidden_dropout_prob": (7,),
         }.items()
         for value in values
     ),
@@ -242,15 +197,14 @@ CONFIGURATIONS: list[Case] = [
         ("marian", configure(**values), "", ())
         for values in (
             {"encoder_layers": 10_000_000}, {"d_model": 31}, {"decoder_start_token_id": 60},
-            {"max_position_embeddings": 60_000, "d_model": 60_000}, {"eos_token_id": "</s>"},
-            {"activation_function": None}, {"decoder_ffn_dim": 10**6},
+            {"eos_token_id": "</s>"}, {"activation_function": None}, {"decoder_ffn_dim": 10**6},
         )
     ),
     *(
         ("bert", contents(CONFIG, data), id, ())
         for data, id in (
-            (b"", MALFORMED), (b"\xff\xfe", MALFORMED), (HTML, MALFORMED), (b"[1]", MALFORMED),
-            (DEEP, MALFORMED), (b'{"model_type": ["bert"]}', UNKNOWN),
+            (b"", MALFORMED), (b"\xff\xfe", MALFORMED), (b"[1]", MALFORMED), (DEEP, MALFORMED),
+            (b'{"model_type": ["bert"]}', UNKNOWN),
             (b'{"model_type": "' + b"x" * 100_000 + b'"}', UNKNOWN),
             (b'{"model_type": "bert", "vocab_size": ' + b"9" * 5000 + b"}", MALFORMED),
             (b'{"a": "' + b" " * (1 << 26) + b'"}', "config-unreadable"),
@@ -259,26 +213,23 @@ CONFIGURATIONS: list[Case] = [
     *(
         (name, contents(GENERATION, data), GENERATES, (GENERATION,))
         for name in ("marian", "pruned")
-        for data in (b"", HTML, DEEP, b"{}")
+        for data in (b"", DEEP, b"{}")
     ),
 ]  # fmt: skip
 TOKENIZERS: list[Case] = [
     *(
         ("marian", contents(name, data), TOKENIZER, ())
         for name in ("source.spm", "target.spm", "vocab.json", SETTINGS)
-        for data in (b"", POINTER, lambda data: data[: len(data) // 2])
+        for data in (b"", lambda data: data[: len(data) // 2])
     ),
     ("bert", without("tokenizer.json", SETTINGS), "tokenizer-missing", ()),
     ("bert", without("tokenizer.json"), TOKENIZER, ()),
     ("bert", contents("tokenizer.json", b"{}"), TOKENIZER, ()),
     ("bert", configure("tokenizer.json", post_processor=PANICS), TOKENIZER, ()),
     ("marian", without("source.spm"), TOKENIZER, ()),
-    ("marian", without("vocab.json"), TOKENIZER, ()),
     ("marian", configure("vocab.json", more=7), "tokenizer-of-another-model", ()),
     ("bert", configure(SETTINGS, pad_token=None), "tokenizer-without-token", ()),
-    ("bert", configure(SETTINGS, eos_token=None), "tokenizer-without-token", ()),
     ("bert", configure(SETTINGS, unk_token=""), TOKENIZER, ()),
-    ("bert", configure(SETTINGS, pad_token=5), TOKENIZER, ()),
     ("bert", configure(SETTINGS, tokenizer_class=5), TOKENIZER, ()),
     ("bert", configure(SETTINGS, model_max_length=0), "tokenizer-length-invalid", ()),
     ("bert", configure(SETTINGS, extra_special_tokens=[f"new{i}" for i in range(9)]),

@@ -20,13 +20,10 @@ from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
 from compressor.storage.outputs import require_new, whole_output
 from compressor.tasks import TASKS
+from tests.helpers import runtime_artifacts
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import translator_report
-
-
-def stop() -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_file_of_answers_appears_when_it_is_complete(tmp_path):
@@ -41,18 +38,14 @@ def test_a_file_of_answers_appears_when_it_is_complete(tmp_path):
 
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
     path = tmp_path / "answers.txt"
-
-    def write() -> None:
-        with line_writer(path) as writer:
-            writer.write("one")
-            path.write_text("mine", encoding="utf-8")
-
-    with raises(InputError, "output-not-empty"):
-        write()
+    with raises(InputError, "output-not-empty"), line_writer(path) as writer:
+        writer.write("one")
+        path.write_text("mine", encoding="utf-8")
     assert path.read_text(encoding="utf-8") == "mine"
     assert [p.name for p in tmp_path.iterdir()] == ["answers.txt"]
 
 
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 HALF = """
 import os, sys, time
 from pathlib import Path
@@ -64,7 +57,7 @@ with written_at_once(Path(sys.argv[1])) as temporary:
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@posix
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path, kill):
     path = tmp_path / "scores.json"
@@ -82,14 +75,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path, kill)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "scores.json"]
 
 
-def test_an_error_keeps_the_file_that_was_there(tmp_path):
+def test_an_error_keeps_the_file_of_before(tmp_path):
     path = tmp_path / "scores.json"
     path.write_text("before", encoding="utf-8")
 
     def write() -> None:
         with written_at_once(path) as temporary:
             temporary.write_text("half", encoding="utf-8")
-            stop()
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write()
@@ -107,7 +100,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@posix
 def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path):
     path = tmp_path / "lock"
     hold = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
@@ -142,68 +135,63 @@ def test_a_single_step_that_is_killed_can_be_started_again(tmp_path):
     assert list(out.iterdir()) == []
 
 
-def test_a_single_step_in_use_is_told(tmp_path):
+def test_a_single_step_in_use_is_refused(tmp_path):
     out = tmp_path / "out"
     with whole_output(out, 0, "writing"), raises(InputError, "output-in-use"):
         require_new(out)
 
 
 def test_a_step_that_fails_leaves_no_directory(tmp_path):
-    def fail() -> None:
+    def write() -> None:
         with whole_output(tmp_path / "out", 0, "writing") as making:
             (making / "config.json").touch()
-            stop()
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fail()
+        write()
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["report.md", "report.json"])
-def test_a_report_never_replaces_a_file_beside_reports_of_ours(tmp_path, name):
-    given, out = tmp_path / "r.json", tmp_path / "out"
-    given.write_text(translator_report().model_dump_json(), encoding="utf-8")
-    invoke("report", given, "-o", out)
-    (out / name).write_text("my notes", encoding="utf-8")
+@pytest.fixture
+def report(tmp_path) -> Path:
+    path = tmp_path / "r.json"
+    path.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("report.md", ()), ("report.json", ()), ("quality.png", ("--plots",))]
+)
+def test_a_report_never_replaces_a_file_beside_reports_of_ours(report, tmp_path, name, options):
+    out = tmp_path / "out"
+    invoke("report", report, "-o", out)
+    (out / name).write_bytes(b"\x89PNG holiday")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with raises(InputError, "output-not-ours"):
-        invoke("report", given, "-o", out)
+        invoke("report", report, "-o", out, *options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_plots_replace_plots_of_reports_alone(tmp_path):
-    given, out = tmp_path / "r.json", tmp_path / "out"
-    given.write_text(translator_report().model_dump_json(), encoding="utf-8")
-    invoke("report", given, "-o", out)
-    (out / "quality.png").write_bytes(b"\x89PNG holiday")
-    with raises(InputError, "output-not-ours"):
-        invoke("report", given, "-o", out, "--plots")
-    assert (out / "quality.png").read_bytes() == b"\x89PNG holiday"
-
-
-def test_a_report_in_an_artifact_keeps_its_manifest_true(tmp_path):
-    from tests.helpers import runtime_artifacts
-
-    out = Path(shutil.copytree(runtime_artifacts.classifier("bert").directory, tmp_path / "out"))
-    given = tmp_path / "r.json"
-    given.write_text(translator_report().model_dump_json(), encoding="utf-8")
-    invoke("report", given, "-o", out)
+def test_a_report_in_an_artifact_keeps_its_manifest_true(report, tmp_path):
+    made = runtime_artifacts.classifier("bert").directory
+    out = Path(shutil.copytree(made, tmp_path / "out"))
+    written, manifest = out / "report.json", out / "manifest.json"
+    gate = ["gate", str(written), "--max-metric-drop", "bleu=100"]
+    invoke("report", report, "-o", out)
     assert {"report.md", "report.html", "report.json"} <= set(read_manifest(out) or {})
-    assert status_of(["gate", str(out / "report.json"), "--max-metric-drop", "bleu=100"]) == 0
-    report = out / "report.json"
-    report.write_text(report.read_text(encoding="utf-8") + " ", encoding="utf-8")
-    assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100"]) == 4
-    assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100", "--no-verify"]) == 0
-    manifest = out / "manifest.json"
+    assert status_of(gate) == 0
+    written.write_text(written.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    assert status_of(gate) == 4
+    assert status_of([*gate, "--no-verify"]) == 0
     data = json.loads(manifest.read_text(encoding="utf-8"))
     manifest.write_text(json.dumps(data | {"files": {}}), encoding="utf-8")
-    assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100"]) == 4
+    assert status_of(gate) == 4
 
 
 ROWS = "Hello\tHallo\nGood night\tGute Nacht\n"
 
 
-def test_a_first_row_that_is_taken_as_a_header_is_told(tmp_path):
+def test_a_first_row_that_is_taken_as_a_header_is_warned_of(tmp_path):
     path = tmp_path / "rows.tsv"
     path.write_text(ROWS, encoding="utf-8")
     with pytest.warns(CompressWarning, match="'Hello', 'Hallo'.*--no-header"):

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     folder = tmp_path_factory.mktemp("speed")
-    checkpoint = models.encoder(folder / "checkpoint", layers=2, width=128, pieces=400)
+    checkpoint = models.encoder(folder / "checkpoint", layers=1, width=128, pieces=400)
     rows = str(models.labelled_sentences(folder / "rows.tsv"))
     recipe = make_recipe(
         model=str(checkpoint), macs="0.5", precision=["fp32", "int8"], bench=False,
@@ -109,6 +109,7 @@ def test_low_precision_is_compared_with_its_own_float32(setting: Setting):
     assert found["compress, dense, int8"]["against_fp32"][0] == pytest.approx(-25)
 
 
+@pytest.mark.attack
 def test_ctranslate2_translates_as_transformers(tmp_path: Path):
     """Greedy tokens of the bundled translator in float32, by themselves and at a forced length."""
     checkpoint, converted = Path(example.model()), tmp_path / "converted"

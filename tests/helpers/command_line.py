@@ -23,9 +23,7 @@ def compress(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
     On Linux it is forked from a process that has done the imports; elsewhere PyTorch need not
     survive a fork.
     """
-    places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PYTHONPATH": places}
-    words = list(map(str, arguments))
+    environment, words = _environment(), list(map(str, arguments))
     if sys.platform != "linux":
         command = [sys.executable, "-m", "tests.helpers.kept_command", *words]
         return subprocess.run(
@@ -50,8 +48,7 @@ def ranks(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    shared = _environment() | {
         "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
@@ -78,10 +75,7 @@ def _at_once(
             }
             for number, (words, environment) in enumerate(zip(lines, environments, strict=True))
         ]  # fmt: skip
-        for job in jobs:
-            Path(job["stdout"]).touch()
-            Path(job["stderr"]).touch()
-        process = _prepared(environments[0]["PYTHONPATH"])
+        process = _prepared()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(jobs) + "\n")
@@ -96,12 +90,17 @@ def _at_once(
         ]  # fmt: skip
 
 
+def _environment() -> dict[str, str]:
+    paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 @cache
-def _prepared(places: str) -> subprocess.Popen[str]:
+def _prepared() -> subprocess.Popen[str]:
     """`helpers.prepared_process`; it ends with this process, which closes its stdin."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.helpers.prepared_process"], text=True, encoding="utf-8",
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": places},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(),
     )  # fmt: skip
 
 

@@ -26,12 +26,12 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
     return compress("run", *arguments, "--device", "cpu")
 
 
-Build = Callable[[str, Choice, Path], None]
-
-
 @contextmanager
 def before_search(
-    recipe: Recipe, out: Path, progress=SILENT, build: Build | None = None
+    recipe: Recipe,
+    out: Path,
+    progress=SILENT,
+    build: Callable[[str, Choice, Path], None] | None = None,
 ) -> Iterator[RunEvaluator]:
     """A run up to the search for its only budget; the dense model is only a name."""
     setup = prepare(resolve(recipe), load(recipe.model), out, progress)

@@ -7,6 +7,7 @@ when their outputs are scaled, and what the model's linear part is, all without 
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,14 +60,12 @@ class NumpyTransformer:
         """What enters the first layer of each stack; there are no heads below."""
         found = {}
 
-        def keep(module, args, kwargs, path):
+        def keep(path, module, args, kwargs):
             hidden = args[0] if args else kwargs["hidden_states"]
             found[path] = hidden[0].double().numpy()
 
         handles = [
-            module.register_forward_pre_hook(
-                lambda m, a, k, path=path: keep(m, a, k, path), with_kwargs=True
-            )
+            module.register_forward_pre_hook(partial(keep, path), with_kwargs=True)
             for path, module in self.model.named_modules()
             if re.fullmatch(r".*\.layers?\.0", path)
         ]
@@ -115,11 +114,8 @@ class NumpyTransformer:
             projected = self._linear(path, source)
             return projected.reshape(len(source), layer.units, layer.unit_width).transpose(1, 0, 2)
 
-        query, key, value = (
-            split(layer.inputs["query"], x),
-            split(layer.inputs["key"], memory),
-            split(layer.inputs["value"], memory),
-        )
+        query = split(layer.inputs["query"], x)
+        key, value = (split(layer.inputs[name], memory) for name in ("key", "value"))
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(layer.unit_width)
         if causal:
             scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
@@ -137,10 +133,11 @@ class NumpyTransformer:
 
     def _attention(self, layer, x, memory=None, causal=False):
         """With residual connection and normalization; the layer's first norm, or its second."""
-        norm = self._norms(layer)[layer.kind == "cross"]
-        return self._sub_layer(
-            norm, x, lambda h: self._attend(layer, h, h if memory is None else memory, causal)
-        )
+
+        def attend(h):
+            return self._attend(layer, h, h if memory is None else memory, causal)
+
+        return self._sub_layer(self._norms(layer)[layer.kind == "cross"], x, attend)
 
     def _feed_forward(self, layer, x):
         """The part that follows `layer`, the last attention of its Transformer layer."""

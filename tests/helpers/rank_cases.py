@@ -28,7 +28,7 @@ from tests.helpers.batches import examples
 from tests.helpers.learning import learned_by, learning
 from tests.helpers.tiny import TRANSLATORS, tiny_model
 
-ROWS = 27  # of each case; no multiple of 2
+ROWS = 17  # of each case; no multiple of 2
 MODELS = ("marian", "bert")
 
 

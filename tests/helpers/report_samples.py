@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from compressor.report import facts
 from compressor.report.rule import Rule
@@ -41,47 +42,42 @@ SIGNATURES = {
 }
 
 
-def _kept(counts: dict[str, int], layers: int, heads: int, seed: int) -> dict[str, list[int]]:
-    """Random kept heads with the given count per kind; a kind that keeps less than a quarter of its
-    heads loses the whole first layer."""
+def _kept(counts: dict[str, int], seed: int) -> dict[str, list[int]]:
+    """Random kept heads, of 8 in 6 layers, with the given count per kind.
+
+    A kind that keeps less than a quarter of its heads loses the whole first layer.
+    """
     draw = random.Random(seed)
     kept: dict[str, list[int]] = {}
     for kind, count in counts.items():
-        places = [(layer, head) for layer in range(layers) for head in range(heads)]
-        if count < layers * heads / 4:
-            places = [(layer, head) for layer, head in places if layer > 0]
-        chosen = draw.sample(places, count)
-        for layer in range(layers):
+        heads = [(layer, head) for layer in range(6) for head in range(8)]
+        chosen = draw.sample(heads[8:] if count < 12 else heads, count)
+        for layer in range(6):
             kept[f"{kind}.{layer}"] = sorted(head for at, head in chosen if at == layer)
     return kept
 
 
-def _scores(heads: dict[str, int]) -> dict[str, list[float]]:
-    draw = random.Random(7)
-    return {name: [draw.lognormvariate(-3, 1.5) for _ in range(n)] for name, n in heads.items()}
-
-
 def _timing(name: str, batch: int, speedup: float | None) -> Timing:
-    base = {1: 9.05, 8: 54.21, 32: 100.34, 64: 121.37}[batch]
-    rate = base * (speedup or 1.0)
+    rate = {1: 9.05, 8: 54.21, 32: 100.34, 64: 121.37}[batch] * (speedup or 1.0)
     gain = {"dense": 0.0, "heads-75": 0.13, "heads-50": 0.28, "heads-25": 0.47}[name]
     return Timing(
-        variant=name,
-        batch_size=batch,
-        source_tokens=19.84,
-        padded_source_tokens=24.51,
-        target_tokens=24.0,
-        runs=40,
-        sentences_per_second=rate,
-        tokens_per_second=24 * rate,
+        variant=name, batch_size=batch, source_tokens=19.84, padded_source_tokens=24.51,
+        target_tokens=24.0, runs=40, sentences_per_second=rate, tokens_per_second=24 * rate,
         latency_ms={
             name: factor * 1e3 * batch / rate
             for name, factor in (("p50", 1.0), ("p90", 1.1), ("p99", 1.23))
         },
-        peak_memory_mib=412.75 + batch,
-        speedup=speedup,
+        peak_memory_mib=412.75 + batch, speedup=speedup,
         speedup_interval=None if speedup is None else (speedup - 0.02, speedup + 0.0194),
         macs_ratio=None if speedup is None else 1 + gain + 0.001 * batch,
+    )  # fmt: skip
+
+
+def _comparison(metric: str, dense: float, pruned: float, **values: Any) -> Comparison:
+    difference = pruned - dense
+    usual = {"interval": (difference - 0.21, difference + 0.19), "resamples": 1000}
+    return Comparison(
+        metric=metric, dense=dense, pruned=pruned, difference=difference, **usual | values
     )
 
 
@@ -89,128 +85,71 @@ def _translator_variant(name: str, heads: dict[str, int]) -> Variant:
     counts, bleu, chrf, interval, p_value = VARIANTS[name]
     removed = 144 - sum(counts)
     return Variant(
-        name=name,
-        directory=f"out/{name}",
-        budget=f"--keep {name.removeprefix('heads-')}%",
-        kept=_kept(dict(zip(KINDS, counts, strict=True)), 6, 8, seed=removed),
-        heads=heads,
-        neurons=PARTS,
-        kept_neurons=PARTS,
-        macs_share=1 - removed / 432,
+        name=name, directory=f"out/{name}", budget=f"--keep {name.removeprefix('heads-')}%",
+        kept=_kept(dict(zip(KINDS, counts, strict=True)), seed=removed), heads=heads,
+        neurons=PARTS, kept_neurons=PARTS, macs_share=1 - removed / 432,
         parameters=44_121_600 - removed * 131_264,
         checkpoint_bytes=176_512_340 - removed * 525_056,
-        onnx_bytes=178_330_112 - removed * 525_056,
-        precision="fp32",
+        onnx_bytes=178_330_112 - removed * 525_056, precision="fp32",
         recovery="least squares on 2,000 calibration rows",
         quality=Quality(metrics={"bleu": bleu, "chrf": chrf}, signatures=SIGNATURES, rows=1000),
         comparisons=[
-            Comparison(
-                metric="bleu",
-                dense=34.2134,
-                pruned=bleu,
-                difference=bleu - 34.2134,
-                interval=interval,
-                p_value=p_value,
-                resamples=1000,
-            ),
-            Comparison(
-                metric="chrf",
-                dense=58.9001,
-                pruned=chrf,
-                difference=chrf - 58.9001,
-                interval=(chrf - 58.9001 - 0.21, chrf - 58.9001 + 0.19),
-                p_value=0.3 if bleu > 33 else 0.000999,
-                resamples=1000,
-            ),
+            _comparison("bleu", 34.2134, bleu, interval=interval, p_value=p_value),
+            _comparison("chrf", 58.9001, chrf, p_value=0.3 if bleu > 33 else 0.000999),
         ],
         checks=[
             Check(name="pruned equals masked", largest_difference=3.1e-6, tolerance=1e-4),
-            Check(
-                name="ONNX equals PyTorch",
-                largest_difference=1.7e-5,
-                tolerance=1e-4,
-                detail="ragged batches of 1, 3 and 8",
-            ),
+            Check(name="ONNX equals PyTorch", largest_difference=1.7e-5, tolerance=1e-4,
+                  detail="ragged batches of 1, 3 and 8"),
         ],
-    )
-
-
-def _throughput() -> Throughput:
-    rows = [_timing("dense", batch, None) for batch in BATCHES]
-    for name, speedups in SPEEDUPS.items():
-        rows += [_timing(name, b, s) for b, s in zip(BATCHES, speedups, strict=True)]
-    return Throughput(
-        provider="CPUExecutionProvider",
-        device="cpu",
-        precision="fp32",
-        threads=2,
-        lengths="lengths of the test rows, 24 forced output tokens",
-        rows=rows,
-    )
-
-
-def _outcomes() -> list[Outcome]:
-    return [
-        Outcome(
-            rule=rule,
-            variant=name,
-            met=met,
-            message=f"measured on {name}",
-            verdict="passed" if met else "failed",
-        )
-        for name, fast, good in (
-            ("heads-75", False, True),
-            ("heads-50", False, True),
-            ("heads-25", True, False),
-        )
-        for rule, met in (("max-metric-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
-    ]
+    )  # fmt: skip
 
 
 def translator_report() -> Report:
     """A 6+6 layer translator pruned to three head counts, with everything measured."""
     heads = {f"{kind}.{layer}": 8 for kind in KINDS for layer in range(6)}
+    draw = random.Random(7)
+    scores = {name: [draw.lognormvariate(-3, 1.5) for _ in range(n)] for name, n in heads.items()}
     dense = Variant(
-        name="dense",
-        directory="out/dense",
-        budget="all heads",
-        kept={name: list(range(8)) for name in heads},
-        heads=heads,
-        neurons=PARTS,
-        kept_neurons=PARTS,
-        macs_share=1,
-        parameters=44_121_600,
-        checkpoint_bytes=176_512_340,
-        onnx_bytes=178_330_112,
-        precision="fp32",
+        name="dense", directory="out/dense", budget="all heads",
+        kept={name: list(range(8)) for name in heads}, heads=heads, neurons=PARTS,
+        kept_neurons=PARTS, macs_share=1, parameters=44_121_600, checkpoint_bytes=176_512_340,
+        onnx_bytes=178_330_112, precision="fp32",
         quality=Quality(
             metrics={"bleu": 34.2134, "chrf": 58.9001}, signatures=SIGNATURES, rows=1000
         ),
-    )
+    )  # fmt: skip
+    timings = [_timing("dense", batch, None) for batch in BATCHES]
+    for name, speedups in SPEEDUPS.items():
+        timings += [_timing(name, b, s) for b, s in zip(BATCHES, speedups, strict=True)]
+    outcomes = [
+        Outcome(rule=rule, variant=name, met=met, message=f"measured on {name}",
+                verdict="passed" if met else "failed")
+        for name, fast, good in (
+            ("heads-75", False, True), ("heads-50", False, True), ("heads-25", True, False)
+        )
+        for rule, met in (("max-metric-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
+    ]  # fmt: skip
     return Report(
-        tool_version="0.1.0",
-        created="2026-11-21T08:00:00+00:00",
-        command="compress run -m acme/opus-en-de --keep 50%",
-        task="translation",
-        model="acme/opus-en-de",
-        revision="0123456789abcdef0123456789abcdef01234567",
-        model_type="marian",
-        seed=17,
+        tool_version="0.1.0", created="2026-11-21T08:00:00+00:00",
+        command="compress run -m acme/opus-en-de --keep 50%", task="translation",
+        model="acme/opus-en-de", revision="0123456789abcdef0123456789abcdef01234567",
+        model_type="marian", seed=17,
         calibration=Source(files=["calibration.tsv"], rows=2000, sha256="ab" * 32),
         test=Source(files=["test.en", "test.de"], rows=1000, sha256="cd" * 32),
         scoring=Ranking(
-            method="taylor",
-            signature="taylor|per:token|normalized:layer|rows:400",
-            cost={"seconds": 12.345, "forward_passes": 50},
-            values=_scores(heads),
+            method="taylor", signature="taylor|per:token|normalized:layer|rows:400",
+            cost={"seconds": 12.345, "forward_passes": 50}, values=scores,
         ),
-        dense=dense,
-        variants=[_translator_variant(name, heads) for name in VARIANTS],
-        throughput=_throughput(),
+        dense=dense, variants=[_translator_variant(name, heads) for name in VARIANTS],
+        throughput=Throughput(
+            provider="CPUExecutionProvider", device="cpu", precision="fp32", threads=2,
+            lengths="lengths of the test rows, 24 forced output tokens", rows=timings,
+        ),
         hardware={"cpu": "Example CPU @ 2.5 GHz", "cores": "2", "memory": "16 GiB"},
         versions={"python": "3.11.9", "onnxruntime": "1.31.1", "torch": "2.13.0"},
-        gate=_outcomes(),
-    )
+        gate=outcomes,
+    )  # fmt: skip
 
 
 def classifier_report() -> Report:
@@ -218,54 +157,26 @@ def classifier_report() -> Report:
     heads = {f"encoder_self.{layer}": 4 for layer in range(4)}
     parts = {f"encoder_ffn.{layer}": 16 for layer in range(4)}
     base = Variant(
-        name="dense",
-        directory="runs/dense",
-        budget="all heads",
-        kept={name: [0, 1, 2, 3] for name in heads},
-        heads=heads,
-        neurons=parts,
-        kept_neurons=parts,
-        macs_share=1,
-        parameters=812_345,
-        checkpoint_bytes=3_251_000,
-        onnx_bytes=3_270_123,
-        precision="fp32",
-    )
+        name="dense", directory="runs/dense", budget="all heads",
+        kept={name: [0, 1, 2, 3] for name in heads}, heads=heads, neurons=parts,
+        kept_neurons=parts, macs_share=1, parameters=812_345, checkpoint_bytes=3_251_000,
+        onnx_bytes=3_270_123, precision="fp32",
+    )  # fmt: skip
+    kept = dict(zip(heads, ([1, 3], [], [0, 1, 2], [0, 2, 3]), strict=True))
     pruned = base.model_copy(
         update={
-            "name": "half",
-            "directory": "runs/half",
-            "budget": "--keep 8",
-            "kept": {
-                "encoder_self.0": [1, 3],
-                "encoder_self.1": [],
-                "encoder_self.2": [0, 1, 2],
-                "encoder_self.3": [0, 2, 3],
-            },
-            "macs_share": 0.8,
-            "parameters": 746_297,
-            "checkpoint_bytes": 2_986_808,
+            "name": "half", "directory": "runs/half", "budget": "--keep 8", "kept": kept,
+            "macs_share": 0.8, "parameters": 746_297, "checkpoint_bytes": 2_986_808,
             "onnx_bytes": 3_004_321,
         }
-    )
+    )  # fmt: skip
     return Report(
-        tool_version="0.1.0",
-        created="2026-11-21T08:00:00+00:00",
-        command="compress prune -m ./local-bert",
-        task="classification",
-        model="./local-bert",
-        revision=None,
-        model_type="bert",
-        seed=1,
-        calibration=None,
-        test=None,
-        scoring=None,
-        dense=base,
-        variants=[pruned],
-        throughput=None,
-        hardware={"cpu": "Example CPU"},
+        tool_version="0.1.0", created="2026-11-21T08:00:00+00:00",
+        command="compress prune -m ./local-bert", task="classification", model="./local-bert",
+        revision=None, model_type="bert", seed=1, calibration=None, test=None, scoring=None,
+        dense=base, variants=[pruned], throughput=None, hardware={"cpu": "Example CPU"},
         versions={"python": "3.12.1"},
-    )
+    )  # fmt: skip
 
 
 # variant -> neurons kept in encoder's and decoder's parts (of 64 each), share of multiply-adds

@@ -31,7 +31,7 @@ class Progress:
         assert 0 <= done <= total
 
 
-TIMED = {"batch_size": "2,4", "bench_seconds": 0.05, "threads": 1}
+TIMED = {"batch_size": "4,8", "bench_seconds": 0.05, "threads": 1}
 SHORT = {"keep": ["0.5"], "resamples": 100, "device": "cpu"}
 
 

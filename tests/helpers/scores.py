@@ -20,34 +20,23 @@ def sample(seed: int, method: str, *, levels: int | None = None, signature: str 
 
 def timing(speedup: float, variant: str = "trial") -> Timing:
     return Timing(
-        variant=variant,
-        batch_size=16,
-        source_tokens=10,
-        padded_source_tokens=12,
-        target_tokens=0,
-        runs=20,
-        sentences_per_second=100 * speedup,
-        tokens_per_second=1000 * speedup,
-        latency_ms={"p50": 1.0, "p90": 1.0, "p99": 1.0},
-        speedup=speedup,
+        variant=variant, batch_size=16, source_tokens=10, padded_source_tokens=12, target_tokens=0,
+        runs=20, sentences_per_second=100 * speedup, tokens_per_second=1000 * speedup,
+        latency_ms={"p50": 1.0, "p90": 1.0, "p99": 1.0}, speedup=speedup,
         speedup_interval=(speedup - 0.01, speedup + 0.01),
-    )
+    )  # fmt: skip
 
 
 def cost_table(shares: dict[str, list[float]], layers: dict[str, int]) -> CostTable:
     """Shares of the dense time saved per layer at 0, 1, 2 and 3 heads, by kind."""
     rows = [
         LayerCost(
-            kind=kind,
-            units=heads,
-            layers=layers[kind],
-            speedup=1 / (1 - layers[kind] * share),
-            speedup_interval=(0.9, 1.1),
-            saved_share=share,
+            kind=kind, units=heads, layers=layers[kind], speedup=1 / (1 - layers[kind] * share),
+            speedup_interval=(0.9, 1.1), saved_share=share,
         )
         for kind, found in shares.items()
         for heads, share in enumerate(found)
-    ]
+    ]  # fmt: skip
     return CostTable(batch_size=16, dense_seconds=0.5, lengths="made up", rows=rows)
 
 

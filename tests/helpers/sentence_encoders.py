@@ -50,14 +50,20 @@ def save_encoder(
     dense: bool = False,
     normalize: bool = True,
     changes: Mapping[str, Any] | None = None,
+    layers: int = 3,
 ) -> Path:
     """A checkpoint of a tiny encoder.
 
     Args:
         pooling: a mode, or the whole of the pooling's config.json.
         changes: file -> contents that take the place of what is written; None: it is missing.
+        layers: at most 3; of BERT and its relatives alone.
     """
-    tiny_encoder(name).save_pretrained(directory)
+    model = tiny_encoder(name)
+    if layers < 3:
+        model.encoder.layer = model.encoder.layer[:layers]
+        model.config.num_hidden_layers = layers
+    model.save_pretrained(directory)
     word_tokenizer().save_pretrained(directory)
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * normalize]
     package = "sentence_transformers.models"

@@ -19,47 +19,41 @@ from compressor.model.sublayers import Mask, Sublayer
 
 LABELS = 5
 _ENCODER = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-    "num_labels": LABELS,
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 40, "num_labels": LABELS,
     "pad_token_id": 0,
-}
+}  # fmt: skip
 _TRANSLATOR = {
-    "vocab_size": 60,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 40,
-    "max_position_embeddings": 40,
-    "pad_token_id": 1,
-    "eos_token_id": 2,
-    "bos_token_id": 0,
-    "forced_eos_token_id": None,
-    "num_beams": None,
-}
-
+    "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40, "max_position_embeddings": 40, "pad_token_id": 1, "eos_token_id": 2,
+    "bos_token_id": 0, "forced_eos_token_id": None, "num_beams": None,
+}  # fmt: skip
+# Of T5, 4 heads of 12 are wider than the model.
 _T5 = {
-    "vocab_size": 60,
-    "d_model": 32,
-    "d_kv": 12,  # 4 heads of 12 are wider than the model
-    "num_layers": 4,
-    "num_decoder_layers": 3,
-    "num_heads": 4,
-    "d_ff": 48,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 12,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
+    "vocab_size": 60, "d_model": 32, "d_kv": 12, "num_layers": 4, "num_decoder_layers": 3,
+    "num_heads": 4, "d_ff": 48, "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12, "pad_token_id": 0, "eos_token_id": 1,
     "decoder_start_token_id": 0,
-}
+}  # fmt: skip
 _GATED_T5 = _T5 | {"feed_forward_proj": "gated-gelu"}
+_ROBERTA = _ENCODER | {"type_vocab_size": 1}
+_XLM = _ROBERTA | {"pad_token_id": 1}
+_DISTILBERT = {
+    "vocab_size": 60, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48,
+    "max_position_embeddings": 40, "num_labels": LABELS, "pad_token_id": 0,
+}  # fmt: skip
+_MODERNBERT = _ENCODER | {
+    "pad_token_id": 1, "local_attention": 4, "global_attn_every_n_layers": 2,
+    "classifier_pooling": "mean", "bos_token_id": 0, "cls_token_id": 0, "eos_token_id": 2,
+    "sep_token_id": 2,
+}  # fmt: skip
+_DEBERTA = _ENCODER | {
+    "pad_token_id": 1, "type_vocab_size": 0, "relative_attention": True, "position_buckets": 4,
+    "max_relative_positions": -1, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm",
+    "share_att_key": True, "position_biased_input": False, "conv_kernel_size": 3,
+    "pooler_hidden_size": 32,
+}  # fmt: skip
 
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "marian": lambda: t.MarianMTModel(
@@ -72,21 +66,8 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.MBartConfig(**_TRANSLATOR, decoder_start_token_id=5, scale_embedding=True)
     ),
     "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**_ENCODER)),
-    "roberta": lambda: t.RobertaForSequenceClassification(
-        t.RobertaConfig(**_ENCODER | {"type_vocab_size": 1})
-    ),
-    "distilbert": lambda: t.DistilBertForSequenceClassification(
-        t.DistilBertConfig(
-            vocab_size=60,
-            dim=32,
-            n_layers=3,
-            n_heads=4,
-            hidden_dim=48,
-            max_position_embeddings=40,
-            num_labels=LABELS,
-            pad_token_id=0,
-        )
-    ),
+    "roberta": lambda: t.RobertaForSequenceClassification(t.RobertaConfig(**_ROBERTA)),
+    "distilbert": lambda: t.DistilBertForSequenceClassification(t.DistilBertConfig(**_DISTILBERT)),
     "electra": lambda: t.ElectraForSequenceClassification(
         t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
     ),
@@ -94,41 +75,13 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
 # Architectures that are tested as a whole, by a few tests each: encoders in
 # tests/model/test_relatives.py, others in tests/model/test_translator_relatives.py.
 ENCODER_RELATIVES: dict[str, Callable[[], nn.Module]] = {
-    "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(
-        t.XLMRobertaConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
-    ),
-    "camembert": lambda: t.CamembertForSequenceClassification(
-        t.CamembertConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
-    ),
+    "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(t.XLMRobertaConfig(**_XLM)),
+    "camembert": lambda: t.CamembertForSequenceClassification(t.CamembertConfig(**_XLM)),
     "mpnet": lambda: t.MPNetForSequenceClassification(
         t.MPNetConfig(**_ENCODER | {"pad_token_id": 1})
     ),
-    "modernbert": lambda: t.ModernBertForSequenceClassification(
-        t.ModernBertConfig(
-            **_ENCODER | {"pad_token_id": 1},
-            local_attention=4,
-            global_attn_every_n_layers=2,
-            classifier_pooling="mean",
-            bos_token_id=0,
-            cls_token_id=0,
-            eos_token_id=2,
-            sep_token_id=2,
-        )
-    ),
-    "deberta-v2": lambda: t.DebertaV2ForSequenceClassification(
-        t.DebertaV2Config(
-            **_ENCODER | {"pad_token_id": 1, "type_vocab_size": 0},
-            relative_attention=True,
-            position_buckets=4,
-            max_relative_positions=-1,
-            pos_att_type=["p2c", "c2p"],
-            norm_rel_ebd="layer_norm",
-            share_att_key=True,
-            position_biased_input=False,
-            conv_kernel_size=3,
-            pooler_hidden_size=32,
-        )
-    ),
+    "modernbert": lambda: t.ModernBertForSequenceClassification(t.ModernBertConfig(**_MODERNBERT)),
+    "deberta-v2": lambda: t.DebertaV2ForSequenceClassification(t.DebertaV2Config(**_DEBERTA)),
 }
 TRANSLATOR_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**_T5)),

@@ -50,17 +50,17 @@ def translator(directory: Path, name: str = "marian") -> Path:
     return checkpoint(directory, name)
 
 
-def first_layers(model: Path, directory: Path) -> Path:
-    """The first layer of each stack alone: graphs are exported in a third of the time."""
+def first_layers(model: Path, directory: Path, count: int = 1) -> Path:
+    """The first layers of each stack alone: graphs are exported in a part of the time."""
     loaded = open_checkpoint(str(model))
+    config: Any = loaded.model.config
     if hasattr(loaded.model, "bert"):
-        loaded.model.bert.encoder.layer = loaded.model.bert.encoder.layer[:1]
-        loaded.model.config.num_hidden_layers = 1
+        loaded.model.bert.encoder.layer = loaded.model.bert.encoder.layer[:count]
     else:
         for part in (loaded.model.model.encoder, loaded.model.model.decoder):
-            part.layers = part.layers[:1]
-        one = {"encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1}
-        loaded.model.config.update(one)
+            part.layers = part.layers[:count]
+        config.update({"encoder_layers": count, "decoder_layers": count})
+    config.num_hidden_layers = count
     loaded.model.save_pretrained(directory)
     loaded.tokenizer.save_pretrained(directory)
     return directory
@@ -75,6 +75,11 @@ def pruned(dense: Path, output: Path, mask_of: MaskOf = uneven_mask) -> Path:
     return output
 
 
+def _corpus() -> list[str]:
+    rng = random.Random(3)
+    return [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
+
+
 def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
     """A Marian checkpoint in the hub's own format, with trained SentencePiece vocabularies.
 
@@ -83,22 +88,17 @@ def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
             the source's start with w; else the two vocabularies are the same.
     """
     directory.mkdir(parents=True)
-    rng = random.Random(3)
-    corpus = [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
-    target = corpus
+    source = target = _corpus()
+    size, pieces = (200, 100) if own_target else (60, 57)
     if own_target:
-        letters = [line.translate(str.maketrans("0123456789", "abcdefghij")) for line in corpus]
-        corpus = corpus + letters
-        target = [line.replace("w", "v") for line in corpus]
-    vocab = {"</s>": 0, "<unk>": 1}
-    for name, lines in (("source", corpus), ("target", target)):
-        for piece in _train_pieces(directory / f"{name}.spm", lines, 100 if own_target else 57):
+        digits = str.maketrans("0123456789", "abcdefghij")
+        source = source + [line.translate(digits) for line in source]
+        target = [line.replace("w", "v") for line in source]
+    vocab, pad = {"</s>": 0, "<unk>": 1}, size - 1
+    for name, lines in (("source", source), ("target", target)):
+        for piece in _train_pieces(directory / f"{name}.spm", lines, pieces):
             vocab.setdefault(piece, len(vocab))
-    size = 200 if own_target else 60
-    pad = size - 1
-    while len(vocab) < pad:
-        vocab[f"unused{len(vocab)}"] = len(vocab)
-    vocab["<pad>"] = pad
+    vocab |= {f"unused{i}": i for i in range(len(vocab), pad)} | {"<pad>": pad}
     (directory / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
     model: Any = tiny_model("marian")
     if own_target:
@@ -125,13 +125,11 @@ def marian_with_two_vocabularies(directory: Path, source: int = 60, target: int 
         source, target: how many tokens each side has.
     """
     directory.mkdir(parents=True)
-    rng = random.Random(3)
-    corpus = [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
-    sides = {
-        "source.spm": (corpus, "vocab.json", source),
-        "target.spm": ([x.replace("w", "v") for x in corpus], "target_vocab.json", target),
-    }
-    for name, (lines, file, size) in sides.items():
+    corpus = _corpus()
+    for name, lines, file, size in (
+        ("source.spm", corpus, "vocab.json", source),
+        ("target.spm", [x.replace("w", "v") for x in corpus], "target_vocab.json", target),
+    ):
         vocab = {"</s>": 0, "<unk>": 1, "<pad>": 2}
         for piece in _train_pieces(directory / name, lines, 50):
             vocab.setdefault(piece, len(vocab))
@@ -163,7 +161,8 @@ def marian_with_two_vocabularies(directory: Path, source: int = 60, target: int 
 def chinese_translator(directory: Path) -> Path:
     """A Marian model that has 32 sentences by heart, which lie beside it in `rows.tsv`.
 
-    Words are Chinese characters: `w3 w5 .` is 天玄。 Its second layers were trained to add nothing.
+    Words are Chinese characters: `w3 w5 .` is 天玄。 The second encoder layer was trained to
+    add nothing; the decoder has one layer.
     """
     directory.mkdir(parents=True)
     rng = random.Random(0)
@@ -181,15 +180,14 @@ def chinese_translator(directory: Path) -> Path:
     pad = vocab["<pad>"] = len(vocab)
     (directory / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
     torch.manual_seed(0)
-    sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder")
-             for name, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 32))}  # fmt: skip
-    model = MarianMTModel(
-        MarianConfig(
-            vocab_size=pad + 1, d_model=32, **sizes, max_position_embeddings=40, pad_token_id=pad,
-            eos_token_id=0, decoder_start_token_id=pad, forced_eos_token_id=None, dropout=0.0,
-            scale_embedding=True, init_std=0.2, num_beams=1,
-        )
+    config = MarianConfig(
+        vocab_size=pad + 1, d_model=32, encoder_layers=2, decoder_layers=1,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=32,
+        decoder_ffn_dim=32, max_position_embeddings=40, pad_token_id=pad, eos_token_id=0,
+        decoder_start_token_id=pad, forced_eos_token_id=None, dropout=0.0, scale_embedding=True,
+        init_std=0.2, num_beams=1,
     )  # fmt: skip
+    model = MarianMTModel(config)
     model.generation_config.bad_words_ids = [[pad]]
     model.save_pretrained(directory)  # the tokenizer needs its configuration
     tokenizer = MarianTokenizer.from_pretrained(directory, model_max_length=32)

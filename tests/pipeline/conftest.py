@@ -1,9 +1,9 @@
-"""Dense checkpoints, rows and a finished run that tests of several files share."""
+"""Dense checkpoints, rows and finished runs that tests of several files share."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,39 +13,62 @@ from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.exports import no_exports
 from tests.helpers.runs import recipe_for, short
+from tests.pipeline.task_runs import RUNS
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory) -> Path:
-    """Three layers of four heads each."""
-    return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
+@pytest.fixture(scope="session")
+def checkpoints(once) -> dict[str, Path]:
+    """`bert` of three layers, `marian` with pieces of two a stack, `short` ones of one layer."""
+
+    def make(folder: Path) -> None:
+        toy.first_layers(toy.classifier(folder / "bert"), folder / "short-bert")
+        toy.first_layers(toy.translator(folder / "words"), folder / "short-marian")
+        pieces = toy.marian_with_pieces(folder / "pieces")
+        marian = toy.first_layers(pieces, folder / "marian", count=2)
+        # Some models of the hub hold their weights a second time, for another library.
+        shutil.copy(marian / "model.safetensors", marian / "consolidated.safetensors")
+
+    return {path.name: path for path in once("pipeline-checkpoints", make).iterdir()}
 
 
-@pytest.fixture(scope="module")
-def short_classifier(classifier, tmp_path_factory) -> Path:
-    """The first layers of `classifier`."""
-    return toy.first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
-
-
-@pytest.fixture(scope="module")
-def inputs(once) -> dict[str, str]:
-    """The files that most tests share, as options."""
-    made = once(
-        "pipeline-inputs", lambda folder: recipe_for(toy.classifier(folder / "bert"), folder)
-    )
-    return {
-        "model": str(made / "bert"),
-        "calibration": str(made / "calibration.tsv"),
-        "test": str(made / "test.tsv"),
-    }
+@pytest.fixture(scope="session")
+def inputs(checkpoints, once) -> dict[str, str]:
+    """Options of a short run of a classifier; most tests share its files."""
+    made = once("pipeline-inputs", lambda folder: recipe_for(checkpoints["short-bert"], folder))
+    files = {name: str(made / f"{name}.tsv") for name in ("calibration", "test")}
+    return {"model": str(checkpoints["short-bert"]), **files}
 
 
 @pytest.fixture(scope="module")
 def finished(inputs, once, tmp_path_factory) -> Path:
-    """The output of a short run of them; tests may run it again, but must not change it."""
-    own = tmp_path_factory.mktemp("finished") / "out"
-    made = once("pipeline-finished", lambda out: run(short(**inputs), out))
-    return shutil.copytree(made, own)
+    """The output of that run in two precisions, which tests may run again, but must not change."""
+    recipe = short(**inputs, precision=["fp32,int8"])
+    made = once("pipeline-finished", lambda out: run(recipe, out))
+    return shutil.copytree(made, tmp_path_factory.mktemp("finished") / "out")
+
+
+@pytest.fixture(scope="session")
+def translated(checkpoints, once) -> Path:
+    """In `out` what the shell makes of `marian` with `rows.tsv`, in two engines: layers go, too."""
+
+    def make(folder: Path) -> None:
+        rows = toy.pairs_file(folder / "rows.tsv")
+        done = compress(
+            "run", "--model", checkpoints["marian"], "--calibration", rows, "--test", rows,
+            "--output", folder / "out", "--macs", "0.5", "--drop-layers", "decoder=1,encoder=1",
+            "--multiple", "8", "--recover", "reconstruct+distill", "--distill-epochs", "1",
+            "--engines", "onnxruntime,ctranslate2", "--batch-size", "4,8", "--bench-seconds",
+            "0.05", "--threads", "1", "--resamples", "100", "--device", "cpu",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    return once("pipeline-translated", make)
+
+
+@pytest.fixture(scope="session")
+def task_run(once) -> Callable[[str], Path]:
+    """By a name in `task_runs.RUNS`: `model`, data, and in `out` what a run made of them."""
+    return lambda name: once(f"pipeline-{name}", RUNS[name].make)
 
 
 @pytest.fixture
@@ -53,22 +76,3 @@ def no_graphs() -> Iterator[None]:
     """For runs of which only the units and the weights are looked at, without test rows."""
     with no_exports():
         yield
-
-
-@pytest.fixture(scope="session")
-def shallow(once) -> Path:
-    """A translator in `marian`, and in `out` what the shell makes of it: layers and units go."""
-
-    def make(folder: Path) -> None:
-        dense = toy.marian_with_pieces(folder / "marian")
-        rows = toy.pairs_file(folder / "rows.tsv")
-        done = compress(
-            "run", "--model", dense, "--calibration", rows, "--test", rows,
-            "--output", folder / "out", "--macs", "0.5", "--drop-layers", "decoder=1,encoder=1",
-            "--multiple", "8", "--recover", "reconstruct+distill", "--distill-epochs", "1",
-            "--batch-size", "2", "--bench-seconds", "0.05", "--threads", "1",
-            "--resamples", "100", "--device", "cpu",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-
-    return once("shallow-translator", make)

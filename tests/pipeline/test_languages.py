@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,6 @@ import sentencepiece
 import torch
 import transformers
 
-from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.export.tokenizer import write_tokenizer
 from compressor.export.tokenizer_check import TokenizerProbe, difficult_texts
@@ -25,6 +25,7 @@ from compressor.runtime import Translator, collate
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Rows
 from tests.helpers import toy
+from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.tiny import tiny_model
 
@@ -33,6 +34,8 @@ pytestmark = pytest.mark.slow
 TEXTS = toy.sentences(9)
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 _PIECES = ["▁", "▁w", *map(str, range(10)), *(f"▁w{i}" for i in range(3, 60))]
+LAYOUTS = ("compress", "optimum", "ctranslate2")
+BOTH_ENGINES = ("--engines", "onnxruntime,ctranslate2")
 
 
 def unigram() -> list[tuple[str, float]]:
@@ -48,26 +51,18 @@ def bpe() -> dict[str, Any]:
 
 
 # Architecture, tokenizer, and languages: those of the artifact, and others.
-CASES: dict[str, tuple[str, Any, tuple[str, str], tuple[str, str]]] = {
-    "mbart": (
-        "mbart",
-        lambda: transformers.MBartTokenizer(vocab=unigram()),
-        ("en_XX", "de_DE"),
-        ("ro_RO", "fr_XX"),
-    ),
-    "mbart-50": (
-        "mbart",
-        lambda: transformers.MBart50Tokenizer(vocab=unigram()),
-        ("en_XX", "de_DE"),
-        ("uk_UA", "fr_XX"),
-    ),
-    "nllb": (
-        "m2m_100",
-        lambda: transformers.NllbTokenizer(**bpe()),
-        ("eng_Latn", "deu_Latn"),
-        ("ron_Latn", "fra_Latn"),
-    ),
-}
+CASES: dict[str, tuple[str, Callable[[], Any], tuple[str, str], tuple[str, str]]] = {
+    "mbart": ("mbart", lambda: transformers.MBartTokenizer(vocab=unigram()),
+              ("en_XX", "de_DE"), ("ro_RO", "fr_XX")),
+    "mbart-50": ("mbart", lambda: transformers.MBart50Tokenizer(vocab=unigram()),
+                 ("en_XX", "de_DE"), ("uk_UA", "fr_XX")),
+    "nllb": ("m2m_100", lambda: transformers.NllbTokenizer(**bpe()),
+             ("eng_Latn", "deu_Latn"), ("ron_Latn", "fra_Latn")),
+}  # fmt: skip
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @torch.no_grad()
@@ -87,25 +82,28 @@ def dense_model(name: str, directory: Path) -> Path:
 
 
 @torch.no_grad()
-def wanted(name: str, dense: Path, pair: tuple[str, str]) -> list[list[int]]:
-    """Token for token what transformers generates between two languages."""
+def by_transformers(dense: Path, tokenizer: Any, **options: Any) -> list[list[int]]:
+    """Token for token what transformers generates."""
     model: Any = open_checkpoint(str(dense)).model
-    tokenizer = type(CASES[name][1]()).from_pretrained(dense, src_lang=pair[0], tgt_lang=pair[1])
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True, return_token_type_ids=False)
-    token = tokenizer.convert_tokens_to_ids(pair[1])
+    settings = {"num_beams": 1, "do_sample": False, "max_length": 12}
+    return model.generate(**batch, **settings, **options)[:, 1:].tolist()
+
+
+def wanted(name: str, dense: Path, pair: tuple[str, str]) -> list[list[int]]:
+    """Generated between two languages."""
+    tokenizer = type(CASES[name][1]()).from_pretrained(dense, src_lang=pair[0], tgt_lang=pair[1])
     option = "decoder_start_token_id" if name == "mbart" else "forced_bos_token_id"
-    rows = model.generate(**batch, num_beams=1, do_sample=False, max_length=12, **{option: token})
-    return rows[:, 1:].tolist()
+    token = tokenizer.convert_tokens_to_ids(pair[1])
+    return by_transformers(dense, tokenizer, **{option: token})
 
 
-def generated(translator: Translator) -> list[list[int]]:
+def generates(translator: Translator, expected: list[list[int]]) -> bool:
+    """Whether it generates the same; rows of transformers are padded."""
     artifact = translator.artifact
     batch = collate(translator.encode(TEXTS), artifact.pad_token_id, artifact.inputs)
-    return translator.generate(batch, max_new_tokens=11)
-
-
-def same(found: list[list[int]], expected: list[list[int]]) -> bool:
-    return [row[: len(x)] for x, row in zip(found, expected, strict=True)] == found
+    rows = translator.generate(batch, max_new_tokens=11)
+    return [row[: len(x)] for x, row in zip(rows, expected, strict=True)] == rows
 
 
 @pytest.mark.parametrize(
@@ -114,70 +112,64 @@ def same(found: list[list[int]], expected: list[list[int]]) -> bool:
 def test_languages_are_recorded_and_changed(name: str, tmp_path: Path, capsys):
     _, _, pair, others = CASES[name]
     dense, out = dense_model(name, tmp_path), tmp_path / "out"
-    languages = ["--source-language", pair[0], "--target-language", pair[1]]
-    engines = ["--engines", "onnxruntime,ctranslate2"]
-    assert invoke(["export", "-m", str(dense), "-o", str(out), *languages, *engines]) == 0
-    assert invoke(["verify", str(out)]) == 0
+    languages = ("--source-language", pair[0], "--target-language", pair[1])
+    invoke("export", "-m", dense, "-o", out, *languages, *BOTH_ENGINES)
+    invoke("verify", out)
     translator = Translator(out, threads=1)
     expected, changed = wanted(name, dense, pair), wanted(name, dense, others)
     assert expected != changed
-    assert same(generated(translator), expected)
-    assert same(generated(Translator(out, threads=1, engine="ctranslate2")), expected)
-    assert same(generated(translator.between(*others)), changed)
+    assert generates(translator, expected)
+    assert generates(Translator(out, threads=1, engine="ctranslate2"), expected)
     source, target = others
-    assert same(generated(translator.between(source).between(target=target)), changed)
+    assert generates(translator.between(source).between(target=target), changed)
     again = Translator(out, threads=1, source_language=source, target_language=target)
-    assert same(generated(again), changed)
-    assert same(generated(translator), expected), "the first is as it was"
+    assert generates(again, changed)
+    assert generates(translator, expected), "the first is as it was"
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(TEXTS), encoding="utf-8")
     capsys.readouterr()
-    to = ["--source-language", source, "--target-language", target]
-    assert invoke(["translate", str(out), str(lines), "--threads", "1", *to]) == 0
+    to = ("--source-language", source, "--target-language", target)
+    invoke("translate", out, lines, "--threads", "1", *to)
     assert capsys.readouterr().out.splitlines() == again.translate(TEXTS)
-    wrong = target[:-1]
-    for command in (
-        ["translate", str(out), str(lines), "--target-language", wrong],
-        ["export", "-m", str(dense), "-o", str(tmp_path / "x"), "--target-language", wrong],
+    wrong = ("--target-language", target[:-1])
+    for words in (
+        ("translate", out, lines, *wrong),
+        ("export", "-m", dense, "-o", tmp_path / "x", *wrong),
     ):
-        assert invoke(command) == 2
-        assert f"did you mean {target!r}" in capsys.readouterr().err
-
-
-LAYOUTS = ("compress", "optimum", "ctranslate2")
+        with pytest.raises(UsageError, match=f"did you mean '{target}'"):
+            invoke(*words)
 
 
 @pytest.mark.parametrize("name", ["mbart", "nllb"])
-def test_nothing_is_made_for_no_language(name: str, tmp_path: Path, capsys):
+def test_nothing_is_made_for_no_language(name: str, tmp_path: Path):
     """But for `inspect`, which makes nothing."""
     dense, pair = dense_model(name, tmp_path), CASES[name][2]
-    out, rows = str(tmp_path / "out"), toy.pairs_file(tmp_path / "rows.tsv")
-    commands = [["export", "-m", str(dense), "-o", out, "--layout", name] for name in LAYOUTS]
-    commands += [
-        ["score", "-m", str(dense), "--calibration", str(rows), "-o", f"{out}.json"],
-        ["run", "-m", str(dense), "--calibration", str(rows), "--keep", "0.5", "-o", out],
-    ]
-    for command in commands:
-        assert invoke(command) == 4
-        assert "--target-language" in capsys.readouterr().err
-    assert invoke(["inspect", str(dense)]) == 0
+    out, rows = tmp_path / "out", toy.pairs_file(tmp_path / "rows.tsv")
+    export = ("export", "-m", dense, "-o", out)
+    for words in (
+        *((*export, "--layout", layout) for layout in LAYOUTS),
+        ("score", "-m", dense, "--calibration", rows, "-o", f"{out}.json"),
+        ("run", "-m", dense, "--calibration", rows, "--keep", "0.5", "-o", out),
+    ):
+        with pytest.raises(InputError, match="--target-language"):
+            invoke(*words)
+    invoke("inspect", dense)
     said = load(ModelSection(path=str(dense), target_language=pair[1]))
     # As in checkpoints with one target: generation settings alone say it.
     said.model.generation_config.save_pretrained(dense)  # type: ignore[operator,union-attr]
-    again = load(ModelSection(path=str(dense)))
-    assert again.tokenizer.tgt_lang == pair[1]
-    settings = json.loads((dense / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert load(ModelSection(path=str(dense))).tokenizer.tgt_lang == pair[1]
+    settings = read_json(dense / "tokenizer_config.json")
     for code, words in ((CASES[name][3][1], "say which with"), ("xx_Xxxx", "no such language")):
         write_json(dense / "tokenizer_config.json", settings | {"tgt_lang": code})
-        assert invoke(commands[0]) == 4
-        assert words in capsys.readouterr().err
+        with pytest.raises(InputError, match=words):
+            invoke(*export)
 
 
 def test_the_tokenizers_language_is_forced(tmp_path: Path):
     """Where the files of the tokenizer alone say it, answers are those of naming it."""
     dense = dense_model("nllb", tmp_path)
     path = dense / "tokenizer_config.json"
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"tgt_lang": "deu_Latn"})
+    write_json(path, read_json(path) | {"tgt_lang": "deu_Latn"})
     opened = load(ModelSection(path=str(dense)))
     token = opened.tokenizer.convert_tokens_to_ids("deu_Latn")
     assert opened.model.generation_config.forced_bos_token_id == token  # type: ignore[union-attr]
@@ -186,30 +178,26 @@ def test_the_tokenizers_language_is_forced(tmp_path: Path):
 def test_artifacts_that_say_no_language_need_one(tmp_path: Path):
     """Those of earlier versions, which were made without."""
     dense, out = dense_model("nllb", tmp_path), tmp_path / "out"
-    command = ["export", "-m", str(dense), "-o", str(out), "--target-language", "deu_Latn"]
-    assert invoke(command) == 0
+    invoke("export", "-m", dense, "-o", out, "--target-language", "deu_Latn")
     expected = Translator(out, threads=1).translate(TEXTS)
-    path = out / "onnx" / "graphs.json"
-    description = json.loads(path.read_text(encoding="utf-8"))
+    description = read_json(out / "onnx" / "graphs.json")
     description["languages"]["target"] = None
     description["generation"]["forced_bos_token_id"] = None
-    write_json(path, description)
+    write_json(out / "onnx" / "graphs.json", description)
     with raises(UsageError, "target-language-missing"):
         Translator(out, threads=1, verify=False)
     given = Translator(out, threads=1, verify=False, target_language="deu_Latn")
     assert given.translate(TEXTS) == expected
 
 
-def test_a_prefix_that_the_checkpoint_names_must_be_given(tmp_path: Path, capsys):
+def test_a_prefix_that_the_checkpoint_names_must_be_given(tmp_path: Path):
     dense = toy.translator(tmp_path / "marian")
-    path = dense / "config.json"
     tasks = {"summarization": {"prefix": "w3: ", "num_beams": 4}, "translation": {"prefix": "w4: "}}
-    config = json.loads(path.read_text(encoding="utf-8"))
-    write_json(path, config | {"task_specific_params": tasks})
-    out = str(tmp_path / "out")
-    for name in LAYOUTS:
-        assert invoke(["export", "-m", str(dense), "-o", out, "--layout", name]) == 4
-        assert "'w3: ', 'w4: '" in capsys.readouterr().err
+    config = read_json(dense / "config.json")
+    write_json(dense / "config.json", config | {"task_specific_params": tasks})
+    for layout in LAYOUTS:
+        with pytest.raises(InputError, match="'w3: ', 'w4: '"):
+            invoke("export", "-m", dense, "-o", tmp_path / "out", "--layout", layout)
     for prefix in ("w4: ", ""):
         opened = load(ModelSection(path=str(dense), prefix=prefix))
         # Recorded, also where there is none: what is made of it needs no option again.
@@ -217,49 +205,47 @@ def test_a_prefix_that_the_checkpoint_names_must_be_given(tmp_path: Path, capsys
         assert source_prefix(load(ModelSection(path=str(dense))).tokenizer) == prefix
 
 
-def test_a_language_that_a_marian_model_is_told_by_the_text(tmp_path: Path, capsys):
+def test_the_text_may_name_the_language_of_a_marian_model(tmp_path: Path):
     """`>>fra<< The cat`, as transformers' tokenizer reads it."""
     dense = toy.first_layers(toy.marian_with_pieces(tmp_path / "whole"), tmp_path / "dense")
-    path = dense / "vocab.json"
-    ids = json.loads(path.read_text(encoding="utf-8"))
-    numbers = {number: piece for piece, number in ids.items()}
+    numbers = {number: piece for piece, number in read_json(dense / "vocab.json").items()}
     numbers |= {57: ">>fra<<", 58: ">>deu<<"}
-    write_json(path, {piece: number for number, piece in numbers.items()})
-    command = ["export", "-m", str(dense), "-o", str(tmp_path / "out")]
-    assert invoke(command) == 4
-    assert "(>>deu<<, >>fra<<)" in capsys.readouterr().err
-    assert invoke([*command, "--target-language", "frx"]) == 2
-    assert "did you mean 'fra'" in capsys.readouterr().err
-    assert invoke([*command, "--target-language", "fra"]) == 0
+    write_json(dense / "vocab.json", {piece: number for number, piece in numbers.items()})
+    export = ("export", "-m", dense, "-o", tmp_path / "out")
+    with pytest.raises(InputError, match=">>deu<<, >>fra<<"):
+        invoke(*export)
+    with pytest.raises(UsageError, match="did you mean 'fra'"):
+        invoke(*export, "--target-language", "frx")
+    invoke(*export, "--target-language", "fra")
     plain = transformers.MarianTokenizer.from_pretrained(dense)
-    wanted = plain([f">>fra<< {text}" for text in TEXTS])["input_ids"]
-    assert [list(row) for row in Translator(tmp_path / "out", threads=1).encode(TEXTS)] == wanted
-    assert {row[0] for row in wanted} == {57}
+    expected = plain([f">>fra<< {text}" for text in TEXTS])["input_ids"]
+    assert [*map(list, Translator(tmp_path / "out", threads=1).encode(TEXTS))] == expected
+    assert {row[0] for row in expected} == {57}
     load(ModelSection(path=str(dense), prefix=""))  # texts with codes of their own
 
 
-def test_models_without_languages_refuse_them(tmp_path: Path, capsys):
-    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    for option in (["--source-language", "en"], ["--target-language", "de"]):
-        assert invoke(["export", "-m", str(dense), "-o", str(tmp_path / "out"), *option]) == 2
-        assert "has none" in capsys.readouterr().err
-    bert = str(toy.classifier(tmp_path / "bert"))
-    for option in ("--prefix", "--target-language"):
-        command = ["export", "-m", bert, "-o", str(tmp_path / "out"), option, "en"]
-        assert invoke(command) == 2
-        assert "is for translation" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("model", "option", "problem"),
+    [
+        ("short-marian", "--source-language", "has none"),
+        ("short-marian", "--target-language", "has none"),
+        ("bert", "--prefix", "is for translation"),
+        ("bert", "--target-language", "is for translation"),
+    ],
+)
+def test_models_without_languages_refuse_them(checkpoints, tmp_path, model, option, problem):
+    with pytest.raises(UsageError, match=problem):
+        invoke("export", "-m", checkpoints[model], "-o", tmp_path / "out", option, "en")
 
 
-def test_a_prefix_is_recorded_and_added_once(tmp_path: Path):
+def test_a_prefix_is_recorded_and_added_once(checkpoints, tmp_path: Path):
     """In rows to score and train on, and in the artifact's texts."""
-    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    prefix = "w7 w8: "
-    out, smaller, scores = tmp_path / "out", tmp_path / "smaller", str(tmp_path / "scores.json")
-    assert invoke(["export", "-m", str(dense), "-o", str(out), "--prefix", prefix]) == 0
-    given = ["-m", str(dense), "--prefix", prefix]
-    assert invoke(["score", *given, "--method", "magnitude", "-o", scores]) == 0
-    keep = ["--keep", "heads=0.5", "--scores", scores]
-    assert invoke(["prune", *given, *keep, "-o", str(smaller)]) == 0
+    dense, prefix = checkpoints["short-marian"], "w7 w8: "
+    out, smaller, scores = tmp_path / "out", tmp_path / "smaller", tmp_path / "scores.json"
+    given = ("-m", dense, "--prefix", prefix)
+    invoke("export", *given, "-o", out)
+    invoke("score", *given, "--method", "magnitude", "-o", scores)
+    invoke("prune", *given, "--keep", "heads=0.5", "--scores", scores, "-o", smaller)
     rows = Rows("translation", TEXTS, None, TEXTS, ["x"], "0")
     plain = open_checkpoint(str(dense)).tokenizer
     expected = [tuple(plain(prefix + text)["input_ids"]) for text in TEXTS]
@@ -271,11 +257,9 @@ def test_a_prefix_is_recorded_and_added_once(tmp_path: Path):
         examples = encode(rows, checkpoint, TASKS["translation"])
         assert [x.source for x in examples] == expected
         assert [x.target for x in examples] == targets
-    translator = Translator(out, threads=1)
+    translator, without = Translator(out, threads=1), Translator(out, threads=1)
     assert [tuple(row) for row in translator.encode(TEXTS)] == expected
-    description = json.loads((out / "onnx" / "graphs.json").read_text(encoding="utf-8"))
-    assert description["source_prefix"] == prefix
-    without = Translator(out, threads=1)
+    assert read_json(out / "onnx" / "graphs.json")["source_prefix"] == prefix
     without._tokenizer.prefix = ""
     assert without.translate([prefix + text for text in TEXTS]) == translator.translate(TEXTS)
     assert list(translator.translate_stream(iter(TEXTS))) == translator.translate(TEXTS)
@@ -285,68 +269,56 @@ def test_a_prefix_is_recorded_and_added_once(tmp_path: Path):
 
 def m2m100(directory: Path) -> Path:
     """With the tokenizer of the hub's checkpoints: SentencePiece, and `vocab.json`."""
-    directory.mkdir()
+    whole = directory / "whole"
+    whole.mkdir(parents=True)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*toy.sentences(300), string.ascii_lowercase + "_<>/"]),
-        model_prefix=str(directory / "pieces"), vocab_size=70, model_type="bpe", minloglevel=2,
+        model_prefix=str(whole / "pieces"), vocab_size=70, model_type="bpe", minloglevel=2,
         hard_vocab_limit=False, character_coverage=1.0,
     )  # fmt: skip
-    model = (directory / "pieces.model").rename(directory / "sentencepiece.bpe.model")
+    model = (whole / "pieces.model").rename(whole / "sentencepiece.bpe.model")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
     tokens = [*_SPECIAL, *(pieces.id_to_piece(i) for i in range(3, len(pieces)))]
-    write_json(directory / "vocab.json", {token: i for i, token in enumerate(tokens)})
+    write_json(whole / "vocab.json", {token: i for i, token in enumerate(tokens)})
     tokenizer = transformers.M2M100Tokenizer(
-        str(directory / "vocab.json"), str(model), model_max_length=32
+        str(whole / "vocab.json"), str(model), model_max_length=32
     )
     network: Any = tiny_model("m2m_100")
     network.resize_token_embeddings(len(tokens) + 100 + 8, mean_resizing=False)
     network.generation_config.suppress_tokens = [1]
-    network.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+    network.save_pretrained(whole)
+    tokenizer.save_pretrained(whole)
+    return toy.first_layers(whole, directory / "dense")
 
 
-@torch.no_grad()
-def test_m2m100_is_exported_with_its_languages(tmp_path: Path, capsys):
+def test_m2m100_is_exported_with_its_languages(tmp_path: Path):
     """Its tokenizer is Python alone, and its language a forced first token."""
-    dense, out = m2m100(tmp_path / "dense"), tmp_path / "out"
-    command = ["export", "-m", str(dense), "-o", str(out), "--target-language", "de"]
-    assert invoke([*command, "--engines", "onnxruntime,ctranslate2"]) == 0
-    names = json.loads((out / "ctranslate2/shared_vocabulary.json").read_text(encoding="utf-8"))
-    checkpoint = open_checkpoint(str(dense))
-    model: Any = checkpoint.model
-    ids = checkpoint.tokenizer.lang_code_to_id
+    dense, out = m2m100(tmp_path), tmp_path / "out"
+    invoke("export", "-m", dense, "-o", out, "--target-language", "de", *BOTH_ENGINES)
+    names = read_json(out / "ctranslate2/shared_vocabulary.json")
+    tokenizer = open_checkpoint(str(dense)).tokenizer
+    ids = tokenizer.lang_code_to_id
     assert (names[ids["de"]], names[ids["en"]]) == ("__de__", "__en__")
-    translator = Translator(out, threads=1)
 
     def wanted(source: str, target: str) -> list[list[int]]:
-        checkpoint.tokenizer.src_lang = source
-        batch = checkpoint.tokenizer(TEXTS, return_tensors="pt", padding=True)
-        settings = {"num_beams": 1, "do_sample": False, "max_length": 12}
-        rows = model.generate(**batch, **settings, forced_bos_token_id=ids[target])
-        return rows[:, 1:].tolist()
+        tokenizer.src_lang = source
+        return by_transformers(dense, tokenizer, forced_bos_token_id=ids[target])
 
-    assert same(generated(translator), wanted("en", "de"))
-    engine = Translator(out, threads=1, engine="ctranslate2")
-    assert same(generated(engine), wanted("en", "de"))
+    translator = Translator(out, threads=1)
     assert wanted("fr", "ro") != wanted("en", "de")
-    assert same(generated(translator.between("fr", "ro")), wanted("fr", "ro"))
+    assert generates(translator, wanted("en", "de"))
+    assert generates(Translator(out, threads=1, engine="ctranslate2"), wanted("en", "de"))
+    assert generates(translator.between("fr", "ro"), wanted("fr", "ro"))
 
 
 def test_m2m100_texts_are_cut_as_by_sentencepiece(tmp_path: Path):
-    tokenizer = open_checkpoint(str(m2m100(tmp_path / "dense"))).tokenizer
+    tokenizer = open_checkpoint(str(m2m100(tmp_path))).tokenizer
     tokenizer.src_lang = "de"
     random = Random(0)
     texts = [
-        "",
-        " ",
-        "  w3   w4 ",
-        "w3\tw4",
-        "\u00e9\u00e9 zz w3",
-        "\u2581w3",
-        "W3 __fr__ w4",
+        "", " ", "  w3   w4 ", "w3\tw4", "\u00e9\u00e9 zz w3", "\u2581w3", "W3 __fr__ w4",
         "<unk></s>",
-    ]
+    ]  # fmt: skip
     texts += ["".join(random.choices("w0123456789  \u2581\u00e9z", k=k % 20)) for k in range(400)]
     write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
     texts += difficult_texts(tokenizer)

@@ -17,23 +17,25 @@ from sacrebleu.metrics import BLEU
 from scipy.stats import norm
 
 from compressor.budgets import Choice
-from compressor.commands import invoke
-from compressor.errors import UsageError
+from compressor.commands import invoke as status_of
+from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline import search as searching
 from compressor.pipeline.inputs import load, read
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report import render, sentences
-from compressor.report.schema import load_report
+from compressor.report.schema import load_report, render_json
 from compressor.request.recipe import Recipe
 from compressor.results import QualitySearch
 from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
+from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.measured import before_search, finished_steps, shell
 from tests.helpers.recipes import recipe as read_recipe
+from tests.helpers.report_samples import changed, translator_report
 from tests.helpers.runs import Progress, recipe_for
 
 pytestmark = pytest.mark.slow
@@ -85,6 +87,12 @@ class Models:
             other.get(label, "LABEL_0") if number < count else label
             for number, label in enumerate(rows.targets)
         ]
+
+
+@pytest.fixture
+def classifier(checkpoints) -> Path:
+    """Of 12 heads."""
+    return checkpoints["bert"]
 
 
 def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_path, monkeypatch):
@@ -152,40 +160,21 @@ def test_held_out_rows_refuse_what_only_the_searched_ones_bore(classifier, tmp_p
 
 
 def test_where_nothing_is_within_the_limit_the_run_says_what_is(classifier, tmp_path, monkeypatch):
+    """And its advice works."""
     models = Models(lambda kept, held_out: (17 - kept) / 24, monkeypatch)
-    recipe = drop_recipe(classifier, tmp_path, max_drop="3")
     with raises(UsageError, "max-drop-unreachable") as caught:
-        choose(recipe, tmp_path / "out")
+        choose(drop_recipe(classifier, tmp_path, max_drop="3"), tmp_path / "out")
     assert "11 of 12 heads loses least, 25.00 accuracy" in str(caught.value)
-    # Its advice works.
-    assert (
-        choose(drop_recipe(classifier, tmp_path, max_drop="25"), tmp_path / "b").mask.count("heads")
-        == 11
-    )
+    choice = choose(drop_recipe(classifier, tmp_path, max_drop="25"), tmp_path / "b")
+    assert choice.mask.count("heads") == 11
     assert models.built.count(11) == 2
-
-
-def own_labels(model: Path, path: Path) -> Path:
-    """Rows whose labels are the dense model's own answers, so that every change is a mistake."""
-    rows = toy.labels_file(path, rows=60, seed=2).read_text(encoding="utf-8").splitlines()[1:]
-    texts = [row.split("\t")[0] for row in rows]
-    loaded = open_checkpoint(str(model))
-    batch = loaded.tokenizer(texts, return_tensors="pt", padding=True)
-    with torch.no_grad():
-        best = loaded.model(**batch).logits.argmax(-1).tolist()
-    lines = [f"{text}\tLABEL_{label}" for text, label in zip(texts, best, strict=True)]
-    path.write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
-    return path
 
 
 def check_search(recipe: Recipe, out: Path, drop: float) -> QualitySearch:
     """The artifact, built anew, is within the limit on the held-out rows, as its look said."""
     report = load_report(out / "report.json")
     search, (variant,) = report.search, report.variants
-    assert isinstance(search, QualitySearch)
-    checkpoint = load(recipe.model)
-    rows = read(recipe.data, checkpoint, TASKS[report.task]).test
-    assert rows is not None
+    rows = read(recipe.data, load(recipe.model), TASKS[report.task]).test
     parts = split_rows(rows, recipe.seed)
     assert [search.rows.sha256, report.test.sha256] == [part.sha256 for part in parts]
     assert search.rows.rows + search.held_out == len(rows.sources)
@@ -200,12 +189,23 @@ def check_search(recipe: Recipe, out: Path, drop: float) -> QualitySearch:
     return search
 
 
-def test_a_classifier_that_30_rows_prove_nothing_of(short_classifier, tmp_path):
-    """Even without any change their bound is beyond 11; the reader is told everywhere."""
-    test, out = own_labels(short_classifier, tmp_path / "own.tsv"), tmp_path / "out"
+def test_a_classifier_that_30_rows_prove_nothing_of(checkpoints, tmp_path):
+    """Even without any change their bound is beyond 11; the reader learns it everywhere.
+
+    The labels are the dense model's own answers, so that every change is a mistake.
+    """
+    model, out = checkpoints["short-bert"], tmp_path / "out"
+    rows = toy.labels_file(tmp_path / "own.tsv", rows=60, seed=2)
+    texts = [row.split("\t")[0] for row in rows.read_text(encoding="utf-8").splitlines()[1:]]
+    opened = open_checkpoint(str(model))
+    with torch.no_grad():
+        logits = opened.model(**opened.tokenizer(texts, return_tensors="pt", padding=True)).logits
+    labels = logits.argmax(-1).tolist()
+    lines = [f"{text}\tLABEL_{label}\n" for text, label in zip(texts, labels, strict=True)]
+    rows.write_text("".join(["text\tlabel\n", *lines]), encoding="utf-8")
     recipe = drop_recipe(
-        short_classifier, tmp_path, max_drop="11", recover="reconstruct", test=str(test),
-        prune="both", floor="0", method="second-order",
+        model, tmp_path, max_drop="11", recover="reconstruct", test=str(rows), prune="both",
+        floor="0", method="second-order", multiple="heads=1,neurons=24",
     )  # fmt: skip
     report = run(recipe, out)
     search = check_search(recipe, out, 11.0)
@@ -221,102 +221,71 @@ def test_a_classifier_that_30_rows_prove_nothing_of(short_classifier, tmp_path):
         assert "30 rows that were held out of it" in text
 
 
-@pytest.fixture(scope="module")
-def chinese(once) -> Path:
-    """A translator into Chinese that has its test rows by heart."""
-    made = once("chinese-translator", lambda folder: toy.chinese_translator(folder / "marian"))
-    return made / "marian"
-
-
 def drop_words(model: Path, out: Path, *options: object) -> list[object]:
     rows = model.parent / "rows.tsv"
     return [
         "-m", model, "-o", out, "--calibration", rows, "--test", rows, "--resamples", 100,
-        "--no-bench", "--recover", "none", *options,
+        "--no-bench", "--recover", "none", "--max-drop", 0.5, *options,
     ]  # fmt: skip
 
 
-def test_a_translator_into_chinese_is_searched_through_the_shell(chinese, tmp_path):
-    """Its second layers add nothing and may go; all of the first is needed for the sentences.
+def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path, capsys):
+    """Its second encoder layer adds nothing and may go; all else is needed for the sentences.
 
     With sacreBLEU's tokenizer for Chinese, that is: the usual one would give 0 to every model.
     """
-    out = tmp_path / "out"
+    chinese = toy.chinese_translator(tmp_path / "marian")
+    rows, out = tmp_path / "rows.tsv", tmp_path / "out"
     done = shell(
-        *drop_words(
-            chinese, out, "--max-drop", 0.5, "--multiple", "heads=4", "--drop-proof",
-            "measured", "--prune", "heads", "--floor", 0, "--max-metric-drop", "bleu=100", "--json",
-        )
+        *drop_words(chinese, out), "--multiple", "heads=4", "--drop-proof", "measured",
+        "--prune", "heads", "--floor", 0, "--max-metric-drop", "bleu=100", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gate_met"] is True
     assert "sacreBLEU's tokenizer zh, since the references' letters are 100%" in done.stderr
     search = check_search(read_recipe(out / "recipe.yaml"), out, 0.5)
-    assert [probe.kept for probe in search.probes] == [0, 12, 8]
-    assert "trying 8 of 24 heads on 16 rows" in done.stderr
     assert "searching on 16 of the 32 test rows" in done.stderr
-    report = load_report(out / "report.json")
-    (variant,) = report.variants
+    assert f"trying {search.probes[-1].kept} of 16 heads on 16 rows" in done.stderr
+    (variant,) = load_report(out / "report.json").variants
     assert {name: len(kept) for name, kept in variant.kept.items()} == {
-        f"{kind}.{layer}": 0 if layer else 4
-        for kind in ("encoder_self", "decoder_self", "cross")
-        for layer in (0, 1)
-    }
-    rows = TASKS["translation"].read_rows(chinese.parent / "rows.tsv")
-    _, held_out = split_rows(rows, 0)
-    theirs = BLEU(tokenize="zh").corpus_score(
-        Translator(out).translate(held_out.sources), [held_out.targets]
-    )
+        "encoder_self.0": 4, "encoder_self.1": 0, "decoder_self.0": 4, "cross.0": 4,
+    }  # fmt: skip
+    _, held_out = split_rows(TASKS["translation"].read_rows(rows), 0)
+    answers = Translator(out).translate(held_out.sources)
+    theirs = BLEU(tokenize="zh").corpus_score(answers, [held_out.targets])
     assert variant.quality.metrics["bleu"] == pytest.approx(theirs.score)
     assert theirs.score == pytest.approx(100)
     assert "tok:zh" in variant.quality.signatures["bleu"]
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "whose measured drop in BLEU is at most 0.5" in text
 
+    # What the metric cannot see is no budget, and said of an evaluation.
+    usual = ("--bleu-tokenizer", "13a")
+    with raises(InputError, "metric-at-floor") as caught:
+        invoke("run", *drop_words(chinese, tmp_path / "other", *usual), "--device", "cpu")
+    assert "on 16 rows the dense model's BLEU of 0.00 is at the metric's" in str(caught.value)
+    assert "give another --bleu-tokenizer" in str(caught.value)
+    assert finished_steps(tmp_path / "other")["try_cut"] == 0
+    capsys.readouterr()
+    invoke("evaluate", out / ".compress/dense", out, "--test", rows, *usual, "--resamples", "100")
+    assert "the first one's BLEU of 0.00 is at the metric's floor" in capsys.readouterr().out
 
-def test_a_drop_that_the_metric_cannot_see_is_no_budget(chinese, tmp_path):
-    done = shell(
-        *drop_words(chinese, tmp_path / "out", "--max-drop", 0.5, "--bleu-tokenizer", "13a")
-    )
-    assert done.returncode == 4
-    assert "--max-drop 0.5: on 16 rows the dense model's BLEU of 0.00 is at the metric's" in (
-        done.stderr
-    )
-    assert "give another --bleu-tokenizer" in done.stderr
-    assert finished_steps(tmp_path / "out")["try_cut"] == 0
 
-
-def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(chinese, tmp_path, capsys):
-    """Nothing is left of the model, and BLEU was 0 before."""
-    out = tmp_path / "out"
-    done = shell(
-        *drop_words(
-            chinese, out, "--keep", "heads=0,neurons=0", "--floor", 0, "--bleu-tokenizer", "13a",
-            "--max-metric-drop", "bleu=0.5", "--max-metric-drop", "chrf=0.5", "--json",
-        )
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    result = json.loads(done.stdout)
-    rules = {outcome["rule"]: outcome for outcome in result["gate"]}
-    assert rules["max-metric-drop bleu=0.5"]["verdict"] == "inconclusive"
-    assert rules["max-metric-drop chrf=0.5"]["verdict"] == "failed"
-    bleu = result["variants"][0]["comparisons"]["bleu"]
-    assert (bleu["judgement"], bleu["at_floor"]) == ("not determined", True)
-    reason = (
-        "BLEU of 0.00 is at the metric's floor (0.00 for answers that know nothing of the rows)"
-    )
-    assert reason in result["verdict"]
-    report = load_report(out / "report.json")
-    for name in ("junit", "summary", "comment", "markdown", "html"):
+def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(tmp_path, capsys):
+    """Of a model that scored nothing before, either."""
+    report = translator_report()
+    comparison = {"floor": 34.0, "at_floor": True, "pruned": 34.2134, "difference": 0.0}
+    for name, value in comparison.items():
+        report = changed(report, "variants", 0, "comparisons", 0, name, to=value)
+    report = report.model_copy(update={"variants": report.variants[:1], "gate": []})
+    path = tmp_path / "report.json"
+    path.write_text(render_json(report), encoding="utf-8")
+    for how, status in (("fail", 1), ("measured", 1), ("pass", 0)):
+        words = ["gate", str(path), "--max-metric-drop", "bleu=0.5", "--inconclusive", how]
+        assert status_of([*words, "--json"]) == status
+        (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
+        assert outcome["verdict"] == "inconclusive"
+    for name in ("summary", "comment", "markdown", "html"):
         text = html.unescape(render(report, name))
         assert "at the metric's floor" in text, name
-        assert "no significant difference" not in text.lower(), name
         assert "without significant loss" not in text, name
-    for how, status in (("fail", 1), ("measured", 1), ("pass", 0)):
-        words = ["gate", str(out / "report.json"), "--max-metric-drop", "bleu=0.5"]
-        assert invoke([*words, "--inconclusive", how]) == status
-    capsys.readouterr()
-    rows = str(chinese.parent / "rows.tsv")
-    words = ["evaluate", str(out / ".compress" / "dense"), str(out), "--test", rows]
-    assert invoke([*words, "--bleu-tokenizer", "13a", "--resamples", "100"]) == 0
-    assert "the first one's BLEU of 0.00 is at the metric's floor" in capsys.readouterr().out

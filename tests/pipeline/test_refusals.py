@@ -1,4 +1,4 @@
-"""What a run refuses before anything is written: one table, by the names of the options."""
+"""What is refused before anything is written: one table of runs, and one of commands."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import pytest
 
 from compressor.errors import CompressError
 from compressor.pipeline.run import run
+from tests.helpers.command_line import invoke
 from tests.helpers.recipes import recipe
+from tests.pipeline.task_runs import RUNS
 
 WITHOUT_USE, EXCLUDE = "option-without-use", "options-exclude-each-other"
 NO_KEEP, TIMED = {"keep": []}, {"bench": True, "batch_size": "2,4"}
 SPEED = NO_KEEP | {"speedup": 1.3, "at_batch": 4}
 LAYERS = NO_KEEP | {"macs": "0.5"}
+TEXT = {"recover": "distill", "distill_text": "TEXT"}
 # Options of a run of a classifier of 12 heads; id of the error, and what its message has in it.
 REFUSED = [
     (NO_KEEP, "option-missing", "--keep"),
@@ -81,19 +84,80 @@ REFUSED = [
     (LAYERS | {"drop_layers": "encoder=3"}, None, "keeps at least one"),
     (LAYERS | {"drop_layers": "encoder=0"}, None, "STACK=NUMBER"),
     (LAYERS | {"drop_layers": "encoder=1,encoder=1"}, None, "STACK=NUMBER"),
+    # Text to distill from.
+    ({"recover": "reconstruct", "distill_text": "TEXT"}, WITHOUT_USE, "--distill-text"),
+    ({"recover": "distill", "distill_beams": 4}, WITHOUT_USE, "--distill-text"),
+    (TEXT | {"distill_beams": 4}, WITHOUT_USE, "--distill-beams"),
+    (TEXT | {"distill_text": "EMPTY"}, "distill-text-empty", "empty.txt"),
+    (TEXT | {"distill_text": "LATIN"}, "file-not-utf8", "latin.txt"),
+    (TEXT | {"distill_text": "/nowhere.txt"}, "file-missing", "/nowhere.txt"),
+    ({"recover": "distill", "distill_start": "DENSE"}, "units-file-malformed", "units.json"),
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(checkpoints, finished, tmp_path_factory) -> dict[str, str]:
+    """Words of the tables -> paths."""
+    folder = tmp_path_factory.mktemp("files")
+    contents = {"text": b"w3 w4\n", "empty": b"\n\n", "latin": b"na\xefve\n"}
+    for name, data in contents.items():
+        (folder / f"{name}.txt").write_bytes(data)
+    words = {name.upper(): str(folder / f"{name}.txt") for name in contents}
+    return words | {"PRUNED": str(finished), "DENSE": str(checkpoints["bert"])}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "problem", "detail"), REFUSED)
-def test_refusals_come_before_anything_is_written(
-    inputs, finished, tmp_path: Path, options, problem, detail
+def test_runs_are_refused_before_anything_is_written(
+    inputs, files, tmp_path: Path, options, problem, detail
 ):
-    if options.get("model") == "PRUNED":
-        options = {"model": str(finished)}
-    given = inputs | {"keep": ["0.5"], "bench": False, "device": "cpu"} | options
+    usual = {"model": "DENSE", "keep": ["0.5"], "bench": False, "device": "cpu"}
+    given = {k: files.get(x, x) if isinstance(x, str) else x
+             for k, x in (inputs | usual | options).items()}  # fmt: skip
     with pytest.raises(CompressError) as caught:
         run(recipe(**given), tmp_path / "out")
-    assert problem in (None, caught.value.id)
+    assert problem in (None, caught.value.id), str(caught.value)
+    assert detail in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+RUN, EXPORT = ("run", "--keep", "0.5", "--device", "cpu"), ("export", "-m", "MODEL")
+# Task, words of a command for its model and rows, id of the error, and what its message has in it.
+COMMANDS = [
+    ("embedding", (*RUN, "--method", "ablation"), "method-for-other-tasks", "embedding"),
+    ("embedding", (*RUN, "--method", "hard-concrete"), "method-for-other-tasks", "embedding"),
+    ("embedding", (*RUN, "--test", "CALIBRATION"), "pairs-missing", ""),
+    ("embedding", (*RUN, "--num-beams", "2"), WITHOUT_USE, "--num-beams"),
+    ("embedding", (*RUN, "--max-metric-drop", "ndcg@10=1"), "metric-of-another-task",
+     "ndcg@10 is not measured on"),
+    ("embedding", ("study", "heads", "-m", "MODEL", "--test", "TEST"), "study-for-other-tasks", ""),
+    ("embedding", ("score", "-m", "MODEL", "--method", "relevance", "--calibration",
+                   "CALIBRATION"), "method-for-other-tasks", ""),
+    ("embedding", (*EXPORT, "--layout", "ctranslate2"), "layout-not-for-task", ""),
+    ("embedding", (*RUN, "--engines", "onnxruntime,ctranslate2"), "engine-not-for-task", ""),
+    ("token-classification", (*RUN, "--source-column", "x"), WITHOUT_USE, "--source-column"),
+    ("question-answering", (*RUN, "--recover", "distill", "--distill-text", "CALIBRATION"),
+     "text-for-other-tasks", ""),
+    ("question-answering", ("study", "heads", "-m", "MODEL", "--test", "TEST"),
+     "study-for-other-tasks", ""),
+    ("regression", (*RUN, "--max-metric-drop", "ndcg@10=1"), "metric-of-another-task", ""),
+    ("regression", (*RUN, "--task", "reranking"), "column-missing", ""),
+    ("regression", (*EXPORT, "--task", "translation"), "task-of-another-model", ""),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "words", "problem", "detail"), COMMANDS)
+def test_commands_are_refused_before_anything_is_written(
+    task_run, tmp_path, task, words, problem, detail
+):
+    job, folder = RUNS[task], task_run(task)
+    data = {"MODEL": "model", "CALIBRATION": job.calibration, "TEST": job.test}
+    usual = ("-m", "MODEL", "--calibration", "CALIBRATION") if words[0] == "run" else ()
+    usual += ("--test", "TEST") if words[0] == "run" and "--test" not in words else ()
+    given = [folder / data[word] if word in data else word for word in (*words, *usual)]
+    with pytest.raises(CompressError) as caught:
+        invoke(*given, "-o", tmp_path / "out")
+    assert caught.value.id == problem, str(caught.value)
     assert detail in str(caught.value)
     assert not (tmp_path / "out").exists()

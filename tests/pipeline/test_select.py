@@ -1,4 +1,4 @@
-"""Steps with repair between them, learned masks and distillation, within whole runs."""
+"""Units that runs choose: shares of multiply-adds, steps with repair, learned masks, none."""
 
 from __future__ import annotations
 
@@ -19,117 +19,152 @@ from compressor.pipeline.run import run, score_checkpoint
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.resolve import resolve
 from compressor.request.validate import check_model
+from compressor.runtime import Translator
 from compressor.tasks import TASKS
-from tests.helpers import toy
-from tests.helpers.recipes import recipe, request
-from tests.helpers.runs import Progress, hashes
+from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
+from compressor.throughput.shapes import shape_of
+from tests.helpers.recipes import request
+from tests.helpers.runs import Progress, hashes, recipe_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_graphs")]
+pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("dense")
-    marian = toy.first_layers(toy.translator(root / "whole"), root / "marian")
-    return {"bert": toy.classifier(root / "bert"), "marian": marian}
+without_graphs = pytest.mark.usefixtures("no_graphs")
 
 
 def wanted(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe:
-    """A short run of a toy checkpoint: no repair, no benchmark."""
-    write = toy.pairs_file if name == "marian" else toy.labels_file
-    rows = tmp_path / f"{name}.tsv"
-    values = {
-        "model": str(checkpoints[name]),
-        "calibration": str(rows if rows.exists() else write(rows)),
-        "keep": ["0.5"],
-        "bench": False,
-        "device": "cpu",
-        "recover": "none",
-    }
+    """A short run of a toy checkpoint: no repair, no test rows, no benchmark."""
+    values = {"bench": False, "test": None, "recover": "none"}
     if options.get("method") in LEARNED:
         values["gate_epochs"] = 3
     if "distill" in options.get("recover", ""):
         values["distill_epochs"] = 2
-    return recipe(**values | options)
+    return recipe_for(checkpoints[name], tmp_path, **values | options)
 
 
-def heads_of(out: Path) -> dict:
+def record_of(out: Path) -> dict:
     return json.loads((out / "units.json").read_text(encoding="utf-8"))
 
 
+@without_graphs
+@pytest.mark.parametrize("name", ["bert", "short-marian"])
+def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
+    """Counted anew, row by row, from what the artifact says it kept."""
+    options = {"macs": "0.7", "keep": None, "multiple": "8", "recover": "reconstruct"}
+    made = wanted(checkpoints, tmp_path, name, **options)
+    (variant,) = run(made, tmp_path / "out").variants
+    record = record_of(tmp_path / "out")
+    counts = {sublayer: len(kept) for sublayer, kept in record["kept"].items()}
+    assert all(n % 8 == 0 for sublayer, n in counts.items() if "ffn" in sublayer)
+    checkpoint = open_checkpoint(str(checkpoints[name]))
+    config, task = checkpoint.model.config.to_dict(), TASKS[checkpoint.task]
+    macs = {"dense": 0.0, "pruned": 0.0}
+    for line in Path(made.data.calibration).read_text(encoding="utf-8").splitlines()[1:]:
+        texts = line.split("\t")
+        source = len(checkpoint.tokenizer(texts[0])["input_ids"])
+        target = len(texts[1].split()) + 1 if task.name == "translation" else 0
+        for model, units in (("dense", record["units"]), ("pruned", counts)):
+            size = WorkSize(1, source, target)
+            macs[model] += total_multiply_adds(shape_of(task, config, units), size)
+    assert 0.6 < macs["pruned"] / macs["dense"] <= 0.7
+    assert variant.kept_neurons == {n: c for n, c in counts.items() if "ffn" in n}
+    names = {check.name for check in variant.checks}
+    assert names >= {"pruned equals masked", "reloaded equals saved"}
+
+
+def test_nothing_but_biases_can_be_left(checkpoints, tmp_path):
+    """No head and no neuron anywhere: it still exports, reloads and answers."""
+    dense, out = checkpoints["short-marian"], tmp_path / "out"
+    options = {"keep": ["heads=0,neurons=0"], "multiple": "8", "floor": "0"}
+    run(wanted(checkpoints, tmp_path, dense.name, **options), out)
+    sizes = [sum(p.numel() for p in compressor.load(x).parameters()) for x in (out, dense)]
+    assert sizes[0] < 0.6 * sizes[1]
+    assert len(Translator(out, device="cpu").translate(["w3 w4 w5", "w9"])) == 2
+
+
+@without_graphs
+def test_several_shares_make_several_artifacts(checkpoints, tmp_path):
+    """Of neurons alone, in two steps."""
+    options = {"macs": "0.9,0.7", "keep": None, "multiple": "8", "prune": "neurons", "steps": 2}
+    made = wanted(checkpoints, tmp_path, recover="reconstruct", **options)
+    more, less = run(made, tmp_path / "out").variants
+    assert (more.name, less.name) == ("macs-0.9", "macs-0.7")
+    for variant in (more, less):
+        assert sum(map(len, variant.kept.values())) == sum(variant.heads.values())
+        assert "2 steps" in variant.selection
+    assert sum(less.kept_neurons.values()) < sum(more.kept_neurons.values())
+    recipe = (tmp_path / "out" / "macs-0.7" / "recipe.yaml").read_text(encoding="utf-8")
+    assert ("0.7" in recipe, "0.9" in recipe) == (True, False)
+
+
+@without_graphs
 def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_path):
     """The last heads go by the scores of the model as it was repaired after the first step, not
     of the dense one: scored here once more, on the weights that the run kept."""
-    options = wanted(
-        checkpoints, tmp_path, steps=2, recover="reconstruct", method="fisher", normalize="none"
-    )
+    fisher = {"method": "fisher", "normalize": "none"}
+    options = wanted(checkpoints, tmp_path, steps=2, recover="reconstruct", **fisher)
     run(options, tmp_path / "out")
-    found = heads_of(tmp_path / "out")
-    assert found["selection"] == "2 steps, repaired after each"
+    record = record_of(tmp_path / "out")
+    assert record["selection"] == "2 steps, repaired after each"
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
     heads = [layer for layer in checkpoint.layers if layer.is_attention]
-    full = Mask.full(heads)
-    first = score_checkpoint(
-        request(
-            ScoreRequest, model=str(checkpoints["bert"]), calibration=options.data.calibration,
-            method="fisher", normalize="none",
-        )
-    )  # fmt: skip
-    order = first.ascending()
-    half = full.without(order[:3])  # 3 of 12 heads go in the first step, 3 in the second
+    given = {"model": str(checkpoints["bert"]), "calibration": options.data.calibration}
+    first = score_checkpoint(request(ScoreRequest, **given, **fisher))
+    # 3 of 12 heads go in the first step, 3 in the second.
+    half = Mask.full(heads).without(first.ascending()[:3])
     weights = load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
     checkpoint.model.load_state_dict(weights)
     task = TASKS["classification"]
     labels = [f"LABEL_{i}" for i in range(5)]
-    rows = TASKS["classification"].read_rows(options.data.calibration, labels=labels, minimum=1)
+    rows = task.read_rows(options.data.calibration, labels=labels, minimum=1)
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
-    job = ScoringJob(checkpoint.model, heads, half, batches, task)
-    again = score_units(METHODS["fisher"](normalize="none"), job)
-    for name, scores in found["scores"].items():
+    scoring = ScoringJob(checkpoint.model, heads, half, batches, task)
+    again = score_units(METHODS["fisher"](normalize="none"), scoring)
+    for name, scores in record["scores"].items():
         for head in half.kept(name):
             assert scores[head] == pytest.approx(again.values[name][head], rel=1e-3)
     dense = first.values
-    assert any(found["scores"][n][h] != dense[n][h] for n in dense for h in half.kept(n))
+    assert any(record["scores"][n][h] != dense[n][h] for n in dense for h in half.kept(n))
 
 
+@without_graphs
 @pytest.mark.parametrize(
     ("method", "name", "keep", "counts"),
     [
         ("hard-concrete", "bert", "heads=0.6,neurons=48", {"heads": 7, "neurons": 48}),
-        ("subset", "marian", "cross=2,encoder_self=3",
+        ("subset", "short-marian", "cross=2,encoder_self=3",
          {"cross": 2, "encoder_self": 3, "decoder_self": 4}),
     ],
 )  # fmt: skip
 def test_a_learned_mask_has_exactly_the_units_asked_for(
     checkpoints, tmp_path, method, name, keep, counts
 ):
+    out = tmp_path / "out"
     options = wanted(checkpoints, tmp_path, name, method=method, keep=[keep], multiple="8")
-    report = run(options, tmp_path / "out")
-    found = heads_of(tmp_path / "out")
-    mask = Mask.from_json(found["kept"], found["units"])
+    (variant,) = run(options, out).variants
+    record = record_of(out)
+    mask = Mask.from_json(record["kept"], record["units"])
     assert {kind: mask.count(kind) for kind in counts} == counts
-    assert found["method"] == method
-    assert "epoch" in report.variants[0].selection
-    assert report.variants[0].selection in (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert record["method"] == method
+    assert "epoch" in variant.selection
+    assert variant.selection in (out / "report.md").read_text(encoding="utf-8")
 
 
+@without_graphs
 def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
     """The artifact answers as the trained model does with the removed heads gated.
 
     A training that was stopped goes on and ends with the same.
     """
-    options = wanted(
-        checkpoints, tmp_path, method="subset", train_weights="all", learning_rate=1e-3
-    )
-    out = tmp_path / "out"
+    trained = {"method": "subset", "train_weights": "all", "learning_rate": 1e-3}
+    options, out = wanted(checkpoints, tmp_path, **trained), tmp_path / "out"
     run(options, out)
-    found = heads_of(out)
-    mask = Mask.from_json(found["kept"], found["units"])
+    record = record_of(out)
+    mask = Mask.from_json(record["kept"], record["units"])
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
-    before = checkpoint.model.state_dict()["bert.embeddings.word_embeddings.weight"].clone()
+    table = checkpoint.model.bert.embeddings.word_embeddings.weight
+    before = table.clone()
     checkpoint.model.load_state_dict(load_file(out / ".compress/weights-keep-0.5.safetensors"))
-    after = checkpoint.model.state_dict()["bert.embeddings.word_embeddings.weight"]
-    assert not torch.equal(before, after)
+    assert not torch.equal(before, table)
     batch = checkpoint.tokenizer(["w3 w9 w4", "w7"], return_tensors="pt", padding=True)
     with torch.no_grad(), gated(checkpoint.model, checkpoint.layers, mask_gates(mask)):
         expected = checkpoint.model(**batch).logits
@@ -143,18 +178,18 @@ def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
     assert hashes(tmp_path / "stopped") == hashes(out)
 
 
+@without_graphs
 def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
     """A penalty per head far above the loss closes every gate it may; floors keep one a layer."""
-    options = wanted(
-        checkpoints, tmp_path, method="hard-concrete", keep=[], penalty=500.0, gate_epochs=40
-    )
+    penalty = {"method": "hard-concrete", "keep": [], "penalty": 500.0, "gate_epochs": 40}
     progress = Progress()
-    report = run(options, tmp_path / "out", progress=progress)
-    assert report.variants[0].budget == "penalty 500"
+    options = wanted(checkpoints, tmp_path, **penalty)
+    (variant,) = run(options, tmp_path / "out", progress=progress).variants
+    assert variant.budget == "penalty 500"
     assert "learning with hard-concrete which units to keep (penalty 500) …" in progress.messages
-    assert f"  {report.variants[0].selection}" in progress.messages  # told at once, too
-    kept = report.variants[0].kept
-    assert sum(len(units) for name, units in kept.items() if belongs(name, "heads")) == 3
+    assert f"  {variant.selection}" in progress.messages  # at once, too
+    heads = [len(kept) for name, kept in variant.kept.items() if belongs(name, "heads")]
+    assert sum(heads) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,282 @@
+"""A run of a classifier in two precisions: what is built, measured, chosen and published."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+
+import compressor
+from compressor.commands import invoke as status_of
+from compressor.errors import UsageError
+from compressor.evaluation.bounds import score_bound
+from compressor.export import int8
+from compressor.model.checkpoint import open_checkpoint
+from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
+from compressor.pipeline.evaluate import choose_default
+from compressor.pipeline.run import run, score_checkpoint
+from compressor.report import facts
+from compressor.report.schema import load_report
+from compressor.report.summary import short_table
+from compressor.request.recipe import BenchRequest, EvaluateRequest, ScoreRequest, make_request
+from compressor.request.sections import Card
+from compressor.runtime import Classifier
+from tests.helpers.errors import raises
+from tests.helpers.metrics import compare
+from tests.helpers.recipes import recipe, request
+from tests.helpers.report_samples import int8_report
+from tests.helpers.runs import Progress, check_manifest, recipe_for, short
+
+pytestmark = pytest.mark.slow
+
+NAMES = ["dense-int8", "keep-0.5", "keep-0.5-int8"]
+BOTH = {"precision": ["fp32,int8"]}
+
+
+def test_every_model_comes_in_every_precision(finished):
+    report = load_report(finished / "report.json")
+    assert [v.name for v in report.variants] == NAMES
+    half, quarter = report.variants[1:]
+    assert [v.precision for v in report.variants] == ["int8", "fp32", "int8"]
+    assert [v.base for v in report.variants] == ["dense", "", "keep-0.5"]
+    assert (quarter.kept, quarter.directory) == (half.kept, half.directory)
+    for variant, name in ((quarter, "model.int8.onnx"), (half, "model.onnx")):
+        files = [finished / "onnx" / name, finished / "onnx" / f"{name}_data"]  # graph and weights
+        assert variant.onnx_bytes == sum(file.stat().st_size for file in files)
+    assert [c.name for c in quarter.checks] == ["int8 against PyTorch in float32"]
+    assert yaml.safe_load((finished / "recipe.yaml").read_text())["precision"] == ["fp32", "int8"]
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["precisions"] == ["fp32", "int8"]
+    check_manifest(finished)
+
+
+def test_each_is_compared_with_dense_and_with_its_own_float32(inputs, finished):
+    """Comparisons and accuracy again, from answers of the runtime, and of PyTorch."""
+    report = load_report(finished / "report.json")
+    lines = Path(inputs["test"]).read_text("utf-8").splitlines()[1:]
+    texts, gold = (list(column) for column in zip(*(x.split("\t") for x in lines), strict=True))
+    dense = Classifier(finished / ".compress" / "dense", precision="fp32").classify(texts)
+    half, quarter = (Classifier(finished, precision=p).classify(texts) for p in ("fp32", "int8"))
+    by_name = {v.name: v for v in report.variants}
+    options = {"resamples": 100, "seed": 0}
+    expected = compare("classification", dense, quarter, gold, **options)
+    assert by_name["keep-0.5-int8"].comparisons == expected
+    expected = compare("classification", half, quarter, gold, **options)
+    assert by_name["keep-0.5-int8"].base_comparisons == expected
+    assert by_name["keep-0.5"].base_comparisons == []
+    assert by_name["dense-int8"].base_comparisons == []  # `comparisons` are with dense already
+
+    loaded = open_checkpoint(str(finished))
+    batch = loaded.tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        best = loaded.model(**batch).logits.argmax(-1).numpy()
+    right = np.mean([f"LABEL_{i}" == label for i, label in zip(best, gold, strict=True)])
+    assert by_name["keep-0.5"].quality.metrics["accuracy"] == pytest.approx(100 * right)
+
+
+def test_all_are_timed_together_and_say_what_ran(finished):
+    report = load_report(finished / "report.json")
+    rows = {(row.variant, row.batch_size): row for row in report.throughput.rows}
+    assert {name for name, _ in rows} == {"dense", *NAMES}
+    assert {size for _, size in rows} == {4, 8}
+    assert report.throughput.precision == "fp32, int8"
+    for (name, _), row in rows.items():
+        assert row.provider == "CPUExecutionProvider"
+        assert row.precision == ("int8" if "int8" in name else "fp32")
+        # Multiply-adds are those of the model, in whatever precision.
+        same = rows[name.replace("-int8", ""), row.batch_size]
+        assert row.macs_ratio == same.macs_ratio or name == "dense-int8"
+    assert {rows["dense-int8", size].macs_ratio for size in (4, 8)} == {1}
+    assert rows["keep-0.5", 4].macs_ratio > 1
+
+
+def test_the_default_is_what_the_rule_says(finished):
+    report = load_report(finished / "report.json")
+    chosen = choose_default(report.variants[1:], report.throughput)
+    assert Classifier(finished).precision == chosen
+    assert [v.default for v in report.variants] == [False, chosen == "fp32", chosen == "int8"]
+    for text in ((finished / n).read_text() for n in ("report.md", "report.html", "README.md")):
+        assert f"Unless a precision is named, keep-0.5 runs in {chosen}." in text
+    own = re.search(r"\| keep-0.5-int8 \| accuracy .* \| keep-0.5 \|", text)
+    assert own, "int8 beside its own float32"
+    assert f"without one it is {chosen}" in (finished / "README.md").read_text()
+
+
+def test_the_fastest_without_significant_loss_is_the_default():
+    """Of made-up reports: the p-value of int8's loss, and its speed."""
+    report = int8_report(0.3)
+    base, made = facts.builds(report, report.variants[1])
+    timed = report.throughput.model_copy(update={"device": "cpu"})
+    worse = int8_report(0.01)
+    untested = made.model_copy(update={"base_comparisons": []})
+    half = made.model_copy(update={"precision": "fp16"})
+    rows = [row for row in timed.rows if row.variant == base.name]
+    slower = {"variant": made.name, "sentences_per_second": 0.1}
+    slow = timed.model_copy(
+        update={"rows": [*rows, *(row.model_copy(update=slower) for row in rows)]}
+    )
+    on_gpu = timed.model_copy(update={"device": "cuda"})
+    for builds, timings, expected in (
+        ([base, made], timed, "int8"),
+        (facts.builds(worse, worse.variants[1]), timed, "fp32"),
+        ([base, made], None, "fp32"),
+        ([base, untested], timed, "fp32"),
+        ([base, made], slow, "fp32"),
+        ([base, half], timed, "fp32"),  # on a CPU its speed is luck
+        ([base, half], on_gpu, "fp16"),
+    ):
+        assert choose_default(builds, timings) == expected
+
+
+def test_nothing_but_the_recipe_tells_where_files_lie(inputs, finished):
+    """What is published: all that is not the run's own state."""
+    model = Path(inputs["model"])
+    files = [path for path in finished.rglob("*") if path.is_file()]
+    telling = {path.name for path in files if str(model.parent).encode() in path.read_bytes()}
+    assert telling - {path.name for path in (finished / ".compress").iterdir()} == {"recipe.yaml"}
+    report = json.loads((finished / "report.json").read_text())
+    assert report["model"] == model.name
+    assert (report["test"]["files"], report["calibration"]["files"]) == (
+        ["test.tsv"], ["calibration.tsv"]
+    )  # fmt: skip
+    assert [v["directory"] for v in report["variants"]] == [".compress/dense", ".", "."]
+    assert json.loads((finished / "units.json").read_text())["model"] == report["model"]
+
+
+def test_the_card_says_what_the_checkpoints_card_or_the_user_says(inputs, finished):
+    """And what is said of a finished run changes the card alone."""
+    recipe = short(**inputs | BOTH)
+    unknown = (finished / "README.md").read_text()
+    assert "does not say license, language and base model" in unknown
+    progress = Progress()
+    said = Card(card_license="mit", card_language="en,de", card_base_model="acme/dense")
+    run(recipe.model_copy(update={"card": said}), finished, progress=progress)
+    assert all("done before" in message for message in progress.messages)
+    fields = ModelCard.load(finished / "README.md").data.to_dict()
+    shown = fields["license"], fields["language"], fields["base_model"]
+    assert shown == ("mit", ["en", "de"], "acme/dense")
+    run(recipe, finished)
+    assert (finished / "README.md").read_text() == unknown
+
+
+def test_a_precision_that_breaks_the_model_is_reported_and_not_the_default(
+    inputs, tmp_path, monkeypatch
+):
+    """Weights of one bit and a sign in all products."""
+    monkeypatch.setattr(int8, "LEVELS", 1)
+    report = run(short(**inputs | BOTH, batch_size="8"), tmp_path / "out")
+    base, broken = report.variants[1:]
+    assert broken.checks[0].largest_difference > broken.checks[0].tolerance
+    assert (base.default, broken.default) == (True, False)
+    assert Classifier(tmp_path / "out").precision == "fp32"
+    complaint = "keep-0.5-int8 differs from PyTorch by"
+    for name in ("report.md", "report.html", "README.md"):
+        assert complaint in (tmp_path / "out" / name).read_text()
+    assert complaint in " ".join(short_table(report).split())
+
+
+def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished, capsys):
+    shared = {"test": inputs["test"], "device": "cpu"}
+    asked = make_request(EvaluateRequest, **shared, **BOTH, resamples=100)
+    evaluated = evaluate_artifacts([finished], asked)
+    assert [x.precision for x in evaluated] == ["fp32", "int8"]
+    report = load_report(finished / "report.json")
+    assert evaluated[1].quality == report.variants[2].quality
+    assert evaluated[1].comparisons == report.variants[2].base_comparisons
+    timing = make_request(
+        BenchRequest, **shared, **BOTH, threads=1, bench_seconds=0.05, batch_size="8"
+    )
+    timed = bench_artifacts([finished], timing, memory=False)
+    assert [row.precision for row in timed.rows] == ["fp32", "int8"]
+    with raises(UsageError, "precision-not-in-artifact"):
+        evaluate_artifacts([finished], make_request(EvaluateRequest, **shared, precision=["fp16"]))
+
+    options = ["--test", inputs["test"], "--device", "cpu", "--test-rows", "8"]
+    assert status_of(["evaluate", str(finished), *options, "--precision", "fp32,int8"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{finished} (int8): accuracy" in shown
+    # A correlation from -1 to 1 has four decimals, accuracy in percent has two.
+    assert re.search(r"accuracy \d+\.\d\d, macro_f1 \d+\.\d\d, mcc -?\d\.\d{4} \(", shown)
+    assert re.search(r"^  mcc [+-]\d\.\d{4} \[", shown, re.MULTILINE)
+    assert status_of(["bench", str(finished), *options, "--precision", "auto", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["id"] == "precision-auto"
+
+
+def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("model: a\nkeep: 1\nprecision: fp32,int8\n", encoding="utf-8")
+    assert recipe(file).export.precision == ["fp32", "int8"]
+    assert recipe(file, precision=["fp32", "fp16"]).export.precision == ["fp32", "fp16"]
+    assert recipe(model="a", keep=["1"]).export.precision == ["fp32"]
+    with raises(UsageError, "precision-unknown"):
+        recipe(model="a", keep=["1"], precision=["bf16"])
+
+
+def test_several_budgets_give_several_artifacts(inputs, tmp_path):
+    out = tmp_path / "out"
+    report = run(short(**inputs, keep=["1.0", "encoder_self=0.5"], bench=False), out)
+    kept = {v.name: sum(map(len, v.kept.values())) for v in report.variants}
+    assert kept == {"keep-1.0": 4, "keep-encoder_self-0.5": 2}
+    same = report.variants[0]
+    assert all(c.difference == 0 and c.p_value == 1 for c in same.comparisons)
+    for name in kept:
+        check_manifest(out / name)
+        assert [v.name for v in load_report(out / name / "report.json").variants] == [name]
+        assert compressor.load(out / name) is not None
+        assert Classifier(out / name).labels == [f"LABEL_{i}" for i in range(5)]
+    assert len(load_report(out / "report.json").variants) == 2
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_steps_score_again_before_each(checkpoints, tmp_path):
+    options = {"keep": ["0.5", "0.75"], "steps": 3, "bench": False, "recover": "reconstruct"}
+    wanted = recipe_for(checkpoints["bert"], tmp_path, **options, test=None)
+    report = run(wanted, tmp_path / "out")
+    assert sum(map(len, report.variants[0].kept.values())) == 6
+    scoring = request(
+        ScoreRequest, model=str(checkpoints["bert"]), calibration=wanted.data.calibration
+    )
+    once = score_checkpoint(scoring)
+    for variant in report.variants:
+        assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
+        directory = tmp_path / "out" / variant.directory
+        scores = json.loads((directory / "units.json").read_text(encoding="utf-8"))["scores"]
+        assert variant.scoring.values == scores
+        assert load_report(directory / "report.json").scoring == variant.scoring
+    first, second = (variant.scoring.values for variant in report.variants)
+    assert first != second
+    assert "re-solved" in report.variants[0].recovery
+
+
+def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
+    def warnings(name: str, **options: object) -> list[str]:
+        progress = Progress("exporting the dense model")
+        with pytest.raises(KeyboardInterrupt):
+            run(short(**inputs | options), tmp_path / name, progress=progress)
+        return [message for message in progress.messages if message.startswith("warning: ")]
+
+    (warning,) = warnings("both", calibration=inputs["test"], calibration_rows=20)
+    assert "20 of 24 test rows are calibration rows too" in warning
+    assert warnings("apart") == []
+
+
+def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished):
+    rules = {"max_metric_drop": ["accuracy=0"], "min_speedup": ["100@4"]}
+    report = run(short(**inputs | BOTH, **rules), finished)
+    chosen = next(v for v in report.variants if v.default)
+    drop = chosen.comparisons[0]
+    assert drop.metric == "accuracy"
+    lost, won = drop.discordant
+    assert won - lost == round(drop.difference / 100 * report.test.rows)
+    low, high = (sign * score_bound(*pair, report.test.rows, 0.025)
+                 for sign, pair in ((-1, (lost, won)), (1, (won, lost))))  # fmt: skip
+    verdict = "passed" if low >= 0 else "failed" if high < 0 else "inconclusive"
+    outcomes = {(o.rule, o.variant): o.verdict for o in report.gate}
+    assert outcomes["max-metric-drop accuracy=0", chosen.name] == verdict
+    assert outcomes["min-speedup 100@4", chosen.name] == "failed"

@@ -1,0 +1,207 @@
+"""A run of a translator through the shell: layers and units go, and two engines are measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from compressor.budgets.cost_table import trial_mask
+from compressor.errors import EnvironmentProblem
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.pipeline.evaluate import fastest_engines
+from compressor.pipeline.run import run
+from compressor.pipeline.time_masks import export_trial
+from compressor.report.facts import keeps_quality
+from compressor.report.rules import check, parse_rules
+from compressor.report.schema import load_report
+from compressor.runtime import Translator
+from compressor.runtime.engines.ctranslate2 import CTranslate2
+from tests.helpers.command_line import compress, invoke
+from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe
+from tests.helpers.runs import Progress, check_manifest, recipe_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def out(translated, tmp_path_factory) -> Path:
+    return shutil.copytree(translated / "out", tmp_path_factory.mktemp("translated") / "out")
+
+
+@pytest.fixture(scope="module")
+def report(out):
+    return load_report(out / "report.json")
+
+
+def test_every_model_is_measured_in_every_engine(report, out):
+    assert [(v.name, v.engine, v.precision) for v in report.variants] == [
+        ("dense-ctranslate2", "ctranslate2", "fp32"),
+        ("dense-ctranslate2-int8", "ctranslate2", "int8"),
+        ("macs-0.5", "onnxruntime", "fp32"),
+        ("macs-0.5-ctranslate2", "ctranslate2", "fp32"),
+        ("macs-0.5-ctranslate2-int8", "ctranslate2", "int8"),
+    ]
+    _, _, half, same, rounded = report.variants
+    assert [v.default for v in (half, same, rounded)] == [True, False, False]
+    assert same.quality == half.quality
+    assert {c.difference for c in same.base_comparisons} == {0}
+    assert {check.name for check in half.checks} >= {
+        "pruned equals masked", "reloaded equals saved", "ONNX equals PyTorch",
+        "ONNX generates as PyTorch", "CTranslate2 generates as PyTorch",
+    }  # fmt: skip
+    assert {c.metric for c in half.comparisons} == {"bleu", "chrf"}
+    check_manifest(out)
+    for directory in (out, out / ".compress" / "dense"):
+        assert Translator(directory, engine="ctranslate2").engine == "ctranslate2"
+    text = (out / "report.md").read_text(encoding="utf-8")
+    assert "| macs-0.5-ctranslate2-int8 | 4 | ctranslate2 | int8 |" in text
+    assert "The fastest build of macs-0.5, over the fastest dense build of any engine: " in text
+    progress = Progress()
+    assert run(recipe(out / "recipe.yaml"), out, progress=progress).variants == report.variants
+    assert [message for message in progress.messages if message.endswith("…")] == []
+
+
+def test_layers_and_units_are_gone(report, out, checkpoints):
+    """From the files, the report and the graphs; what is served equals what PyTorch generates."""
+    record, config, dense, graphs = (
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (
+            out / "units.json", out / "config.json", checkpoints["marian"] / "config.json",
+            out / "onnx" / "graphs.json",
+        )
+    )  # fmt: skip
+    half = report.variants[2]
+    dropped = record["dropped_layers"]
+    assert half.dropped_layers == sorted(dropped, key=lambda x: not x.startswith("encoder"))
+    assert [layer.partition(".")[0] for layer in half.dropped_layers] == ["encoder", "decoder"]
+    for stack in ("encoder", "decoder"):
+        assert config[f"{stack}_layers"] == dense[f"{stack}_layers"] - 1
+    assert len(graphs["decoder_self_heads"]) == config["decoder_layers"]
+    assert any(record["kept"].values())  # others still have units
+    assert half.macs_share <= 0.5
+    weights = checkpoints["marian"] / "model.safetensors"
+    assert report.dense.checkpoint_bytes == weights.stat().st_size  # without the copy beside it
+    stored = load_file(out / "model.safetensors")
+    assert half.parameters == sum(x.numel() for n, x in stored.items() if "logits_bias" not in n)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"skips {' and '.join(half.dropped_layers)}" in page
+
+    loaded = open_checkpoint(str(out))
+    texts = ["w5 und w7.", "w9 w9 w3"]
+    batch = loaded.tokenizer(texts, return_tensors="pt", padding=True)
+    ids = loaded.model.generate(**batch, num_beams=1)
+    expected = loaded.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert Translator(out).translate(texts, num_beams=1) == expected
+
+
+def test_the_artifact_is_verified_timed_and_run(translated, tmp_path, capsys):
+    out = translated / "out"
+    invoke("verify", out)
+    shutil.copytree(out, tmp_path / "copy")
+    timing = ("--test", translated / "rows.tsv", "--batch-size", "8", "--bench-seconds", "0.05")
+    invoke("bench", out, tmp_path / "copy", *timing, "--device", "cpu")
+    assert "speed-up" in capsys.readouterr().out
+    (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
+    invoke("translate", out, tmp_path / "text")
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_speed_is_measured_in_the_engine_that_pads_heads(out, checkpoints, tmp_path):
+    """CTranslate2 computes as many heads for each attention of a stack as the largest has."""
+    checkpoint = open_checkpoint(str(checkpoints["marian"]))
+    full, dense = Mask.full(checkpoint.layers), out / ".compress" / "dense"
+
+    def model_bytes(*kinds: str) -> int:
+        trial = tmp_path / "-".join(kinds)
+        export_trial(checkpoint, trial_mask(full, kinds, 2), dense, trial, "ctranslate2")
+        assert not (trial / "onnx" / "decoder.onnx").exists()
+        assert Translator(trial, engine="ctranslate2").translate(["a b c"])
+        return (trial / "ctranslate2" / "model.bin").stat().st_size
+
+    whole = (dense / "ctranslate2" / "model.bin").stat().st_size
+    assert model_bytes("cross") == model_bytes("decoder_self") == whole
+    assert model_bytes("decoder_self", "cross") < whole
+
+
+def test_gains_are_over_the_same_engine_and_over_the_fastest(report):
+    rows = {(row.variant, row.batch_size): row for row in report.throughput.rows}
+    dense = [name for name, _ in rows if name.startswith("dense")]
+    assert set(dense) == {"dense", "dense-ctranslate2", "dense-ctranslate2-int8"}
+    for (name, size), row in rows.items():
+        rates = {other: rows[other, size].sentences_per_second for other in dense}
+        assert row.fastest == max(rates, key=rates.get)
+        same = "dense-ctranslate2" if "ctranslate2" in name else "dense"
+        assert row.engine == ("ctranslate2" if "ctranslate2" in name else "onnxruntime")
+        assert (row.engine_speedup == 1) == (name == same)
+        assert (row.fastest_speedup == 1) == (name == row.fastest)
+        assert same != "dense" or name == "dense" or row.engine_speedup == row.speedup
+
+
+def test_the_gate_holds_the_best_build_against_the_fastest_dense_one(report):
+    *_, half, same, rounded = report.variants
+    kept = {half.name, *(build.name for build in (same, rounded) if keeps_quality(build))}
+    for size in {row.batch_size for row in report.throughput.rows}:
+        rows = [row for row in report.throughput.rows if row.batch_size == size]
+        best = max((r for r in rows if r.variant in kept), key=lambda r: r.fastest_speedup)
+        for limit, met in ((best.fastest_speedup_interval[1] + 0.01, False), (0.01, True)):
+            rules = parse_rules({"min_fastest_speedup": [f"{limit:.6f}@{size}"]})
+            outcomes = check(report, rules)
+            assert [(o.variant, o.met) for o in outcomes] == [(half.name, met)]
+            assert outcomes[0].measured == best.fastest_speedup
+            assert f"at batch {size} ({best.variant} over {best.fastest})" in outcomes[0].message
+    lost = [v if v.name == half.name else v.model_copy(update={"base_comparisons": []})
+            for v in report.variants]  # fmt: skip
+    alone = report.model_copy(update={"variants": lost})
+    outcomes = check(alone, parse_rules({"min_fastest_speedup": ["0.01@4"]}))
+    assert f"({half.name} over " in outcomes[0].message
+
+
+def test_auto_is_the_fastest_engine_in_the_same_precision(report, out, tmp_path):
+    copy = shutil.copytree(out, tmp_path / "out")
+    graphs = copy / "onnx" / "graphs.json"
+    data = json.loads(graphs.read_text())
+    builds = report.variants[2:]
+    product = {}
+    for build in builds[:2]:
+        first, second = (
+            row.sentences_per_second for row in report.throughput.rows if row.variant == build.name
+        )
+        product[build.engine] = first * second
+    assert data["fastest_engines"]["fp32"] == max(product, key=product.get)
+    for engine in ("onnxruntime", "ctranslate2"):
+        graphs.write_text(json.dumps(data | {"fastest_engines": {"fp32": engine}}))
+        opened = Translator(copy, engine="auto", verify=False)
+        assert (opened.engine, opened.precision) == (engine, "fp32")
+    # What loses quality is not chosen, whatever its speed.
+    worse = [v.model_copy(update={"base_comparisons": []}) if v.precision == "int8" else v
+             for v in builds]  # fmt: skip
+    assert set(fastest_engines(worse, report.throughput)) == {"fp32"}
+    assert fastest_engines(builds[:1], report.throughput) == {}
+
+
+def test_an_engine_that_is_missing_ends_the_run_first(checkpoints, tmp_path, monkeypatch):
+    def missing() -> None:
+        raise EnvironmentProblem("the package ctranslate2 is not installed", id="not-there")
+
+    monkeypatch.setattr(CTranslate2, "library", missing)
+    engines = ["onnxruntime,ctranslate2"]
+    with raises(EnvironmentProblem, "not-there"):
+        run(recipe_for(checkpoints["marian"], tmp_path, engines=engines), tmp_path / "out")
+    assert not (tmp_path / "out" / ".compress").exists()
+
+
+def test_the_shell_ends_with_the_status_of_the_refusal(checkpoints, translated, tmp_path):
+    done = compress(
+        "run", "--model", checkpoints["marian"], "--calibration", translated / "rows.tsv",
+        "--macs", "0.5", "--output", tmp_path / "out", "--recover", "distill",
+        "--distill-start", tmp_path / "nothing", "--device", "cpu",
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "units.json" in done.stderr
+    assert not (tmp_path / "out").exists()
