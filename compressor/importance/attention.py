@@ -37,7 +37,9 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
     """
     model, total = scoring.model, len(scoring.batches)
     plain = architecture_of(model).plain_scores
-    projections = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
+    # Where scores are more than products, these may be one projection for all.
+    roles = ("query", "key") if plain else ()
+    projections = [layer.inputs[role] for layer in scoring.layers for role in roles]
 
     def hook(layer: Sublayer, recorded: Any, batch: Batch) -> Callable[..., None]:
         def before_output(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

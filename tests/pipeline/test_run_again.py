@@ -180,7 +180,7 @@ DAMAGE: dict[str, Callable[[str], str]] = {
     "no result": lambda text: json.dumps({"files": {}}),
 }
 STEPS = {
-    "answer": 4, "build": 1, "choose": 1, "compare_rows": 4, "export_dense": 1,
+    "answer": 4, "build": 1, "choose": 1, "compare_rows": 3, "export_dense": 1,
     "export_precision": 2, "score": 1, "start": 1, "time_models": 1,
 }  # fmt: skip
 
