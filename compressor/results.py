@@ -126,7 +126,7 @@ class Variant(ResultModel):
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the units were chosen, in words, where scores alone do not say
     scoring: Ranking | None = None  # where it is not the report's
-    recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
+    recovery: str = ""  # how the kept weights were recovered, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
     base_comparisons: list[Comparison] = []  # with `base` (as `dense`), where that is not dense
@@ -237,7 +237,7 @@ class LayersTry(ResultModel):
     layers: list[str]  # in the order in which they went, `decoder.2`
     kept: str = ""  # units; none where no choice is fast enough
     speedup: Number | None = None  # over dense, measured
-    # From the dense model on held-out rows, after the repair, nats per loss term; None where the
+    # From the dense model on held-out rows, after the recovery, nats per loss term; None where the
     # wanted speed-up was missed.
     divergence: Number | None = None
 

@@ -103,7 +103,7 @@ class Trials(Protocol):
         """Scores of all units of the dense model that may go."""
 
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
-        """Remove units in steps, scoring anew (and repairing, if the run repairs) between them."""
+        """Remove units in steps, scoring anew (and recovering, if the run does) between them."""
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
         """Time models in which all sublayers of some kinds have one of these numbers of units.
@@ -119,7 +119,7 @@ class Trials(Protocol):
         """The layer of a stack whose skipping changes predictions least, beside those dropped."""
 
     def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
-        """Drop layers, choose units of the others, and measure what that costs after a repair."""
+        """Drop layers, choose units of the others, and measure what that costs after a recovery."""
 
     def require_sight(self, asked: str, drop: float) -> None:
         """Check that a drop beyond this one would be seen, on the searched and the held-out rows.

@@ -1,7 +1,7 @@
 """`--max-drop 0.3`: the smallest model that loses no more than 0.3 of the main metric.
 
 Cuts lie on a path of nested masks (`compressor.budgets.path`), from the dense model to the smallest
-one allowed, and the only question is how far to go. Each answer is a real model, built, repaired
+one allowed, and the only question is how far to go. Each answer is a real model, built, recovered
 and run on test rows; a binary search needs few.
 
 A cut is accepted if its measured drop is within the limit and, unless `--drop-proof measured`, its
@@ -249,7 +249,7 @@ class MaxDrop(SearchedUnits):
         return UsageError(
             f"--max-drop {self.max_drop:.15g}: no smaller model loses as little; of those tried, "
             f"the one with {path.mask(best.position)} loses least, "
-            f"{-best.comparison.difference:.2f} {metric} on {where}; allow that much, or repair "
-            "with --recover reconstruct+distill",
+            f"{-best.comparison.difference:.2f} {metric} on {where}; allow that much, or add "
+            "--recover reconstruct+distill",
             id="max-drop-unreachable",
         )

@@ -25,11 +25,11 @@ def prune(
     ],
     output: o.Output,
 ) -> int:
-    """Remove the least important units, maybe repair, and save the smaller checkpoint."""
+    """Remove the least important units, maybe recover quality, and save the smaller checkpoint."""
     from compressor.pipeline.run import prune_checkpoint
     from compressor.pipeline.score import read_scores
 
-    mask, check, repair = prune_checkpoint(request, read_scores(scores), output, console)
+    mask, check, recovery = prune_checkpoint(request, read_scores(scores), output, console)
     counts = "; ".join(
         f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
         for kind in mask.kinds()
@@ -37,12 +37,12 @@ def prune(
     )
     console.result(
         f"{output}: {mask} kept ({counts or 'nothing removed'}); {check.name} within "
-        f"{check.largest_difference:.1e}" + (f"; {repair}" if repair else ""),
+        f"{check.largest_difference:.1e}" + (f"; {recovery}" if recovery else ""),
         {
             "output": str(output),
             "kept": mask.to_json(),
             "check": check.model_dump(),
-            "recovery": repair,
+            "recovery": recovery,
         },
     )
     return 0

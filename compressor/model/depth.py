@@ -1,8 +1,8 @@
 """Dropping whole Transformer layers: skipped while a model is worked on, left out when it is saved.
 
 Skipping a layer is more than removing all of its units: its normalizations and biases go as well,
-so the hidden state passes through unchanged. While units are chosen and weights repaired, a skipped
-layer's place is held, so that paths and numbers stay those of the dense model. `without_skipped`
+so the hidden state passes through unchanged. While units are chosen and quality is recovered, the
+place of a skipped layer is held, so that paths and numbers stay those of the dense model. `without_skipped`
 gives the model that is delivered: the layers behind move up, and the configuration has fewer.
 """
 

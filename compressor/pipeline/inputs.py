@@ -86,7 +86,7 @@ class CheckBatches:
 
 @dataclass(frozen=True)
 class ModelAndRows:
-    """A checkpoint with the rows that its units are scored and repaired on.
+    """A checkpoint with the rows that its units are scored and recovered on.
 
     Args:
         examples: the rows, encoded in the checkpoint's tokens.
@@ -226,7 +226,7 @@ def pick_device(wanted: str, progress: Progress) -> str:
 
 
 def with_rows(data: DataRows, checkpoint: Checkpoint, progress: Progress) -> ModelAndRows:
-    """Encode the rows to score, repair and check on; reports how many are cut."""
+    """Encode the rows to score, recover and check on; reports how many are cut."""
     task, rows = TASKS[checkpoint.task], data.fitted
     examples = encode(rows, checkpoint, task, progress)
     batches = make_check_batches(rows, examples, checkpoint.model, task)

@@ -1,4 +1,4 @@
-"""The repair of pruned models, and the text of `--distill-text` that it may learn from.
+"""The recovery of pruned models, and the text of `--distill-text` that it may learn from.
 
 The text is checked before the run starts and translated once by the dense model.
 """
@@ -55,7 +55,7 @@ def recover(
     text: Text | None = None,
     state: Path | None = None,
 ) -> Recovered:
-    """Repair a pruned model, but for layers that it skips.
+    """Recover a pruned model, but for layers that it skips.
 
     Args:
         source: the dense model, and calibration rows.
@@ -72,7 +72,7 @@ def recover(
         examples=source.examples,
         seed=seed,
         device=device,
-        progress=partial(progress.update, "repair"),
+        progress=partial(progress.update, "recovery"),
         report=progress.message,
         state=state,
         text=text,

@@ -135,7 +135,7 @@ def build(
     making: AbstractContextManager[Path],
     steps: Steps,
 ) -> Variant:
-    """Remove units, repair what is left, save and export; each is checked against the one before.
+    """Remove units, recover what is left, save and export; each is checked against the one before.
 
     Args:
         making: an empty directory, whose files go to the artifact's.
@@ -148,7 +148,7 @@ def build(
         check = verify(model, pruned, source, mask)
         recovered = recover(
             recipe.recovery, source, pruned, mask, seed=recipe.seed, device=setup.device,
-            progress=steps.progress, text=setup.text, state=steps.scratch / "repair.safetensors",
+            progress=steps.progress, text=setup.text, state=steps.scratch / "recovery.safetensors",
         )  # fmt: skip
         small, reloaded = save(
             checkpoint, recovered, choice, checked_on, folder, budget=budget, seed=recipe.seed
@@ -177,8 +177,8 @@ def build(
 
 def build_title(choice: Choice, recipe: Recipe) -> str:
     names = "+".join(method.name for method in recipe.recovery)
-    repair = f", repairing ({names})" if names else ""
-    return f"removing units ({choice.mask} kept){repair}, exporting, checking"
+    recovery = f", recovering ({names})" if names else ""
+    return f"removing units ({choice.mask} kept){recovery}, exporting, checking"
 
 
 def try_build(setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path) -> None:
@@ -244,17 +244,17 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
 def prune_checkpoint(
     request: PruneRequest, scores: Scores, output: Path, progress: Progress = SILENT
 ) -> tuple[Mask, Check, str]:
-    """Remove the least important units, repair what is left, and save.
+    """Remove the least important units, recover what is left, and save.
 
     Returns:
-        The mask, the check of the pruned model before the repair, and what the repair did.
+        The mask, the check of the pruned model before the recovery, and what the recovery did.
     """
     methods, seed = request.recovery, request.seed
     require_new(output)
     require_rows(None, methods, request.data)
     if request.data.calibration is not None and not methods:
         raise UsageError(
-            f"--calibration {request.data.calibration} is for the repair; add --recover "
+            f"--calibration {request.data.calibration} is for the recovery; add --recover "
             "reconstruct, or leave it out",
             id="option-without-use",
         )

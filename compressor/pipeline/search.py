@@ -123,24 +123,24 @@ class RunEvaluator:
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
         setup, scores = self.setup, self.scores()
         first, *later = cuts
-        repairs = bool(later) and bool(setup.recipe.recovery)
+        recovers = bool(later) and bool(setup.recipe.recovery)
         layers, dense = setup.source.checkpoint.layers, setup.source.checkpoint.model
         mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
-            if repairs:
+            if recovers:
                 # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
-                repaired = recover(
+                recovered = recover(
                     setup.recipe.recovery, setup.source, pruned, mask, seed=setup.recipe.seed,
                     device=setup.device, progress=self.steps.progress, text=setup.text,
-                    state=self.steps.scratch / f"repair-step-{number}.safetensors",
+                    state=self.steps.scratch / f"recovery-step-{number}.safetensors",
                 )  # fmt: skip
-                model = restore_shape(dense, repaired.model, layers, mask)
+                model = restore_shape(dense, recovered.model, layers, mask)
             latest = score(mask, model=model, **self._scoring)
             scores = latest_scores(scores, latest, mask)
             mask = cut(latest, mask)
         weights = "" if model is dense else keep_weights(self.steps, self.artifact.name, model)
-        text = f"{self.artifact.budget.scorings} steps, repaired after each" if repairs else ""
+        text = f"{self.artifact.budget.scorings} steps, recovered after each" if recovers else ""
         return Choice(mask, scores, text, weights=weights)
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
@@ -191,7 +191,7 @@ class RunEvaluator:
     def _divergence(self, mask: Mask) -> float:
         """Divergence from the dense model on held-out rows, in nats per loss term.
 
-        The pruned model is repaired on the other rows, without training: that would take as long
+        The pruned model is recovered on the other rows, without training: that would take as long
         as the run's own for every number of layers.
         """
         from compressor.training.data import hold_out
@@ -200,13 +200,13 @@ class RunEvaluator:
         dense, layers = source.checkpoint.model, source.checkpoint.layers
         learn, held = hold_out(source.examples, seed)
         methods = [method for method in self.setup.recipe.recovery if not method.trains]
-        repaired = recover(
+        recovered = recover(
             methods, replace(source, examples=learn), prune(dense, layers, mask), mask, seed=seed,
             device=device, progress=self.steps.progress,
         ).model  # fmt: skip
         batches = source.task.batches(parallel.shard(held), dense)
         try:
-            return divergence(repaired.to(device), dense.to(device), batches, source.task, device)
+            return divergence(recovered.to(device), dense.to(device), batches, source.task, device)
         finally:
             dense.to("cpu")
 

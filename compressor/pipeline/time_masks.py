@@ -1,7 +1,7 @@
 """Timing choices of units before they are built: their graphs against those of the dense model.
 
 Time does not depend on the weights, so the graphs are those of the dense model without the units;
-they are neither repaired nor checked, and deleted once timed.
+they are neither recovered nor checked, and deleted once timed.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _layers(search: SpeedSearch) -> ReportTable:
         "layers",
         "Numbers of whole layers that were dropped before units were chosen: the units "
         "left at the wanted speed, and the divergence from the dense model on held-out rows, in "
-        "nats, after the repair without training. The least one was taken.",
+        "nats, after the recovery without training. The least one was taken.",
         columns("Layers dropped", "Units kept", "Measured", "Divergence"),
         tuple(
             (

@@ -34,7 +34,7 @@ def model() -> Path:
 
 
 def calibration() -> Path:
-    """Sentence pairs for scoring and repair; TSV with the header `en`, `de`."""
+    """Sentence pairs for scoring and recovery; TSV with the header `en`, `de`."""
     return directory() / "calibration.tsv"
 
 

@@ -64,7 +64,7 @@ def scoring(default: str | None, help: str) -> Part:
 
 def _recovering(default: str, help: str) -> Part:
     what = (
-        "Repair after the cut: reconstruct (least squares), none, distill (train on the dense "
+        "Recovery after pruning: reconstruct (least squares), none, distill (train on the dense "
         "model's predictions), or reconstruct+distill. "
     )
     return some_of("recover", RECOVERIES, default, what + help)
@@ -105,7 +105,7 @@ class Recipe(Request):
         return {} if values.get("train_weights", "none") == "none" else {"recover": "none"}
 
     def with_recovery(self, steps: Sequence[RecoveryMethod]) -> Self:
-        """A copy with other options of the repair."""
+        """A copy with other options of the recovery."""
         options = dict(self.options)
         for step in steps:
             options |= options_of(step)

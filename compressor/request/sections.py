@@ -101,12 +101,12 @@ class Columns(Options):
 
 
 class CalibrationData(Columns):
-    """Rows to score, learn and repair on."""
+    """Rows to score, learn and recover on."""
 
     calibration: str | None = option(
         None,
         first=True,
-        help="Rows to score, repair and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
+        help="Rows to score, recover and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
         "may be packed (.gz, .zst).",
     )
     calibration_rows: int | None = option(

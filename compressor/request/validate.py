@@ -47,7 +47,7 @@ def check_recipe(recipe: Recipe) -> None:
 def require_rows(
     method: UnitMethod | None, recovery: Sequence[RecoveryMethod], data: CalibrationData
 ) -> None:
-    """Raise `UsageError` if a method or a repair needs calibration rows and none are given."""
+    """Raise `UsageError` if a method or a recovery needs calibration rows and none are given."""
     if data.calibration is not None:
         return
     missing, wanted = "calibration-missing", "needs --calibration FILE; give one"

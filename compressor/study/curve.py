@@ -59,7 +59,7 @@ def study(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
         data=data,
         sentences=[
             f"All heads: {style.title} {style.score(data['dense'])}; heads removed in the order "
-            f"of {scores.signature}, {f'repaired ({recovery})' if recovery else 'not repaired'}.",
+            f"of {scores.signature}, {f'recovered ({recovery})' if recovery else 'not recovered'}.",
             *(_harmless(pool, points) for pool, points in lines.items()),
         ],
         tables=[

@@ -133,7 +133,7 @@ def test_a_translator_is_compressed_as_by_one_process(files, tmp_path: Path):
     )  # fmt: skip
     ended = ranks(2, *command(chosen, tmp_path / "two"))
     assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
-    assert "repairing (reconstruct+distill)" in ended[0].stderr
+    assert "recovering (reconstruct+distill)" in ended[0].stderr
     assert (ended[1].stdout, ended[1].stderr) == ("", "")
     run(make_recipe(**options_for_python(chosen)), tmp_path / "one")
     assert of_run(tmp_path / "two") == of_run(tmp_path / "one")

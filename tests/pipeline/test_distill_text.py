@@ -200,7 +200,7 @@ def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
     made, out = recipe_for(model, tmp_path, **options(given, test=None)), tmp_path / "out"
     state, saved = out / ".compress", "build-*/*.safetensors"
     with pytest.raises(KeyboardInterrupt):  # the dense model reads text before it trains
-        run(made, out, progress=StoppedAt("repair", 5, waits_for=(state, saved)))
+        run(made, out, progress=StoppedAt("recovery", 5, waits_for=(state, saved)))
     assert list(state.glob(saved))
     stored = state / "distill-text.unpacked"
     assert stored.read_text(encoding="utf-8") == content

@@ -104,7 +104,7 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     options = wanted(checkpoints, tmp_path, steps=2, recover="reconstruct", **fisher)
     run(options, tmp_path / "out")
     record = record_of(tmp_path / "out")
-    assert record["selection"] == "2 steps, repaired after each"
+    assert record["selection"] == "2 steps, recovered after each"
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
     heads = [layer for layer in checkpoint.layers if layer.is_attention]
     given = {"model": str(checkpoints["bert"]), "calibration": options.data.calibration}
