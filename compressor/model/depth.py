@@ -2,8 +2,9 @@
 
 Skipping a layer is more than removing all of its units: its normalizations and biases go as well,
 so the hidden state passes through unchanged. While units are chosen and quality is recovered, the
-place of a skipped layer is held, so that paths and numbers stay those of the dense model. `without_skipped`
-gives the model that is delivered: the layers behind move up, and the configuration has fewer.
+place of a skipped layer is held, so that paths and numbers stay those of the dense model.
+`without_skipped` gives the model that is delivered: the layers behind move up, and the
+configuration has fewer.
 """
 
 from __future__ import annotations
