@@ -251,7 +251,7 @@ class SpeedSearch(ResultModel):
     layers: list[LayersTry] = []  # where the number of dropped layers was searched
 
 
-class QualityProbe(ResultModel):
+class QualityCandidate(ResultModel):
     """A smaller model that was built, answered test rows, and was judged by them."""
 
     kept: Whole  # heads
@@ -272,9 +272,9 @@ class QualitySearch(ResultModel):
     metric: str
     proof: Literal["bound", "measured"]  # what a probe must show to be accepted
     rows: Source  # that probes were judged on
-    probes: list[QualityProbe]  # in the order they were made
+    probes: list[QualityCandidate]  # in the order they were made
     held_out: Whole  # rows that looks, and all final figures, were measured on
-    looks: list[QualityProbe]  # in the order they were made
+    looks: list[QualityCandidate]  # in the order they were made
     delivered: Whole  # position of the look that is the delivered model
     proven: bool  # whether its bound on the held-out rows is within the limit
 

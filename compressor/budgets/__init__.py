@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compressor.budgets.base import Budget, Choice, Limits, Trials
+from compressor.budgets.base import Budget, Choice, Evaluator, Limits
 from compressor.budgets.counts import Counts, SteppedCounts
 from compressor.budgets.macs import Macs
 from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.penalty import Penalty
 from compressor.budgets.speedup import Speedup
 
-__all__ = ["BUDGETS", "Budget", "Choice", "Counts", "Limits", "Trials"]
+__all__ = ["BUDGETS", "Budget", "Choice", "Counts", "Evaluator", "Limits"]
 
 BUDGETS: tuple[type[Budget], ...] = (Macs, SteppedCounts, Speedup, MaxDrop, Penalty)

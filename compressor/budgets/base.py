@@ -25,7 +25,14 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, Units, kind_of, units_of
 from compressor.options.bounds import UnitsText
 from compressor.options.declare import Options, option
-from compressor.results import QualityProbe, QualitySearch, Source, SpeedSearch, Throughput, Timing
+from compressor.results import (
+    QualityCandidate,
+    QualitySearch,
+    Source,
+    SpeedSearch,
+    Throughput,
+    Timing,
+)
 
 Search = SpeedSearch | QualitySearch
 Prune = Literal["heads", "neurons", "both"]
@@ -85,7 +92,7 @@ class Tried:
     divergence: float
 
 
-class Trials(Protocol):
+class Evaluator(Protocol):
     """What a run does for a budget that chooses units."""
 
     @property
@@ -118,7 +125,7 @@ class Trials(Protocol):
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         """The layer of a stack whose skipping changes predictions least, beside those dropped."""
 
-    def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
+    def try_layers(self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]) -> Tried:
         """Drop layers, choose units of the others, and measure what that costs after a recovery."""
 
     def require_sight(self, asked: str, drop: float) -> None:
@@ -140,7 +147,7 @@ class Trials(Protocol):
     def warn_if_unproven(self, search: QualitySearch) -> None:
         """Warn the user where the rows were too few to prove what was asked for."""
 
-    def judge(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+    def judge(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         """Build a smaller model and compare its answers to the searched rows with the dense one's.
 
         Args:
@@ -148,7 +155,7 @@ class Trials(Protocol):
             error: one-sided, of the bound.
         """
 
-    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         """The same on the held-out rows, of a model that was within the limit for `judge`."""
 
 
@@ -245,7 +252,7 @@ class Budget(Options):
         raise AssertionError(f"a learned mask cannot meet {self.needs_scores}")
 
     @abstractmethod
-    def choose(self, trials: Trials) -> Choice:
+    def choose(self, evaluator: Evaluator) -> Choice:
         """The units to keep.
 
         Raises:

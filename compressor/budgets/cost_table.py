@@ -1,7 +1,7 @@
 """`--speedup`: the cheapest loss that makes a model so much faster on this machine.
 
 What a unit costs is measured, not counted: for every kind of sublayer the model with all sublayers
-of the kind at n units is timed against the dense one (`Trials.time_units`). From these
+of the kind at n units is timed against the dense one (`Evaluator.time_units`). From these
 timings follows what each sublayer saves at n units; from the scores, what it loses. Without units,
 a sublayer's fixed cost is saved as well, which multiply-adds do not show. Choosing one count per
 sublayer so that the savings suffice and the losses add up to the least is a multiple-choice

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Self
 
-from compressor.budgets.base import Budget, Choice, Limits, Trials
+from compressor.budgets.base import Budget, Choice, Evaluator, Limits
 from compressor.budgets.units import check_possible, parse_amount, select
 from compressor.model.sublayers import Mask, Scores, Units, units_of
 from compressor.options.bounds import MOST_STEPS, Amounts
@@ -47,14 +47,14 @@ class Counts(Budget):
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return self.amounts(full), None
 
-    def choose(self, trials: Trials) -> Choice:
-        limits = trials.limits
+    def choose(self, evaluator: Evaluator) -> Choice:
+        limits = evaluator.limits
 
         def cut_to(target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
             return select(scores, mask, target, limits.floors, limits.multiples)
 
         targets = step_targets(limits.full, self.amounts(limits.full), self.scorings)
-        return trials.cut_in_steps([partial(cut_to, target) for target in targets])
+        return evaluator.cut_in_steps([partial(cut_to, target) for target in targets])
 
 
 class SteppedCounts(Counts):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from compressor.budgets.base import Choice, Trials
+from compressor.budgets.base import Choice, Evaluator
 from compressor.errors import UsageError
 from compressor.results import LayersTry, SpeedSearch
 
@@ -20,7 +20,7 @@ SEARCH = "search"  # in place of numbers of layers
 UNREACHABLE = "speedup-unreachable"
 
 
-def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
+def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
     """The best choice of units after different numbers of layers were dropped.
 
     Args:
@@ -33,9 +33,9 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
     errors: list[UsageError] = []
 
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
-        layers = [*dropped, trials.layer_to_drop(stack, dropped)] if stack else [*dropped]
+        layers = [*dropped, evaluator.layer_to_drop(stack, dropped)] if stack else [*dropped]
         try:
-            result = trials.try_layers(layers, choose)
+            result = evaluator.try_layers(layers, choose)
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
@@ -49,7 +49,7 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
         delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
         divergence = result.divergence if delivered.met else None
         without = f"without {' and '.join(layers)}" if layers else "with all layers"
-        trials.message(
+        evaluator.message(
             f"  {without}: divergence {divergence:.4f} at {delivered.speedup:.3g} times the speed"
             if divergence is not None
             else f"  {without}: {delivered.speedup:.3g} times as fast, less than wanted"
@@ -61,7 +61,7 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
             divergence=divergence,
         )
 
-    stacks = Counter(layer.partition(".")[0] for layer in trials.limits.full.layers())
+    stacks = Counter(layer.partition(".")[0] for layer in evaluator.limits.full.layers())
     tries = climb(stacks, attempt)
     # `min` takes the first of equals: no later try keeps more layers.
     best = min(range(len(tries)), key=lambda number: _rank(tries[number]))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field
 
-from compressor.budgets.base import Choice, CompetingUnits, Limits, Trials
+from compressor.budgets.base import Choice, CompetingUnits, Evaluator, Limits
 from compressor.budgets.path import RemovalPath, UnitCosts, removal_path
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.options.bounds import MOST_STEPS
@@ -50,17 +50,17 @@ class Macs(CompetingUnits):
         """The smallest share of the multiply-adds that can be asked for."""
         return _longest_path(limits, costs).shares[-1]
 
-    def choose(self, trials: Trials) -> Choice:
-        limits = trials.limits
+    def choose(self, evaluator: Evaluator) -> Choice:
+        limits = evaluator.limits
 
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
             path = removal_path(
-                scores, mask, limits.floors, trials.costs, limits.multiples, limits.even
+                scores, mask, limits.floors, evaluator.costs, limits.multiples, limits.even
             )
             return path.mask(path.position_at(share))
 
         removed, steps = 1 - self.macs[0], self.steps
-        return trials.cut_in_steps(
+        return evaluator.cut_in_steps(
             [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
         )
 

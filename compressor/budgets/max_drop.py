@@ -6,7 +6,7 @@ and run on test rows; a binary search needs few.
 
 A cut is accepted if its measured drop is within the limit and, unless `--drop-proof measured`, its
 lower confidence bound is too: the burden of proof is the pruned model's. If no cut can be proven,
-the largest is taken that the measured drop allows, and `Found` says that it is not proven. Few rows
+the largest is taken that the measured drop allows, and `proven` is false. Few rows
 cannot prove a small drop of any model, not even of one without a changed answer; that is known
 beforehand, and the search goes by the measured drop at once.
 
@@ -22,11 +22,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from compressor.budgets.base import Choice, SearchedUnits, Trials
+from compressor.budgets.base import Choice, Evaluator, SearchedUnits
 from compressor.budgets.path import RemovalPath, removal_path
 from compressor.errors import UsageError
 from compressor.options.declare import option
-from compressor.results import ROUNDING, QualityProbe, QualitySearch
+from compressor.results import ROUNDING, QualityCandidate, QualitySearch
 
 ERROR = 0.05  # one-sided, of all looks at the held-out rows together
 
@@ -41,19 +41,19 @@ def error_of_look(number: int) -> float:
     return ERROR / 2.0**number
 
 
-def within(probe: QualityProbe, drop: float) -> bool:
+def within(candidate: QualityCandidate, drop: float) -> bool:
     """Whether the measured drop is at most `drop`; false for NaN."""
-    return -probe.comparison.difference <= drop + ROUNDING
+    return -candidate.comparison.difference <= drop + ROUNDING
 
 
-def proven(probe: QualityProbe, drop: float) -> bool:
+def proven(candidate: QualityCandidate, drop: float) -> bool:
     """Whether the bound shows that the drop is at most `drop`; false for NaN."""
-    return -probe.bound <= drop + ROUNDING
+    return -candidate.bound <= drop + ROUNDING
 
 
-def accepted(probe: QualityProbe, drop: float, proof: Proof) -> bool:
+def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
     """Whether a cut's measured drop, and where it must be proven its bound, is within the limit."""
-    return within(probe, drop) and (proof == "measured" or proven(probe, drop))
+    return within(candidate, drop) and (proof == "measured" or proven(candidate, drop))
 
 
 def search(last: int, accepts: Callable[[int], bool]) -> int:
@@ -79,30 +79,30 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search ended with.
 
     Args:
         position: of the model to deliver; 0 if only the dense one is within the limit.
         proven: whether its bound on the held-out rows is within the limit.
-        probes: models judged on the rows of the search, in the order they were made.
+        candidates: models judged on the rows of the search, in the order they were made.
         looks: models judged on the held-out rows, in this order.
     """
 
     position: int
     proven: bool
-    probes: list[QualityProbe]
-    looks: list[QualityProbe]
+    candidates: list[QualityCandidate]
+    looks: list[QualityCandidate]
 
 
 def find(
     last: int,
     drop: float,
     proof: Proof,
-    probe: Callable[[int], QualityProbe],
-    look: Callable[[int, int], QualityProbe],
+    judge: Callable[[int], QualityCandidate],
+    judge_held_out: Callable[[int, int], QualityCandidate],
     provable: bool = True,
-) -> Found:
+) -> SearchResult:
     """Search for the largest cut within a limit, and confirm it on the held-out rows.
 
     Where none can be proven, the result is the largest cut that was within the limit as measured:
@@ -111,20 +111,20 @@ def find(
     Args:
         last: position of the largest cut on the path.
         proof: what a model must show; see `accepted`.
-        probe: builds the model at a position and judges it on the rows of the search.
-        look: judges the model at a position, which was built, on the held-out rows; takes the
+        judge: builds the model at a position and judges it on the rows of the search.
+        judge_held_out: judges the built model at a position on the held-out rows; takes the
             number of the look, for `error_of_look`.
         provable: whether the rows of the search are enough to prove any drop within the limit.
     """
     if not provable:
         proof = "measured"
-    probes: dict[int, QualityProbe] = {}
-    looks: dict[int, QualityProbe] = {}
+    candidates: dict[int, QualityCandidate] = {}
+    looks: dict[int, QualityCandidate] = {}
 
     def accepts(position: int) -> bool:
-        if position not in probes:
-            probes[position] = probe(position)
-        return accepted(probes[position], drop, proof)
+        if position not in candidates:
+            candidates[position] = judge(position)
+        return accepted(candidates[position], drop, proof)
 
     position = search(last, accepts)
     if position == 0 and proof == "bound":
@@ -132,18 +132,18 @@ def find(
         proof = "measured"
         position = search(last, accepts)
     while position:
-        looks[position] = look(position, len(looks) + 1)
+        looks[position] = judge_held_out(position, len(looks) + 1)
         if accepted(looks[position], drop, proof):
             break
         # The next smaller cut that the search accepted; beyond those, half the cut until one is.
-        known = [other for other in probes if other < position and accepts(other)]
+        known = [other for other in candidates if other < position and accepts(other)]
         position = max(known, default=position // 2)
         while position and not accepts(position):
             position //= 2
     if position == 0:
         position = max((p for p, seen in looks.items() if within(seen, drop)), default=0)
     is_proven = position > 0 and proven(looks[position], drop)
-    return Found(position, is_proven, list(probes.values()), list(looks.values()))
+    return SearchResult(position, is_proven, list(candidates.values()), list(looks.values()))
 
 
 class MaxDrop(SearchedUnits):
@@ -172,42 +172,44 @@ class MaxDrop(SearchedUnits):
     def as_typed(self) -> str:
         return f"--max-drop {self.max_drop:g}"
 
-    def choose(self, trials: Trials) -> Choice:
-        limits, scores = trials.limits, trials.scores()
+    def choose(self, evaluator: Evaluator) -> Choice:
+        limits, scores = evaluator.limits, evaluator.scores()
         path = removal_path(
-            scores, limits.start, limits.floors, trials.costs, limits.multiples, limits.even
+            scores, limits.start, limits.floors, evaluator.costs, limits.multiples, limits.even
         )
         if len(path) == 1:
             raise UsageError(
                 f"{self.text}: the floors keep all units; lower --floor or --multiple",
                 id="floors-too-high",
             )
-        rows, held_out, metric = trials.search_rows()
-        trials.require_sight(self.as_typed, self.max_drop)
-        trials.message(
+        rows, held_out, metric = evaluator.search_rows()
+        evaluator.require_sight(self.as_typed, self.max_drop)
+        evaluator.message(
             f"  searching on {rows.rows:,} of the {rows.rows + held_out:,} test rows; the other "
             f"{held_out:,} are held out for the final figures"
         )
 
-        def probe(position: int) -> QualityProbe:
+        def judge(position: int) -> QualityCandidate:
             cut = path.cut(position)
             # As strict as the first look, which the chosen cut has to pass on the held-out rows.
-            judged = trials.judge(cut, self.max_drop, error_of_look(1))
-            return self._with_verdict(trials, judged, f"  {cut.mask}")
+            judged = evaluator.judge(cut, self.max_drop, error_of_look(1))
+            return self._with_verdict(evaluator, judged, f"  {cut.mask}")
 
-        def look(position: int, number: int) -> QualityProbe:
+        def judge_held_out(position: int, number: int) -> QualityCandidate:
             cut = path.cut(position)
-            judged = trials.judge_held_out(cut, self.max_drop, error_of_look(number))
-            return self._with_verdict(trials, judged, f"  on the held-out rows: {cut.mask}")
+            judged = evaluator.judge_held_out(cut, self.max_drop, error_of_look(number))
+            return self._with_verdict(evaluator, judged, f"  on the held-out rows: {cut.mask}")
 
-        provable = self._is_provable(trials, rows.rows, metric)
-        result = find(len(path) - 1, self.max_drop, self.drop_proof, probe, look, provable)
+        provable = self._is_provable(evaluator, rows.rows, metric)
+        result = find(
+            len(path) - 1, self.max_drop, self.drop_proof, judge, judge_held_out, provable
+        )
         if result.position == 0:
             raise self._unreachable(result, path, metric)
         search = QualitySearch(
             drop=self.max_drop,
             metric=metric,
-            probes=result.probes,
+            probes=result.candidates,
             proof=self.drop_proof,
             rows=rows,
             held_out=held_out,
@@ -215,37 +217,41 @@ class MaxDrop(SearchedUnits):
             delivered=result.position,
             proven=result.proven,
         )
-        trials.warn_if_unproven(search)
-        count = "1 model" if len(result.probes) == 1 else f"{len(result.probes)} models"
+        evaluator.warn_if_unproven(search)
+        count = "1 model" if len(result.candidates) == 1 else f"{len(result.candidates)} models"
         text = f"searched on {rows.rows:,} test rows, {count} built and run"
         return Choice(path.mask(result.position), scores, text, search)
 
-    def _is_provable(self, trials: Trials, rows: int, metric: str) -> bool:
+    def _is_provable(self, evaluator: Evaluator, rows: int, metric: str) -> bool:
         if self.drop_proof == "measured":
             return True  # nothing has to be proven, so few rows are no reason for a message
-        least = trials.least_provable_drop(error_of_look(1))
+        least = evaluator.least_provable_drop(error_of_look(1))
         if least <= self.max_drop + ROUNDING:
             return True
-        trials.message(
+        evaluator.message(
             f"  {rows:,} rows cannot prove a drop of less than {least:.2f} {metric}, not even for "
             "a model without one changed answer; the search goes by the measured drop"
         )
         return False
 
-    def _with_verdict(self, trials: Trials, probe: QualityProbe, what: str) -> QualityProbe:
-        """The probe with its verdict, which is also shown to the user."""
-        is_accepted = accepted(probe, self.max_drop, self.drop_proof)
-        refused = "not proven" if within(probe, self.max_drop) else "refused"
-        trials.message(
-            f"{what}: {probe.comparison.metric} {probe.comparison.difference:+.2f}, bound "
-            f"{probe.bound:+.2f}: {'accepted' if is_accepted else refused}"
+    def _with_verdict(
+        self, evaluator: Evaluator, candidate: QualityCandidate, what: str
+    ) -> QualityCandidate:
+        """The candidate with its verdict, which is also shown to the user."""
+        is_accepted = accepted(candidate, self.max_drop, self.drop_proof)
+        refused = "not proven" if within(candidate, self.max_drop) else "refused"
+        evaluator.message(
+            f"{what}: {candidate.comparison.metric} {candidate.comparison.difference:+.2f}, bound "
+            f"{candidate.bound:+.2f}: {'accepted' if is_accepted else refused}"
         )
-        return probe.model_copy(update={"accepted": is_accepted})
+        return candidate.model_copy(update={"accepted": is_accepted})
 
-    def _unreachable(self, result: Found, path: RemovalPath, metric: str) -> UsageError:
+    def _unreachable(self, result: SearchResult, path: RemovalPath, metric: str) -> UsageError:
         """No cut is within the limit: which one lost least, and how to go on."""
         where = "the held-out rows" if result.looks else "the rows of the search"
-        best = max(result.looks or result.probes, key=lambda probe: probe.comparison.difference)
+        best = max(
+            result.looks or result.candidates, key=lambda candidate: candidate.comparison.difference
+        )
         return UsageError(
             f"--max-drop {self.max_drop:.15g}: no smaller model loses as little; of those tried, "
             f"the one with {path.mask(best.position)} loses least, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from compressor.budgets.base import Budget, Choice, Trials
+from compressor.budgets.base import Budget, Choice, Evaluator
 from compressor.model.sublayers import Mask, Units
 from compressor.options.declare import option
 
@@ -31,5 +31,5 @@ class Penalty(Budget):
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return None, self.penalty
 
-    def choose(self, trials: Trials) -> Choice:
+    def choose(self, evaluator: Evaluator) -> Choice:
         raise AssertionError("gates choose, by the penalty of `to_learn`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compressor.budgets.base import Choice, Limits, SearchedUnits, Trials
+from compressor.budgets.base import Choice, Evaluator, Limits, SearchedUnits
 from compressor.budgets.layer_search import SEARCH, search_layers
 from compressor.model.sublayers import Mask, kind_of, stack_of, units_of
 from compressor.options.bounds import BatchSize
@@ -45,27 +45,27 @@ class Speedup(SearchedUnits):
         # The search begins with all layers and finds out how many go.
         return {} if self.drop_layers == SEARCH else super().layers_to_drop(full)
 
-    def choose(self, trials: Trials) -> Choice:
+    def choose(self, evaluator: Evaluator) -> Choice:
         # Once for all numbers of layers: savings are shares of the whole dense model's time.
-        table = self._measure_costs(trials)
+        table = self._measure_costs(evaluator)
         if self.drop_layers == SEARCH:
-            return search_layers(trials, lambda without: self._choose(without, table))
-        return self._choose(trials, table)
+            return search_layers(evaluator, lambda without: self._choose(without, table))
+        return self._choose(evaluator, table)
 
-    def _choose(self, trials: Trials, table: CostTable) -> Choice:
-        """Units of the layers that `trials` starts with."""
+    def _choose(self, evaluator: Evaluator, table: CostTable) -> Choice:
+        """Units of the layers that `evaluator` starts with."""
         from compressor.budgets.cost_table import reach  # imports NumPy
 
-        scores = trials.scores()
+        scores = evaluator.scores()
         mask, tries = reach(
             self.speedup,
             scores,
-            trials.limits,
+            evaluator.limits,
             table,
-            lambda mask, number: trials.time_mask(mask, number, self.at_batch),
+            lambda mask, number: evaluator.time_mask(mask, number, self.at_batch),
         )
         if not tries[-1].met:  # the last one, since `reach` ends with the first that does
-            trials.message(
+            evaluator.message(
                 f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "
                 "tries; the fastest one is taken"
             )
@@ -74,11 +74,11 @@ class Speedup(SearchedUnits):
         search = SpeedSearch(wanted=self.speedup, costs=table, tries=tries)
         return Choice(mask, scores, text, search)
 
-    def _measure_costs(self, trials: Trials) -> CostTable:
+    def _measure_costs(self, evaluator: Evaluator) -> CostTable:
         """The cost table, from models with all sublayers of a kind at some numbers of units."""
         from compressor.budgets.cost_table import counts_to_measure, layer_costs
 
-        limits = trials.limits
+        limits = evaluator.limits
         rows: list[LayerCost] = []
         seconds: list[float] = []
         lengths = ""
@@ -89,7 +89,7 @@ class Speedup(SearchedUnits):
             counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
             if not counts:
                 continue  # the floor keeps all units, so there is nothing to save
-            measured = trials.time_units(kinds, counts, self.at_batch)
+            measured = evaluator.time_units(kinds, counts, self.at_batch)
             timings = {row.variant: row for row in measured.rows}
             by_count = {count: timings[f"{'+'.join(kinds)}={count}"] for count in counts}
             for kind in kinds:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor import parallel
-from compressor.budgets import Choice, Limits, Trials
+from compressor.budgets import Choice, Evaluator, Limits
 from compressor.budgets.base import Cut, Tried
 from compressor.budgets.cost_table import trial_mask
 from compressor.budgets.max_drop import within
@@ -45,7 +45,7 @@ from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
 from compressor.pipeline.time_masks import time_masks
 from compressor.report.max_drop import unproven
 from compressor.results import (
-    QualityProbe,
+    QualityCandidate,
     QualitySearch,
     ResultModel,
     Source,
@@ -74,7 +74,7 @@ class CandidateAnswers(ResultModel):
 class RunEvaluator:
     """Scores, times and evaluates candidates for the budget of one artifact.
 
-    See `compressor.budgets.base.Trials` for the methods that budgets call.
+    See `compressor.budgets.base.Evaluator` for the methods that budgets call.
 
     Args:
         dense: the exported dense model.
@@ -182,7 +182,7 @@ class RunEvaluator:
         )  # fmt: skip
         return next(iter(chosen))
 
-    def try_layers(self, dropped: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
+    def try_layers(self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]) -> Tried:
         choice = choose(replace(self, dropped=dropped))
         title = f"trying without layers: {','.join(dropped) or 'none'}"
         lost = self.steps.do(self._divergence, choice.mask, title=title, shared=True)
@@ -227,10 +227,10 @@ class RunEvaluator:
         if warning:
             self.message(f"warning: {warning}")
 
-    def judge(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+    def judge(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         return self._compare(self.searched, self._try(cut, drop).searched, cut, drop, error)
 
-    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         return self._compare(self.held_out, self._try(cut, drop).held_out, cut, drop, error)
 
     def _try(self, cut: PathCut, drop: float) -> CandidateAnswers:
@@ -276,13 +276,13 @@ class RunEvaluator:
 
     def _compare(
         self, rows: Rows, outputs: list[str], cut: PathCut, drop: float, error: float
-    ) -> QualityProbe:
+    ) -> QualityCandidate:
         """A smaller model's answers beside the dense one's, by a bound of this one-sided error."""
         recipe, reference = self.setup.recipe, self._reference(rows)
         resamples = recipe.evaluation.resamples
         comparisons = compare_rows(rows, reference, outputs, resamples, recipe.seed)
         bound, needed = self._bound(rows, reference, outputs, drop, error)
-        return QualityProbe(
+        return QualityCandidate(
             kept=cut.mask.count("heads"),
             neurons=cut.mask.count("neurons"),
             macs=cut.macs,

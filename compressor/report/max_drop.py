@@ -9,7 +9,7 @@ from compressor.budgets.max_drop import within
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.report.table import ReportTable, columns
-from compressor.results import ROUNDING, QualityProbe, QualitySearch
+from compressor.results import ROUNDING, QualityCandidate, QualitySearch
 
 
 def describe(report: Report, search: QualitySearch) -> tuple[list[ReportTable], list[str], str]:
@@ -62,7 +62,7 @@ def _held_out(search: QualitySearch) -> str:
     )
 
 
-def _delivered(search: QualitySearch) -> QualityProbe | None:
+def _delivered(search: QualitySearch) -> QualityCandidate | None:
     """The delivered model as the held-out rows judged it."""
     return next((look for look in search.looks if look.position == search.delivered), None)
 
@@ -93,7 +93,7 @@ def unproven(search: QualitySearch) -> str:
     )
 
 
-def _rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
+def _rows_needed(search: QualitySearch, judged: QualityCandidate) -> int | None:
     """Test rows, those to search on included, that would about prove what a model lost.
 
     Rounded up to two digits; None if no number would.

@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from compressor.budgets.max_drop import ERROR, Found, Proof, accepted, error_of_look, find, search
+from compressor.budgets.max_drop import (
+    ERROR,
+    Proof,
+    SearchResult,
+    accepted,
+    error_of_look,
+    find,
+    search,
+)
 from tests.helpers.scores import judged
 
 
@@ -71,7 +79,7 @@ def run(
     half: float = 0.1,
     half_held_out: float | None = None,
     proof: Proof = "bound",
-) -> tuple[Found, list[int]]:
+) -> tuple[SearchResult, list[int]]:
     """A search for a drop of 1 among made-up models; also the positions that were built.
 
     Args:
@@ -132,7 +140,7 @@ def test_the_largest_cut_that_is_proven_is_delivered(models, position, proven, l
     result, built = run(**models)
     assert (result.position, result.proven) == (position, proven)
     assert looks is None or [probe.position for probe in result.looks] == looks
-    assert [probe.position for probe in result.probes] == built
+    assert [probe.position for probe in result.candidates] == built
     assert len(set(built)) == len(built)  # none is built twice
     assert position or built[-1] == 1  # the smallest cut of all was tried
 

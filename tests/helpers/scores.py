@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compressor.model.sublayers import Scores
-from compressor.results import Comparison, CostTable, LayerCost, QualityProbe, Timing
+from compressor.results import Comparison, CostTable, LayerCost, QualityCandidate, Timing
 
 LAYERS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 6, "cross.0": 8}
 
@@ -51,10 +51,10 @@ def comparison(low: float, high: float, metric: str = "bleu") -> Comparison:
 
 def judged(
     kept: int, difference: float, bound: float, position: int = 0, *, accepted: bool = True
-) -> QualityProbe:
+) -> QualityCandidate:
     """A model with so many heads that was judged on rows never seen."""
     found = comparison(bound, 2 * difference - bound)
-    return QualityProbe(
+    return QualityCandidate(
         kept=kept, neurons=64, macs=0.9, position=position, comparison=found, bound=bound,
         confidence=0.975, accepted=accepted,
     )  # fmt: skip
