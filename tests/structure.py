@@ -20,9 +20,9 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 50_300,
-    "lines in tests/": 33_000,
-    "rooms at the top": 24,
+    "lines in compressor/": 46_000,
+    "lines in tests/": 29_800,
+    "rooms at the top": 23,
     "loose modules at the top": 4,
     "`generates` read outside tasks/": 0,
     "isinstance on budgets": 0,
