@@ -209,7 +209,7 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
         source=setup.source, device=setup.device, progress=progress,
     )  # fmt: skip
     for name, divergence in divergences.items():
-        progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
+        progress.message(f"  without {name}: divergence {divergence:.3f}, without recovery")
     return replace(limits, dropped=frozenset(divergences))
 
 

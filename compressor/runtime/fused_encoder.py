@@ -146,6 +146,7 @@ class FusedEncoder:
             warn_uncaptured(MODEL, self._setup.directory, str(error))
             self._captures = self._fixed = False
             self.captured = []
+            self._shapes.clear()  # their buffers are bound to the graph given up here
             self._model = self._open_graph(MODEL, False)
             return None
         if new:

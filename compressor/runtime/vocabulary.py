@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +87,18 @@ def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
         return OutputTokens(np.arange(vocabulary))
     path = directory / GRAPH_DIRECTORY / file
     try:
-        return OutputTokens(read_json(path))
+        ids = read_json(path)
+        if not _ascend(ids, vocabulary):
+            raise ValueError(f"not a list of ascending ids below {vocabulary}")
+        return OutputTokens(ids)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"
         ) from error
+
+
+def _ascend(ids: object, vocabulary: int) -> bool:
+    """Whether this is a list of one id or more, each larger than the one before it."""
+    if not isinstance(ids, list) or not ids or any(type(token) is not int for token in ids):
+        return False
+    return ids[0] >= 0 and ids[-1] < vocabulary and all(a < b for a, b in pairwise(ids))

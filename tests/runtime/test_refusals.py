@@ -15,6 +15,7 @@ from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import Generation, read_artifact
 from compressor.runtime.engines import engine_for
 from compressor.runtime.engines.pytorch import PyTorch
+from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported
@@ -199,6 +200,17 @@ def test_malformed_artifacts(change: dict | list, wrong: str, tmp_path: Path) ->
     with raises(InputError, "artifact-invalid") as caught:
         read_artifact(tmp_path)
     assert wrong in str(caught.value)
+
+
+@pytest.mark.parametrize("ids", [[], [5, 3], [3, 3], [-1, 3], [1, 10], [1.5], [None], [[1]], {}, 3])
+def test_malformed_output_tokens(ids: object, tmp_path: Path) -> None:
+    write(tmp_path, TRANSLATION | {"output_tokens": "output_tokens.json"})
+    file = tmp_path / "onnx" / "output_tokens.json"
+    file.write_text("[0, 3, 9]", encoding="utf-8")
+    assert count_output_tokens(tmp_path) == 3
+    file.write_text(json.dumps(ids), encoding="utf-8")
+    with raises(InputError, "output-tokens-unreadable"):
+        count_output_tokens(tmp_path)
 
 
 def test_int8_is_for_the_cpu(tmp_path: Path) -> None:
