@@ -198,6 +198,9 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
                 "and the calibration rows with `compress evaluate`",
                 id="scores-not-finite",
             )
+        # Also of methods by gradients, which a unit whose gate is zero still has.
+        kept = scoring.mask.keep[layer.name]
+        scores = [score if keep else 0.0 for score, keep in zip(scores, kept, strict=True)]
         norm = sum(score * score for score in scores) ** 0.5 if normalize == "layer" else 1.0
         values[layer.name] = tuple(float(x) / norm if norm > 0 else float(x) for x in scores)
     return Scores(
