@@ -19,7 +19,7 @@ from torch import nn
 from compressor.errors import InputError
 from compressor.model.architecture import POSITIONS, Architecture, decoder_tokens
 from compressor.model.architectures import architecture, architecture_of, find_sublayers
-from compressor.model.configuration import first_line, read_configuration
+from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.cross_encoder import is_cross_encoder, note_settings
 from compressor.model.generation import check_generation, require_start
 from compressor.model.heads import ENCODER, ENCODER_HEADS, head_in
@@ -232,8 +232,9 @@ def _load(
     """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
     if entry.decoder:
         check_generation(directory, decoder_tokens(config))
-    without_code(config)
     path = directory / "config.json"
+    require_layers(config, len(stored), path)
+    without_code(config)
     model_class = getattr(transformers, entry.auto_class)
     outline = _outline(path, config, model_class.from_config)
     sublayers = find_sublayers(outline)

@@ -95,6 +95,16 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     return config
 
 
+def require_layers(config: Any, tensors: int, path: Path) -> None:
+    """Raise InputError if fewer tensors than layers are stored, before the layers are built."""
+    for stack in architecture(config.model_type).stacks:
+        layers = getattr(config, stack.layers)
+        if layers > tensors:
+            raise _malformed(
+                path, f"{stack.layers} is {layers:,}, and only {tensors:,} tensors are stored"
+            )
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message that says something; its class where none does."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

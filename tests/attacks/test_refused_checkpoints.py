@@ -186,7 +186,7 @@ CONFIGURATIONS: list[Case] = [
         ("bert", configure(**{key: value}), "", ())
         for key, values in {
             "num_attention_heads": (0, 3, HUGE, "4", None, 4.5), "vocab_size": (-1, 10**9),
-            "max_position_embeddings": (0, 2**62), "num_hidden_layers": (0, 10_000_000),
+            "max_position_embeddings": (0, 2**62), "num_hidden_layers": (0, 900, 10_000_000),
             "hidden_size": (10**9,), "intermediate_size": (10**12,), "pad_token_id": (60, "0"),
             "dtype": ("banana", 5), "id2label": (5, {"0": "a", "7": "b"}), "num_labels": (10**9,),
             "layer_norm_eps": (NAN,), "hidden_dropout_prob": (7,),

@@ -94,7 +94,11 @@ FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     [
         ({"FSDP_VERSION": "1"}, "fsdp_version is 1, .* set it to 2"),
         ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is true, .* set it to false"),
+        ({"FSDP_RESHARD_AFTER_FORWARD": "false"}, "set it to true"),
+        ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "set it to false"),
+        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
         ({"FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer"}, "BertLayer, .* leave it out"),
+        ({"FSDP_IGNORED_MODULES": "lm_head"}, "leave it out"),
         ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "parallelism"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
     ],
