@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the official script of SQuAD 2.0 computes them.
 
-A reference is a JSON list of correct answers from `compressor.tasks.questions`; the
+A reference is a JSON list of correct answers from `compressor.tasks.question_answering`; the
 best match counts. For an empty list, only the empty answer is correct.
 
 SQuAD's words are separated by spaces. For correct answers in a script without spaces, words are
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, MeanMetric
 from compressor.evaluation.scripts import UNSPACED, shares, words
-from compressor.tasks.questions import answers_of
+from compressor.tasks.question_answering import answers_of
 
 CHARACTERS = "characters"  # the tokenizer of scripts without spaces
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

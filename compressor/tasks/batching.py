@@ -147,12 +147,10 @@ def encode_texts(
         encoded = tokenizer(**some, max_length=max_tokens + 1, **options)
         values = {name: list(map(tuple, encoded[name])) for name in encoded}
         is_long = [len(ids) > max_tokens for ids in values["input_ids"]]
-        if any(is_long):
-            long = [row for row, is_cut in enumerate(is_long) if is_cut]
-            again = {
-                name: column and [column[row] for row in long] for name, column in some.items()
-            }
-            shorter = tokenizer(**again, max_length=max_tokens, **options)
+        long = [row for row, is_cut in enumerate(is_long) if is_cut]
+        if long:
+            texts_of_long = {name: x and [x[row] for row in long] for name, x in some.items()}
+            shorter = tokenizer(**texts_of_long, max_length=max_tokens, **options)
             for name, column in values.items():
                 for row, value in zip(long, shorter[name], strict=True):
                     column[row] = tuple(value)
