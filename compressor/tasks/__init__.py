@@ -40,7 +40,7 @@ TASKS: Table[Task] = Table(
 
 
 def require_task(checkpoint: Checkpoint) -> Task:
-    """The task of a checkpoint, which must fit its model.
+    """The task of a checkpoint.
 
     Raises:
         UsageError: an unknown task, or one for other models.

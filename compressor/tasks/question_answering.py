@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import QuestionAnswerer
-    from compressor.runtime.windows import Window
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
@@ -127,25 +126,36 @@ class QuestionAnswering(EncoderTask):
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`, an example for each window, numbered from 0; long questions are cut."""
         from compressor.model.tokenizer import uncut_copy
+        from compressor.runtime.windows import split
 
         require_offsets(tokenizer)
+        assert rows.pairs is not None  # `read_texts` returns contexts
+        uncut, labels = uncut_copy(tokenizer), self.label_values(rows)
         examples: list[Example] = []
-        windows = _windows(uncut_copy(tokenizer), rows, max_source_tokens)
-        for row_windows, gold in zip(windows, self.label_values(rows), strict=True):
-            for window in row_windows:
-                tokens = None
-                if gold is not None:
-                    text, start = gold
-                    tokens = window.tokens_of(start, start + len(text))
-                examples.append(
-                    Example(
-                        row=len(examples),
-                        source=tuple(window.ids),
-                        target=tokens or (0, 0),
-                        types=tuple(window.types),
-                        truncated=window.cut,
+        for chunk in chunks(rows.count):
+            try:
+                windows = split(uncut, rows.sources[chunk], rows.pairs[chunk], max_source_tokens)
+            except ValueError as error:
+                raise InputError(
+                    f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
+                    "another checkpoint",
+                    id="tokenizer-without-pairs",
+                ) from error
+            for row_windows, gold in zip(windows, labels[chunk], strict=True):
+                for window in row_windows:
+                    tokens = None
+                    if gold is not None:
+                        text, start = gold
+                        tokens = window.tokens_of(start, start + len(text))
+                    examples.append(
+                        Example(
+                            row=len(examples),
+                            source=tuple(window.ids),
+                            target=tokens or (0, 0),
+                            types=tuple(window.types),
+                            truncated=window.cut,
+                        )
                     )
-                )
         return examples
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
@@ -226,22 +236,6 @@ class QuestionAnswering(EncoderTask):
 def answers_of(target: str) -> Gold:
     """The right answers of a row's target, the first one first; empty if it has none."""
     return [(text, start) for text, start in json.loads(target)]
-
-
-def _windows(tokenizer: Any, rows: Rows, most: int) -> Iterator[list[Window]]:
-    """The windows of each row, made for many rows at a time."""
-    from compressor.runtime.windows import split
-
-    assert rows.pairs is not None  # `read_texts` returns contexts
-    try:
-        for chunk in chunks(rows.count):
-            yield from split(tokenizer, rows.sources[chunk], rows.pairs[chunk], most)
-    except ValueError as error:
-        raise InputError(
-            f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
-            "another checkpoint",
-            id="tokenizer-without-pairs",
-        ) from error
 
 
 def _nested_questions(spec: str) -> Iterator[Question]:

@@ -194,8 +194,7 @@ class RowReader(ABC):
 
         Raises:
             UsageError: options of another task, or that do not belong together.
-            InputError: a missing or malformed file, a missing column, an empty cell, an unknown
-                label, too few rows; with file and line.
+            InputError: a missing or malformed file or cell, or too few rows; with file and line.
             EnvironmentProblem: the package that unpacks a file is not installed.
         """
         minimum = max(minimum, 1)
@@ -220,13 +219,9 @@ class RowReader(ABC):
             )
         sources, targets = [row[0] for row in used], [row[2] for row in used]
         pairs = [second for _, second, _ in used if second is not None] or None
-        names, sha256 = (
-            None if labels is None else list(labels),
-            fingerprint(sources, pairs, targets),
-        )
-        return Rows(
-            self.name, sources, pairs, targets, texts.files, sha256, names, ranked=texts.ranked
-        )
+        names = None if labels is None else list(labels)
+        sha256 = fingerprint(sources, pairs, targets)
+        return Rows(self.name, sources, pairs, targets, texts.files, sha256, names, texts.ranked)
 
     def _require_columns_of_task(self, named: ColumnNames) -> None:
         for name, column in named.items():

@@ -72,10 +72,7 @@ class RowTable:
 
 
 def read_table(path: str, header: bool = True) -> RowTable:
-    """Open a file in one of `FORMATS`.
-
-    Args:
-        header: whether its first row names the columns; otherwise they are `1`, `2`, ….
+    """Open a file in one of `FORMATS`; without `header` its columns are `1`, `2`, ….
 
     Raises:
         UsageError: `header` is False and the format has none.
@@ -91,17 +88,7 @@ def read_table(path: str, header: bool = True) -> RowTable:
             id="format-unknown",
         )
     if suffix == JSONL:
-        if not header:
-            raise UsageError(
-                f"{path} is JSONL, which has no header anyway; leave --no-header out",
-                id="header-of-json",
-            )
-        places = ((f"{path}:{number}", line) for number, line in enumerate(_table_lines(path), 1))
-        objects = (Record(where, parse_object(line, where)) for where, line in places)
-        record = next(objects, None)
-        if record is None:
-            raise _empty(path)
-        return RowTable(path, list(record.cells), chain([record], objects))
+        return _json_table(path, header)
     tab_rows = (line.split("\t") for line in _table_lines(path))
     rows = _csv_rows(path) if suffix == ".csv" else enumerate(tab_rows, 1)
     first_row = next(rows, None)
@@ -131,6 +118,20 @@ def read_table(path: str, header: bool = True) -> RowTable:
             yield Record(f"{path}:{line}", dict(zip(columns, cells, strict=True)))
 
     return RowTable(path, columns, records(), header)
+
+
+def _json_table(path: str, header: bool) -> RowTable:
+    if not header:
+        raise UsageError(
+            f"{path} is JSONL, which has no header anyway; leave --no-header out",
+            id="header-of-json",
+        )
+    places = ((f"{path}:{number}", line) for number, line in enumerate(_table_lines(path), 1))
+    records = (Record(where, parse_object(line, where)) for where, line in places)
+    first = next(records, None)
+    if first is None:
+        raise _empty(path)
+    return RowTable(path, list(first.cells), chain([first], records))
 
 
 def _empty(path: str) -> InputError:

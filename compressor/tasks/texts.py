@@ -110,13 +110,10 @@ def _text_of(cells: Mapping[str, object], key: str, where: str) -> str:
 def open_texts(
     path: Path, option: str, columns: Sequence[TextColumn] = (), *, pairs: bool = False
 ) -> TextFile:
-    """A file of texts; in JSONL the first object decides which keys are read.
+    """A file of texts that an option names; in JSONL the first object decides which keys are read.
 
-    Args:
-        option: that names the file, as typed.
-        columns: of JSON objects. Without a named or usual one, the first is the object's first key,
-            and others are left out.
-        pairs: both columns are needed.
+    Without a named or usual column, the first is the object's first key, and others are left out.
+    `pairs` need both.
 
     Raises:
         InputError: the first line is not an object, or lacks keys that are needed.
