@@ -66,8 +66,10 @@ class Macs(CompetingUnits):
 
 def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:
     """From all units to the fewest; scores order a path, and do not change where it ends."""
-    full = limits.full
-    values = {name: (0.0,) * count for name, count in full.totals().items()}
-    chosen = {name: row for name, row in values.items() if units_of(name) in limits.units}
-    scores = Scores(chosen, "none", "", {})
-    return removal_path(scores, full, limits.floors, costs, limits.multiples, limits.even)
+    values = {
+        name: (0.0,) * count
+        for name, count in limits.full.totals().items()
+        if units_of(name) in limits.units
+    }
+    scores = Scores(values, "none", "", {})
+    return removal_path(scores, limits.full, limits.floors, costs, limits.multiples, limits.even)

@@ -197,19 +197,9 @@ class Random(NormalizedMethod):
     needs_rows: ClassVar[bool] = False
 
 
+_METHODS = (Taylor, Fisher, Ablation, Confidence, Relevance, SecondOrder, Magnitude, Random)
 METHODS: Table[type[ScoringMethod]] = Table(
-    "method",
-    {
-        "taylor": Taylor,
-        "fisher": Fisher,
-        "ablation": Ablation,
-        "confidence": Confidence,
-        "relevance": Relevance,
-        "second-order": SecondOrder,
-        "magnitude": Magnitude,
-        "random": Random,
-    },
-    id="method-unknown",
+    "method", {method.name: method for method in _METHODS}, id="method-unknown"
 )
 
 

@@ -60,7 +60,6 @@ class Moments:
             return
         mean, other_mean = x.mean(0), y.mean(0)
         x, y = x - mean, y - other_mean
-        weight, shift, other_shift = self._add_means(len(x), mean.double(), other_mean.double())
         # The upper triangle of x^T x, block by block, without a copy of the sum.
         for start in range(0, x.shape[1], _PANEL):
             above = self._scatter[start : start + _PANEL, start:]
@@ -69,18 +68,32 @@ class Moments:
                 above.addmm_(left, right)
             else:
                 above += left @ right
-        self._add_shift(weight, shift)
-        self._cross += (x.T @ y).double() + weight * shift.outer(other_shift)
-        self._spread += y.double().pow(2).sum() + weight * other_shift.pow(2).sum()
+        cross, spread = self._add_means(len(x), mean.double(), other_mean.double())
+        self._cross += (x.T @ y).double() + cross
+        self._spread += y.double().pow(2).sum() + spread
 
     def merge(self, more: Moments) -> None:
         """Add the rows of `more`."""
         if more.rows:
-            weight, shift, other_shift = self._add_means(more.rows, more.mean, more.other_mean)
             self._scatter += more._scatter
-            self._add_shift(weight, shift)
-            self._cross += more._cross + weight * shift.outer(other_shift)
-            self._spread += more._spread + weight * other_shift.pow(2).sum()
+            cross, spread = self._add_means(more.rows, more.mean, more.other_mean)
+            self._cross += more._cross + cross
+            self._spread += more._spread + spread
+
+    def _add_means(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """Update the means and, for the shift of the mean, the products of x.
+
+        Returns the terms for the shift in the products of x with y, and in the squares of y.
+        """
+        shift, other_shift = mean - self.mean, other_mean - self.other_mean
+        total = self.rows + rows
+        weight = self.rows * rows / total
+        in_precision = shift.to(self._scatter)
+        self._scatter.addr_(in_precision, in_precision, alpha=weight)
+        self.mean += shift * (rows / total)
+        self.other_mean += other_shift * (rows / total)
+        self.rows = total
+        return weight * shift.outer(other_shift), weight * other_shift.pow(2).sum()
 
     def add_up_ranks(self) -> None:
         """Add the rows of all other ranks; sums are added up in double precision."""
@@ -98,22 +111,6 @@ class Moments:
         parallel.add_up(scatter, self._cross, self._spread)
         self._scatter.copy_(scatter)
         (self.mean, self.other_mean), self.rows = means, rows
-
-    def _add_means(
-        self, rows: int, mean: Tensor, other_mean: Tensor
-    ) -> tuple[float, Tensor, Tensor]:
-        """Update the means; returns the weight of the shifts' products, and both shifts."""
-        shift, other_shift = mean - self.mean, other_mean - self.other_mean
-        total = self.rows + rows
-        weight = self.rows * rows / total
-        self.mean += shift * (rows / total)
-        self.other_mean += other_shift * (rows / total)
-        self.rows = total
-        return weight, shift, other_shift
-
-    def _add_shift(self, weight: float, shift: Tensor) -> None:
-        shift = shift.to(self._scatter)
-        self._scatter.addr_(shift, shift, alpha=weight)
 
     def covariance(self, *, centered: bool = True) -> Tensor:
         """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`; [width, width]."""

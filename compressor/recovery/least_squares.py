@@ -122,7 +122,7 @@ def _reconstruct_projection(
     and many inputs; if none is better, nothing changes. `fit` ends with the moments of all rows,
     which saves the memory of a third copy.
 
-    Returns the squared difference to the dense model, in units of that before.
+    Returns the squared difference to the dense model, in units of that before: 1 for no change.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
@@ -184,7 +184,7 @@ class LayerwiseForward:
     of the next sublayer. Every finished block of the encoder or decoder stack is skipped by
     returning its cached output: one hidden state per token and stack. Embeddings, masks and the
     arguments of each block come from the model's own code, so only the paths of its blocks need to
-    be known.
+    be known. The model is in evaluation mode; batches are on its device.
     """
 
     def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Objective) -> None:

@@ -258,7 +258,7 @@ def _to_half(states: Tensor) -> Tensor:
 
 
 def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]) -> Tensor:
-    """Values of all rows in order, so many each, from those of `known` rows and those of others."""
+    """Values of all rows in order, `counts` of each, from those of `known` rows and of others."""
     parts = {
         is_known: iter(x.split([n for n, k in zip(counts, known, strict=True) if k == is_known]))
         for is_known, x in ((True, kept), (False, computed))
