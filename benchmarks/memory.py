@@ -66,7 +66,7 @@ print(host_peak_mib() - before)
 SUBLAYER = """
 import sys
 import torch
-from compressor.importance.removal_order import block_removal_order
+from compressor.importance.second_order import block_removal_order
 from compressor.throughput.memory_process import host_peak_mib
 
 width, neurons = map(int, sys.argv[1:])

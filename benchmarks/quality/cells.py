@@ -203,7 +203,8 @@ class Experiment:
         floors = self.floors[cell.of]
         if cell.of == "macs":
             path = removal_path(scores, mask, floors, self.costs)
-            return path.mask(path.position_at(1 - (1 - cell.kept / 100) * part))
+            share = 1 - (1 - cell.kept / 100) * part
+            return path.mask(path.position_at(share, f"a share of {share:g}"))
         total = self.full.total("heads")
         gone = total - int(total * cell.kept / 100 + 0.5)
         return select_units(scores, mask, {"heads": total - round(gone * part)}, floors)

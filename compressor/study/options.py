@@ -12,8 +12,7 @@ from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
 from compressor.options.declare import option, split_commas
 from compressor.options.parts import some_of
 from compressor.options.table import Table
-from compressor.recovery import RecoveryMethod
-from compressor.recovery.reconstruct import Reconstruct
+from compressor.recovery import Reconstruct, RecoveryMethod
 from compressor.request.recipe import DEFAULT_METHOD, scoring
 from compressor.request.sections import (
     DEVICE,

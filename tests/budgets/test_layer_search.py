@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from compressor.budgets.layer_search import climb
+from compressor.budgets.speedup import climb
 from compressor.results import LayersTry
 
 MISSED = {(0, 0): None, (1, 0): None, (0, 1): None, (2, 0): 0.9, (1, 1): 0.7, (1, 2): 0.8}

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import compressor
-from compressor.importance.second_order import SecondOrder
+from compressor.importance import SecondOrder
 
 
 def at_scoring(number: int) -> None:

@@ -18,8 +18,7 @@ from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.recover import recover as recover_pruned
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
-from compressor.recovery import distillation, recover, translations
-from compressor.recovery.distill import Distill
+from compressor.recovery import Distill, distillation, recover, translations
 from compressor.recovery.distillation import with_earlier_weights
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
