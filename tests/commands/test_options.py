@@ -11,9 +11,6 @@ import pytest
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Scores
-from compressor.options.assemble import Request, options_of_command
-from compressor.options.bounds import Amounts
-from compressor.options.declare import Options, option
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 
@@ -30,7 +27,6 @@ REFUSED = [
     (f"{RUN} --keep 1 --speedup 1.3", "options-exclude-each-other", "--keep and --speedup"),
     (f"{RUN} --keep 1 --at-batch 8", "option-without-use", "--speedup"),
     (f"{RUN} --keep 1 --method subset --per token", "option-without-use", "taylor or relevance"),
-    (f"{RUN} --keep 1 --learning-rate 3", "option-without-use", "--recover distill"),
     (f"{RUN} --keep 1 --recover distill --distill-beams 5", "option-without-use", "--distill-text"),
     (f"{RUN} --keep 1 --no-bench -b 1", "option-without-use", "--batch-size 1 is for --bench"),
     (f"{SCORE} --method magnitude --text-column a", "option-without-use", "--text-column a"),
@@ -48,25 +44,14 @@ REFUSED = [
     (f"{RUN} --keep 1 --lengths long", "option-invalid", "'data' or Input should be a valid int"),
     (f"{RUN} --keep 1 --lengths {HUGE}", "option-invalid", "--lengths"),
     (f"{RUN} --keep 1 --threads 100000", "option-invalid", "--threads"),
-    (f"{RUN} --keep 1 --resamples 1000000000", "option-invalid", "--resamples"),
-    (f"{RUN} --keep 1 --bench-seconds inf", "option-invalid", "--bench-seconds"),
-    (f"{RUN} --keep 1 --num-beams 100000", "option-invalid", "--num-beams"),
-    (f"{RUN} --keep 1 --target-length {HUGE}", "option-invalid", "--target-length"),
-    (f"{RUN} --keep 1 --steps 1000000", "option-invalid", "--steps"),
     (f"{RUN} --keep 1 --seed 4294967296", "option-invalid", "--seed"),
-    (f"{RUN} --keep 1 --recover distill --distill-epochs {HUGE}", "option-invalid", "--distill"),
     (f"bench a b --test t -b {LONG}", "option-invalid", "--batch-size"),
-    ("evaluate a --test t --seed -1", "option-invalid", "--seed"),
-    (f"translate a --chunk-lines {HUGE}", "option-invalid", "--chunk-lines"),
-    (f"classify a --top-k {HUGE}", "option-invalid", "--top-k"),
     ("study training --checkpoint m --test t -o out", "option-invalid", "--checkpoint"),
     (f"study curve {STUDY} --points 0,200", "option-invalid", "--points"),
     ("study roles -m m -o out --from-word sum", "option-invalid", "--from-word"),
     ("bench a b --test t -b 1,1", "batch-size-twice", "--batch-size"),
     (f"{RUN} --keep 1 --method tayler", "name-unknown", "did you mean 'taylor'?"),
-    (f"{RUN} --keep 1 --recover trian", "name-unknown", "choose from none, reconstruct"),
     (f"{SCORE} --method random --compare subset", "name-unknown", "taylor"),
-    (f"study curve {STUDY} --recover distill", "name-unknown", "--recover"),
     (f"{RUN} --keep 1 --recover none+distill", "name-twice", "--recover"),
     (
         f"{RUN} --keep 1 --method subset --train-weights all --gate-epochs 1",
@@ -96,10 +81,7 @@ def test_what_is_wrong_is_refused_first(words, problem, detail, tmp_path, monkey
     "words",
     [
         "classify x lines.txt ODD",
-        "export -m x -o ODD",
         "run -m x --calibration a.tsv --calibration ODD -o out",
-        "study curve -m x -o ODD --calibration a.tsv --test a.tsv",
-        "gate report.json --baseline ODD",
     ],
 )
 def test_names_that_are_not_utf8_are_refused_before_anything_is_opened(words):
@@ -107,30 +89,3 @@ def test_names_that_are_not_utf8_are_refused_before_anything_is_opened(words):
     with raises(InputError, "argument-not-utf8") as caught:
         invoke(*words.replace("ODD", odd).split())
     assert r"a\xff/b is not UTF-8" in str(caught.value)
-
-
-class Lamp(Options):
-    panel = "Light"
-
-    watts: float = option(40.0, gt=0, short="-w", help="How bright.")
-    red: bool = option(False, name="lamp_red", help="Its color.")
-    switches: Amounts = option([], help="Where.")
-
-
-class Room(Request):
-    panel = "Rooms"
-
-    lamp: Lamp
-    sizes: list[int] = option([1, 4], help="In meters.")
-
-
-def test_a_command_has_the_options_of_its_classes():
-    options = options_of_command(Room)
-    assert {name: (x.flag, x.kind, x.panel) for name, x in options.items()} == {
-        "watts": ("--watts", float, "Light"),
-        "lamp_red": ("--lamp-red", bool, "Light"),
-        "switches": ("--switches", list[str], "Light"),
-        "sizes": ("--sizes", str, "Rooms"),
-    }
-    assert options["watts"].help == "How bright. Default: 40."
-    assert options["sizes"].help == "In meters. Default: 1,4."
