@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +17,6 @@ from compressor.request.recipe import Recipe
 from compressor.request.resolve import resolve
 from compressor.results import Variant
 from compressor.steps import open_steps
-from tests.helpers.command_line import compress
-
-
-def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`compress run` as a user types it."""
-    return compress("run", *arguments, "--device", "cpu")
 
 
 @contextmanager

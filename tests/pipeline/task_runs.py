@@ -11,17 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer import modules as st
-from torch import nn
-
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.heads import questions as squad
 from tests.helpers.heads import save_reader, save_tagger, write_questions, write_tagged
 from tests.helpers.score_models import save_scorer, write_queries, write_scores
-from tests.helpers.sentence_encoders import WIDTH, save_encoder, write_pairs, write_texts
+from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
 BOTH = ("--precision", "fp32,int8")
 DISTILLED = ("--recover", "reconstruct+distill", "--distill-epochs", "1")
@@ -65,30 +60,6 @@ class TaskRun:
 
 def embedding(folder: Path) -> None:
     save_encoder(folder / "model", "bert", "mean", dense=True, layers=1)
-    write_texts(folder / "texts.txt", 40)
-    write_pairs(folder / "pairs.tsv", 30)
-    write_queries(folder / "queries.tsv", 8)
-
-
-def sentence_transformers(folder: Path) -> None:
-    """A model of the package with all modules that are followed."""
-    torch.manual_seed(0)
-    encoder = str(save_encoder(folder / "encoder", layers=1))
-    modules = [
-        st.Transformer(encoder, max_seq_length=20, do_lower_case=True),
-        st.Pooling(WIDTH, st.Pooling.POOLING_MODES),
-        st.Dropout(0.1),
-        st.Dense(6 * WIDTH, 24, activation_function=nn.GELU(), use_residual=True),
-        st.LayerNorm(24),
-        st.Dense(24, 24, bias=False, activation_function=None, use_residual=True),
-    ]
-    SentenceTransformer(
-        modules=modules, similarity_fn_name="dot", truncate_dim=10, default_prompt_name="query",
-        prompts={"query": "w20: ", "document": "w21 w22 "},
-    ).save(str(folder / "model"), create_model_card=False)  # fmt: skip
-    (folder / "model" / "sentence_bert_config.json").write_text(
-        json.dumps({"max_seq_length": 20, "do_lower_case": True}), "utf-8"
-    )
     write_texts(folder / "texts.txt", 40)
     write_pairs(folder / "pairs.tsv", 30)
     write_queries(folder / "queries.tsv", 8)
@@ -143,11 +114,6 @@ RUNS = {
         "embedding", embedding, "texts.txt", "pairs.tsv",
         ("--macs", "0.5", *BOTH, *DISTILLED, *TIMED, "--distill-text", "@texts.txt",
          "--engines", "onnxruntime,openvino"),
-        "spearman", ("Embedder", "AutoModel"),
-    ),
-    "sentence-transformers": TaskRun(
-        "embedding", sentence_transformers, "texts.txt", "pairs.tsv",
-        ("--macs", "0.5", *BOTH, *DISTILLED, "--no-bench", "--distill-text", "@texts.txt"),
         "spearman", ("Embedder", "AutoModel"),
     ),
     "token-classification": TaskRun(

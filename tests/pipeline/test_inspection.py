@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.pipeline.inspection import Inspection, inspect_checkpoint
-from compressor.pipeline.unit_costs import unit_costs
-from compressor.tasks import TASKS, Example
-from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
-from compressor.throughput.shapes import shape_of
 from tests.helpers import toy
-from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, uneven_mask
+from tests.helpers.tiny import BUILDERS, LABELS
 
 LAYERS, WIDTH, NEURONS, TOKENS = 3, 32, 48, 60
 
@@ -48,20 +43,6 @@ def test_a_classifiers_parts(tmp_path):
         assert parts["other"].macs_share[position] == pytest.approx(rest / total)
 
 
-def test_a_translators_vocabulary_projection(tmp_path):
-    found = inspection(tmp_path, "marian")
-    parts = {part.name: part for part in found.parts}
-    assert found.tied
-    assert parts["vocabulary"].parameters == 0
-    assert parts["embeddings"].parameters == TOKENS * WIDTH  # positions are computed
-    assert parts["decoder_ffn"].units == [40] * LAYERS
-    batch, tokens = 16, 16
-    work = batch * tokens * WIDTH * TOKENS
-    assert parts["vocabulary"].macs_share[0] == pytest.approx(found.shapes[0].fixed_share)
-    share = parts["vocabulary"].macs_share[0] / parts["decoder_ffn"].macs_share[0]
-    assert share == pytest.approx(work / (LAYERS * 2 * batch * tokens * WIDTH * 40))
-
-
 @pytest.mark.parametrize("name", BUILDERS)
 def test_parts_add_up_to_the_whole(name: str, tmp_path):
     found = inspection(tmp_path, name)
@@ -80,33 +61,3 @@ def test_a_pruned_checkpoint_has_the_units_that_are_left(tmp_path):
     assert parts["encoder_self"].units == [3, 2, 0]
     assert parts["encoder_ffn"].units == [47, 46, 0]
     assert parts["encoder_ffn"].parameters == (47 + 46) * (2 * WIDTH + 1)
-
-
-LENGTHS = ((3, 4), (1, 2), (9, 2), (9, 7), (30, 1), (12, 21), (3, 4))
-
-
-@pytest.mark.parametrize("name", ["bert", "marian"])
-def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, name: str):
-    """Against counting every row of both models by itself."""
-    checkpoint = open_checkpoint(str(toy.checkpoint(tmp_path / "model", name)))
-    task, translates = TASKS[checkpoint.task], name in TRANSLATORS
-    examples = [
-        Example(row, (5,) * source, (5,) * target) for row, (source, target) in enumerate(LENGTHS)
-    ]
-    costs = unit_costs(checkpoint, task, examples)
-
-    def counted(mask: Mask, tokens: int | None = None) -> float:
-        shape = shape_of(task, checkpoint.model.config.to_dict(), mask.counts(), tokens)
-        return sum(
-            total_multiply_adds(shape, WorkSize(1, source, target * translates))
-            for source, target in LENGTHS
-        )
-
-    full, mask = Mask.full(checkpoint.layers), uneven_mask(checkpoint.layers)
-    assert costs.dense == counted(full)
-    assert costs.share(full) == 1
-    assert costs.share(mask) == pytest.approx(counted(mask) / counted(full), rel=1e-12)
-    if translates:
-        fewer = counted(mask, tokens=17) / counted(full)
-        assert costs.share(mask, tokens=17) == pytest.approx(fewer, rel=1e-12)
-        assert fewer < costs.share(mask)

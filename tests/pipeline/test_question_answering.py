@@ -12,7 +12,6 @@ import onnxruntime
 import pytest
 import torch
 
-import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
@@ -78,8 +77,9 @@ def by_pytorch(directory: Path, null_answers: bool) -> list[tuple[str, float, in
     return found
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("null_answers", [False, True])
+@pytest.mark.parametrize(
+    ("null_answers", "engine"), [(False, "onnxruntime"), (True, "onnxruntime"), (True, "openvino")]
+)
 def test_answers_are_the_best_spans_of_pytorch(null_answers: bool, engine: str, made):
     answerer = QuestionAnswerer(made / "out", precision="fp32", engine=engine)
     found = answerer.answers(ASKED, CONTEXTS, null_answers=null_answers)
@@ -117,12 +117,10 @@ def test_the_report_has_the_scores_of_its_answers(made):
     variant = next(x for x in report.variants if x.name == "macs-0.5")
     rows = TASKS["question-answering"].read_rows(made / "test.json")
     answerer = QuestionAnswerer(made / "out", precision="fp32")
-    answers = answerer.answers(rows.sources, rows.pairs, null_answers=True)
-    texts = [x.text for x in answers]
+    texts = [x.text for x in answerer.answers(rows.sources, rows.pairs, null_answers=True)]
     expected = score_answers("question-answering", texts, rows.targets, None).metrics
     assert variant.quality.metrics == pytest.approx(expected)
     assert 0 < expected["answer_f1"] < 100
-    assert type(compressor.load(made / "out")).__name__ == "PrunedBertForQuestionAnswering"
 
 
 def test_answer_writes_a_line_for_each_line(made, tmp_path, capsys):

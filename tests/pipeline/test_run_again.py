@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import compressor
 from compressor.errors import InputError, UsageError
 from compressor.pipeline.run import run
 from compressor.report.schema import Report, load_report
@@ -116,7 +115,6 @@ def remove(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
-        ("model.safetensors", remove),
         ("onnx", remove),
         (".compress/dense/onnx/model.onnx", remove),
         ("model.safetensors", overwrite_half),
@@ -158,20 +156,6 @@ def test_files_of_the_user_are_not_replaced(recipe, copy):
     check_manifest(copy)
 
 
-def test_a_file_that_changes_while_the_run_goes_on_gets_no_new_hash(recipe, copy):
-    class Harm(Progress):
-        def message(self, text: str) -> None:
-            super().message(text)
-            if "comparing" in text:  # after the build was checked
-                overwrite_half(copy / "model.safetensors")
-
-    run(recipe, copy, progress=Harm())
-    with raises(InputError, "file-changed"):
-        compressor.load(copy)
-    run(recipe, copy)
-    assert compressor.load(copy) is not None
-
-
 DAMAGE: dict[str, Callable[[str], str]] = {
     "cut": lambda text: text[: len(text) // 2],
     "garbage": lambda text: "\x00\xff garbage",
@@ -179,14 +163,10 @@ DAMAGE: dict[str, Callable[[str], str]] = {
     "a result of another type": lambda text: json.dumps(json.loads(text) | {"result": [[7]]}),
     "no result": lambda text: json.dumps({"files": {}}),
 }
-STEPS = {
-    "answer": 4, "build": 1, "choose": 1, "compare_rows": 3, "export_dense": 1,
-    "export_precision": 2, "score": 1, "start": 1, "time_models": 1,
-}  # fmt: skip
-
-
-def test_these_are_the_steps_of_a_run(finished):
-    assert finished_steps(finished) == STEPS
+STEPS = (
+    "answer", "build", "choose", "compare_rows", "export_dense", "export_precision", "score",
+    "start", "time_models",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -201,6 +181,7 @@ def test_these_are_the_steps_of_a_run(finished):
     ],
 )
 def test_a_damaged_record_is_made_again(recipe, finished, copy, name, damage):
+    assert finished_steps(finished).keys() == set(STEPS)
     before = load_report(copy / "report.json")
     record = sorted((copy / ".compress").glob(f"{name}[-.]*json"))[0]
     record.write_text(DAMAGE[damage](record.read_text(encoding="utf-8")), encoding="utf-8")

@@ -13,7 +13,6 @@ from scipy.stats import pearsonr, spearmanr
 import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.inputs import DataRows, hold_out
 from compressor.report.schema import load_report
 from compressor.runtime import Regressor, Reranker
 from compressor.tasks import TASKS
@@ -108,17 +107,6 @@ def test_lines_are_ranked_for_a_query(task_run, tmp_path, capsys):
     capsys.readouterr()
     invoke(*given, "-o", tmp_path / "cut")
     assert capsys.readouterr().err.count("6 of the texts were cut") == 1  # not for each chunk
-
-
-def test_half_of_the_queries_are_held_out(tmp_path):
-    rows = TASKS["reranking"].read_rows(write_queries(tmp_path / "a.tsv", 24))
-    parts = hold_out(DataRows(None, rows), seed=0)
-    assert not set(parts.search.sources) & set(parts.test.sources)
-    few = TASKS["reranking"].read_rows(write_queries(tmp_path / "b.tsv", 12))
-    assert few.count > 32  # rows would be enough
-    with raises(InputError, "too-few-rows") as caught:
-        hold_out(DataRows(None, few), seed=0)
-    assert "too few test queries, 11" in str(caught.value)
 
 
 def test_the_task_is_that_of_the_option_and_recorded(tmp_path, capsys):
