@@ -138,7 +138,7 @@ def test_matrices_are_trained_as_by_torch(monkeypatch):
     theirs = torch.optim.Muon(other, RATE, DECAY, ns_steps=3, adjust_lr_fn="match_rms_adamw")
     steps(theirs, other, 4)
     for found, expected, before in zip(own, other, matrices(), strict=True):
-        assert float((found - expected).norm()) < 0.05 * float((expected - before).norm())
+        assert (found - expected).norm() < 0.05 * (expected - before).norm()
 
     own, other = matrices(), matrices()
     groups = [{"params": own[1:]}, {"params": own[:1], "muon": "fp32"}]

@@ -15,30 +15,22 @@ import pytest
 import torch
 import typer
 
-from compressor.commands import COMMANDS, application
+from compressor.commands import COMMANDS, application, demo
 from compressor.commands import invoke as run
+from compressor.model.checkpoint import open_checkpoint
+from compressor.pipeline.inspection import Inspection, inspect_checkpoint
+from compressor.request import example
 from tests.helpers import toy
 from tests.helpers.command_line import compress
+from tests.helpers.report_samples import translator_report
+from tests.helpers.tiny import BUILDERS, LABELS
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def inputs(once) -> dict[str, Path]:
-    def make(directory: Path) -> None:
-        toy.first_layers(toy.classifier(directory / "whole"), directory / "bert")
-        toy.labels_file(directory / "calibration.tsv")
-        toy.labels_file(directory / "test.tsv", seed=1)
-        (directory / "bad.tsv").write_text("text\tlabel\nw5\tLABEL_9\n", "utf-8")
-
-    made = once("cli-inputs", make)
-    names = {"model": "bert", "calibration": "calibration.tsv", "test": "test.tsv"}
-    return {option: made / name for option, name in names.items()}
-
-
-def run_options(inputs: dict[str, Path]) -> list[object]:
+def run_options(inputs: dict[str, str]) -> list[object]:
     return [
         "run", "-m", inputs["model"], "--calibration", inputs["calibration"],
         "--test", inputs["test"], "-b", "1,4", "--bench-seconds", "0.05", "--device", "cpu",
@@ -115,8 +107,8 @@ def test_the_examples_of_the_help_are_right_but_for_their_files(tmp_path, monkey
     commands = [*group.commands.values(), *group.commands["study"].commands.values()]
     examples = [x.epilog for x in commands if x.epilog]
     assert len(examples) >= 18
-    for example in examples:
-        assert run(shlex.split(example)[1:]) == 4, example
+    for shown in examples:
+        assert run(shlex.split(shown)[1:]) == 4, shown
 
 
 def test_checkout_script_and_module_are_the_same_command():
@@ -162,9 +154,9 @@ def test_errors_have_a_status_an_id_and_one_sentence(
 ):
     if status == 3 and torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
-    good = inputs["calibration"]
-    files = {"BERT": inputs["model"], "GOOD": good, "BAD": good.with_name("bad.tsv")}
-    words = [str(files.get(word, word)) for word in arguments.split()]
+    (bad := tmp_path.parent / "bad.tsv").write_text("text\tlabel\nw5\tLABEL_9\n", "utf-8")
+    files = {"BERT": inputs["model"], "GOOD": inputs["calibration"], "BAD": str(bad)}
+    words = [files.get(word, word) for word in arguments.split()]
     done = compress(*words, cwd=tmp_path)
     assert done.returncode == status
     assert done.stdout == ""
@@ -228,7 +220,7 @@ def test_inspect_shows_what_units_cost(inputs, output_of):
     assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
     (line,) = (line for line in text.splitlines() if line.startswith("Next: "))
     words = shlex.split(line)[1:]
-    assert words[:6] == ["compress", "run", "-m", str(inputs["model"]), "-t", "classification"]
+    assert words[:6] == ["compress", "run", "-m", inputs["model"], "-t", "classification"]
     assert float(words[words.index("--macs") + 1]) >= data["shapes"][0]["least_share"]
 
 
@@ -265,3 +257,78 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(inputs, tmp_path):
     data = json.loads(again.stdout)
     assert (data["ok"], data["output"]) == (True, str(out))
     assert (out / "manifest.json").exists()
+
+
+def test_the_demo_runs_both_bundled_models_and_tells_what_each_gains_and_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Of runs that give a made-up report."""
+    ran = []
+
+    def run(recipe, directory, *arguments):
+        ran.append((Path(recipe.model.path), directory.name, Path(recipe.data.test)))
+        return translator_report()
+
+    monkeypatch.setattr("compressor.pipeline.run.run", run)
+    assert demo.demo.function(tmp_path / "out") == 0
+    model, _, test = example.help_desk()
+    assert ran == [
+        (model, "classifier", test), (example.model(), "translator", example.test()),
+    ]  # fmt: skip
+    *_, first, second = capsys.readouterr().out.strip().split("\n\n")
+    for name, told in (("classifier", first), ("translator", second)):
+        heading, conclusion = told.split("\n", 1)
+        assert heading.startswith(f"The {name}, ")
+        assert "keeps 72 of 144 heads (50%)" in " ".join(conclusion.split())
+
+
+LAYERS, WIDTH, NEURONS, TOKENS = 3, 32, 48, 60
+
+
+def inspection(directory: Path, name: str) -> Inspection:
+    return inspect_checkpoint(open_checkpoint(str(toy.checkpoint(directory, name))))
+
+
+def test_a_classifiers_parts(tmp_path):
+    found = inspection(tmp_path, "bert")
+    parts = {part.name: part for part in found.parts}
+    # Four projections with biases, but the output's stays; likewise up and down.
+    assert parts["encoder_self"].parameters == LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH)
+    assert parts["encoder_ffn"].parameters == LAYERS * (2 * WIDTH * NEURONS + NEURONS)
+    assert parts["embeddings"].parameters == (TOKENS + 40 + 2) * WIDTH  # positions, token types
+    # Its tokenizer gives 32 tokens at most.
+    assert [(x.batch_size, x.source_tokens) for x in found.shapes] == [(16, 16), (16, 32)]
+    for position, (batch, tokens) in enumerate([(16, 16), (16, 32)]):
+        rows = batch * tokens
+        heads = LAYERS * (4 * rows * WIDTH * WIDTH + 2 * rows * tokens * WIDTH)
+        neurons = LAYERS * 2 * rows * WIDTH * NEURONS
+        rest = batch * (WIDTH * WIDTH + WIDTH * LABELS)
+        total = heads + neurons + rest
+        shape = found.shapes[position]
+        assert (shape.batch_size, shape.source_tokens, shape.target_tokens) == (batch, tokens, 0)
+        assert shape.fixed_share == pytest.approx(rest / total)
+        # Every head may go, and of 48 neurons the last 16, which are no group of 32, may too.
+        assert shape.least_share == pytest.approx(rest / total)
+        assert parts["encoder_self"].macs_share[position] == pytest.approx(heads / total)
+        assert parts["encoder_ffn"].macs_share[position] == pytest.approx(neurons / total)
+        assert parts["other"].macs_share[position] == pytest.approx(rest / total)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_parts_add_up_to_the_whole(name: str, tmp_path):
+    found = inspection(tmp_path, name)
+    assert sum(part.parameters for part in found.parts) == found.parameters
+    assert all(part.parameters > 0 for part in found.parts if part.name != "vocabulary")
+    for position in range(len(found.shapes)):
+        assert sum(part.macs_share[position] for part in found.parts) == pytest.approx(1)
+
+
+def test_a_pruned_checkpoint_has_the_units_that_are_left(tmp_path):
+    directory = toy.classifier(tmp_path / "dense", "bert")
+    pruned = toy.pruned(directory, tmp_path / "pruned")
+    found = inspect_checkpoint(open_checkpoint(str(pruned)))
+    parts = {part.name: part for part in found.parts}
+    assert all(shape.least_share is None for shape in found.shapes)
+    assert parts["encoder_self"].units == [3, 2, 0]
+    assert parts["encoder_ffn"].units == [47, 46, 0]
+    assert parts["encoder_ffn"].parameters == (47 + 46) * (2 * WIDTH + 1)

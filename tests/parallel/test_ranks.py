@@ -8,7 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples
 from tests.helpers.command_line import ROOT, ranks
 from tests.helpers.errors import raises
+from tests.helpers.runs import recipe_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,7 +34,6 @@ pytestmark = [
 ]
 
 SHARDED = ROOT / "examples" / "distributed" / "fsdp.yaml"
-Files = dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -109,35 +108,19 @@ def test_sharded_models_are_trained_as_whole_ones(alone, tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def files(once) -> Callable[[str], Files]:
-    def made(task: str) -> Files:
-        def make(folder: Path) -> None:
-            bert = task == "classification"
-            whole = (toy.classifier if bert else toy.translator)(folder / "whole")
-            toy.first_layers(whole, folder / "model")
-            write = toy.labels_file if bert else toy.pairs_file
-            write(folder / "calibration.tsv")
-            write(folder / "test.tsv", seed=1)
-            (folder / "text.txt").write_text("\n".join(toy.sentences(20, seed=5)), "utf-8")
-
-        folder = once(f"ranks-{task}", make)
-        names = {"model": "model", "calibration": "calibration.tsv", "test": "test.tsv"}
-        return {name: str(folder / file) for name, file in names.items()}
-
-    return made
+def translated(checkpoints, tmp_path_factory) -> dict[str, str]:
+    """As `inputs`, for a translator."""
+    return recipe_for(checkpoints["short-marian"], tmp_path_factory.mktemp("rows")).options
 
 
-def options(files: Files, **more: object) -> dict[str, object]:
-    return {**files, "device": "cpu", "resamples": 100, "bench": False, **more}
-
-
-def command(chosen: dict[str, object], output: Path) -> list[object]:
-    """`compress run` with options by their names."""
-    words: list[object] = ["run", "--output", output]
-    for name, value in chosen.items():
-        flag = f"--{name.replace('_', '-')}"
-        words += ["--no-bench"] if name == "bench" else [flag, value]
-    return words
+def command(inputs: dict[str, str], output: Path, *more: object) -> list[str]:
+    """`compress run`, which keeps half of the heads unless `more` says otherwise."""
+    words = [
+        "run", "-m", inputs["model"], "--calibration", inputs["calibration"],
+        "--test", inputs["test"], "-o", output, "--device", "cpu", "--resamples", "100",
+        "--no-bench", *(more if "--macs" in more else ("--keep", "0.5", *more)),
+    ]  # fmt: skip
+    return [*map(str, words)]
 
 
 def of_run(output: Path) -> tuple[object, ...]:
@@ -148,18 +131,19 @@ def of_run(output: Path) -> tuple[object, ...]:
     return units["kept"], units["recovery"].split(";")[0], qualities
 
 
-def test_a_translator_is_compressed_as_by_one_process(files, tmp_path: Path):
+def test_a_translator_is_compressed_as_by_one_process(translated, tmp_path: Path):
     """Depth, scores, learning from text, beams, evaluation; rank 0 alone writes and speaks."""
-    text = Path(files("translation")["model"]).parent / "text.txt"
-    chosen = options(
-        files("translation"), macs=0.6, prune="both", recover="reconstruct+distill",
-        distill_epochs=1, distill_text=text, distill_beams=2,
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(toy.sentences(20, seed=5)), "utf-8")
+    more = (
+        "--macs", "0.6", "--recover", "reconstruct+distill", "--distill-epochs", "1",
+        "--distill-text", text, "--distill-beams", "2",
     )  # fmt: skip
-    ended = ranks(2, *command(chosen, tmp_path / "two"))
+    ended = ranks(2, *command(translated, tmp_path / "two", *more))
     assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
     assert "recovering (reconstruct+distill)" in ended[0].stderr
     assert (ended[1].stdout, ended[1].stderr) == ("", "")
-    assert invoke([*map(str, command(chosen, tmp_path / "one"))]) == 0
+    assert invoke(command(translated, tmp_path / "one", *more)) == 0
     assert of_run(tmp_path / "two") == of_run(tmp_path / "one")
 
 
@@ -172,8 +156,8 @@ def test_a_translator_is_compressed_as_by_one_process(files, tmp_path: Path):
         pytest.param("absent", "ranks-missing", 3, marks=pytest.mark.attack),
     ],
 )
-def test_one_message_before_anything_is_computed(files, tmp_path: Path, fault, id, status):
-    words = command(options(files("classification"), keep=0.5), tmp_path / "out")
+def test_one_message_before_anything_is_computed(inputs, tmp_path: Path, fault, id, status):
+    words = command(inputs, tmp_path / "out")
     own = {0: {"COMPRESS_RANK_SECONDS": "8"}, 1: {"FAULT": fault}}
     ended = ranks(2, *words, "--json", own=own)
     check_one_message(ended, id, status)
@@ -192,9 +176,9 @@ def check_one_message(ended: list[Any], id: str, status: int) -> None:
 
 @pytest.mark.attack
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_the_same_command_goes_on_when_a_rank_was_lost(files, tmp_path: Path, capsys, signal):
+def test_the_same_command_goes_on_when_a_rank_was_lost(inputs, tmp_path: Path, capsys, signal):
     """A killed rank ends its connections; a stopped one does not answer any more."""
-    words = command(options(files("classification"), keep=0.5), tmp_path / "out")
+    words = command(inputs, tmp_path / "out")
     own = {rank: {"COMPRESS_RANK_SECONDS": "6"} for rank in range(2)}
     own[1]["FAULT"] = signal
     ended = ranks(2, *words, "--json", own=own)
@@ -202,13 +186,13 @@ def test_the_same_command_goes_on_when_a_rank_was_lost(files, tmp_path: Path, ca
     assert ended[1].returncode == -9
     if signal == "SIGSTOP":
         return  # what is saved is the same
-    assert invoke([*map(str, words)]) == 0
+    assert invoke(words) == 0
     assert "exporting the dense model to compare with: done before" in capsys.readouterr().err
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "accelerate FSDP"])
-def test_launchers_start_it(files, tmp_path: Path, launcher: str):
+def test_launchers_start_it(inputs, tmp_path: Path, launcher: str):
     """With a configuration file of accelerate's: bf16, on processors."""
     config = tmp_path / "accelerate.yaml"
     config.write_text(
@@ -221,11 +205,8 @@ def test_launchers_start_it(files, tmp_path: Path, launcher: str):
         "accelerate": ["accelerate.commands.launch", "--config_file", str(config)],
         "accelerate FSDP": ["accelerate.commands.launch", "--config_file", str(SHARDED)],
     }[launcher]
-    words = command(
-        options(files("classification"), keep=0.5, recover="distill", distill_epochs=1),
-        tmp_path / "out",
-    )
-    line = [sys.executable, "-m", *start, "-m", "compressor", *map(str, words)]
+    words = command(inputs, tmp_path / "out", "--recover", "distill", "--distill-epochs", "1")
+    line = [sys.executable, "-m", *start, "-m", "compressor", *words]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("reading inputs") == 1
@@ -254,7 +235,7 @@ def test_more_ranks_than_rows(monkeypatch):
     ],
 )
 def test_a_launcher_that_asks_for_what_cannot_be(
-    files, tmp_path: Path, monkeypatch, capsys, name, environment, id, status
+    inputs, tmp_path: Path, monkeypatch, capsys, name, environment, id, status
 ):
     launched = {
         "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
@@ -266,8 +247,8 @@ def test_a_launcher_that_asks_for_what_cannot_be(
         monkeypatch.setattr("compressor.parallel.launch.is_first_to_report", lambda: True)
     if "accelerate" in environment:
         monkeypatch.setitem(sys.modules, "accelerate", None)
-    words = command(options(files("classification"), keep=0.5), tmp_path / "out")
-    assert invoke([name, *map(str, words[1:]), "--json"]) == status
+    words = command(inputs, tmp_path / "out")
+    assert invoke([name, *words[1:], "--json"]) == status
     assert json.loads(capsys.readouterr().out)["id"] == id
 
 
@@ -293,10 +274,8 @@ FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
         ({"FSDP_VERSION": "1"}, "fsdp_version is 1, .* set it to 2"),
         ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is true, .* set it to false"),
         ({"FSDP_RESHARD_AFTER_FORWARD": "false"}, "set it to true"),
-        ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "set it to false"),
         ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
         ({"FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer"}, "BertLayer, .* leave it out"),
-        ({"FSDP_IGNORED_MODULES": "lm_head"}, "leave it out"),
         ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "parallelism"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
     ],

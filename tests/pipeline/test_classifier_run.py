@@ -52,6 +52,13 @@ def test_every_model_comes_in_every_precision(finished):
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["precisions"] == ["fp32", "int8"]
     check_manifest(finished)
+    timed = {(row.variant, row.precision) for row in report.throughput.rows}
+    assert timed == {("dense", "fp32"), *((v.name, v.precision) for v in report.variants)}
+    chosen = choose_default(report.variants[1:], report.throughput)
+    assert Classifier(finished).precision == chosen
+    assert [v.default for v in report.variants] == [False, chosen == "fp32", chosen == "int8"]
+    for name in ("report.md", "report.html", "README.md"):
+        assert f"keep-0.5 runs in {chosen}." in (finished / name).read_text()
 
 
 def test_each_is_compared_with_dense_and_with_its_own_float32(inputs, finished):

@@ -15,7 +15,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
 from torch import nn
 
-import compressor
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import score_rows
 from compressor.model.checkpoint import open_checkpoint
@@ -27,7 +26,7 @@ from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.score_models import write_queries
-from tests.helpers.sentence_encoders import WIDTH, save_encoder, write_pairs
+from tests.helpers.sentence_encoders import WIDTH, embedded, save_encoder, write_pairs
 
 pytestmark = pytest.mark.slow
 
@@ -68,24 +67,12 @@ def of_package(once):
     return once("pipeline-package", make) / "out"
 
 
-@torch.no_grad()
-def embedded(model: torch.nn.Module, tokenizer, texts) -> np.ndarray:
-    """By PyTorch, each text alone, so that nothing is padded."""
-    rows = []
-    for text in texts:
-        batch = tokenizer(text, return_tensors="pt")
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        rows.append(model(**inputs).logits[0].numpy())
-    return np.array(rows)
-
-
 @pytest.mark.parametrize(
     ("options", "least"),
     [({}, 1 - 1e-6), ({"engine": "openvino"}, 1 - 1e-6), ({"precision": "int8"}, 0.97)],
 )
 def test_the_runtime_embeds_as_pytorch_does(options, least: float, made):
-    tokenizer = open_checkpoint(str(made / "out")).tokenizer
-    expected = embedded(compressor.load(made / "out"), tokenizer, TEXTS)
+    expected = embedded(open_checkpoint(str(made / "out")), TEXTS)
     embedder = Embedder(made / "out", **{"precision": "fp32"} | options)
     vectors = embedder.embed(TEXTS)
     assert (vectors.dtype, vectors.shape, embedder.width) == (np.float32, (22, 12), 12)

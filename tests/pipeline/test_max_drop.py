@@ -26,11 +26,10 @@ from compressor.request.recipe import Recipe
 from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
-from tests.helpers.command_line import compress, invoke
+from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
-from tests.helpers.measured import before_search, finished_steps
 from tests.helpers.report_samples import changed, translator_report
-from tests.helpers.runs import Progress, recipe_for
+from tests.helpers.runs import Progress, before_search, finished_steps, recipe_for
 
 pytestmark = pytest.mark.slow
 
@@ -179,16 +178,7 @@ def test_the_search_starts_from_the_layers_that_are_left(classifier, tmp_path, m
     assert not any(any(mask["keep"][name]) for name in gone)
 
 
-def drop_words(model: Path, out: Path, *options: object) -> list[object]:
-    rows = model.parent / "rows.tsv"
-    return [
-        "run", "-m", model, "-o", out, "--calibration", rows, "--test", rows, "--resamples", 100,
-        "--no-bench", "--recover", "none", "--max-drop", 0.5, "--device",
-        "cpu", *options,
-    ]  # fmt: skip
-
-
-def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path, capsys):
+def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path):
     """Its second encoder layer adds nothing and may go; all else is needed for the sentences.
 
     With sacreBLEU's tokenizer for Chinese, that is: the usual one would give 0 to every model.
@@ -196,8 +186,10 @@ def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path, capsy
     chinese = toy.chinese_translator(tmp_path / "marian")
     rows, out = tmp_path / "rows.tsv", tmp_path / "out"
     done = compress(
-        *drop_words(chinese, out), "--multiple", "heads=4", "--drop-proof", "measured",
-        "--prune", "heads", "--floor", 0, "--max-metric-drop", "bleu=100", "--json",
+        "run", "-m", chinese, "-o", out, "--calibration", rows, "--test", rows, "--resamples", 100,
+        "--no-bench", "--recover", "none", "--max-drop", 0.5, "--drop-proof", "measured",
+        "--multiple", "heads=4", "--prune", "heads", "--floor", 0, "--max-metric-drop", "bleu=100",
+        "--device", "cpu", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gate_met"] is True
@@ -226,16 +218,15 @@ def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path, capsy
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "whose measured drop in BLEU is at most 0.5" in text
 
-    # What the metric cannot see is no budget, and said of an evaluation.
-    usual = ("--bleu-tokenizer", "13a")
-    with raises(InputError, "metric-at-floor") as caught:
-        invoke(*drop_words(chinese, tmp_path / "other", *usual))
-    assert "on 16 rows the dense model's BLEU of 0.00 is at the metric's" in str(caught.value)
-    assert "give another --bleu-tokenizer" in str(caught.value)
-    assert finished_steps(tmp_path / "other")["try_cut"] == 0
-    capsys.readouterr()
-    invoke("evaluate", out / ".compress/dense", out, "--test", rows, *usual, "--resamples", "100")
-    assert "the first one's BLEU of 0.00 is at the metric's floor" in capsys.readouterr().out
+
+def test_what_the_metric_cannot_see_is_no_budget(classifier, tmp_path, monkeypatch):
+    """A dense model that gives every text the same label; nothing is built."""
+    models = Models(lambda kept, held_out: 0.0, monkeypatch)
+    same = lambda setup, model, rows, *rest: ["LABEL_0"] * len(rows.targets)  # noqa: E731
+    monkeypatch.setattr(searching, "answer_rows", same)
+    with raises(InputError, "metric-at-floor"):
+        choose(drop_recipe(classifier, tmp_path, max_drop="3"), tmp_path / "out")
+    assert models.built == []
 
 
 @pytest.mark.parametrize(("how", "status"), [("fail", 1), ("measured", 1), ("pass", 0)])

@@ -34,9 +34,8 @@ from compressor.throughput import Subject
 from compressor.training.data import hold_out
 from tests.helpers import toy
 from tests.helpers.command_line import compress
-from tests.helpers.measured import before_search, finished_steps
 from tests.helpers.recipes import recipe as read_recipe
-from tests.helpers.runs import Progress, recipe_for
+from tests.helpers.runs import Progress, before_search, finished_steps, recipe_for
 from tests.helpers.runtime_artifacts import export
 from tests.helpers.scores import timing
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import compressor
 from compressor.errors import InputError, UsageError
 from compressor.pipeline.run import run
 from compressor.report.schema import Report, load_report
@@ -16,9 +17,8 @@ from compressor.request.recipe import Recipe
 from compressor.runtime import Classifier
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.measured import finished_steps
 from tests.helpers.recipes import recipe as read_recipe
-from tests.helpers.runs import Progress, check_manifest, hashes, short
+from tests.helpers.runs import Progress, check_manifest, finished_steps, hashes, short
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +154,18 @@ def test_files_of_the_user_are_not_replaced(recipe, copy):
     run(recipe, copy)
     assert all(path.exists() for path in files)
     check_manifest(copy)
+
+
+def test_a_file_that_changes_while_the_run_goes_on_gets_no_new_hash(recipe, copy):
+    class Harm(Progress):
+        def message(self, text: str) -> None:
+            super().message(text)
+            if "comparing" in text:  # after the build was checked
+                overwrite_half(copy / "model.safetensors")
+
+    run(recipe, copy, progress=Harm())
+    with raises(InputError, "file-changed"):
+        compressor.load(copy)
 
 
 DAMAGE: dict[str, Callable[[str], str]] = {
