@@ -207,12 +207,9 @@ def throughput_figure(report: Report) -> Figure | None:
     figure, (axes,) = _panels(1, 1, len(timed))
     handles = []
     for name, rows in timed.items():
-        handles += axes.plot(
-            [row.batch_size for row in rows],
-            [row.sentences_per_second for row in rows],
-            **looks[name],
-            linestyle="--" if name == report.dense.name else "-",
-        )
+        batches, rates = zip(*((x.batch_size, x.sentences_per_second) for x in rows), strict=True)
+        line = "--" if name == report.dense.name else "-"
+        handles += axes.plot(batches, rates, **looks[name], linestyle=line)
     # Batch sizes on a base-2 logarithmic axis, with a tick at each one measured.
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
@@ -258,8 +255,23 @@ def units_figure(report: Report) -> Figure | None:
 
 
 def _draw_heads(axes: Axes, variant: Variant, names: list[str], scoring: Ranking | None) -> None:
-    """A square for each head kept, darker with its score, and a cross for each removed."""
-    shades = _shades(scoring)
+    """A square for each head kept, and a cross for each removed.
+
+    Squares have the color of the fifth of all finite scores that the head is in, by rank over all
+    kinds: scores of most methods span orders of magnitude, of which a linear scale would show two
+    shades. Equal scores share a shade.
+    """
+    scores = {
+        (name, head): score
+        for name, values in (scoring.values.items() if scoring else ())
+        for head, score in enumerate(values)
+        if math.isfinite(score)
+    }
+    ordered = sorted(scores.values())
+    shades = {
+        key: SHADES[len(SHADES) * bisect.bisect_left(ordered, score) // len(ordered)]
+        for key, score in scores.items()
+    }
     points: dict[tuple[str, str], list[tuple[int, int]]] = {}  # marker, color -> head, layer
     for layer, name in enumerate(names):
         for head in range(variant.heads[name]):
@@ -271,25 +283,6 @@ def _draw_heads(axes: Axes, variant: Variant, names: list[str], scoring: Ranking
     axes.set_xticks([])
     axes.set_xlim(-0.6, max(variant.heads[name] for name in names) - 0.4)
     axes.set_ylim(-0.6, len(names) - 0.4)
-
-
-def _shades(scoring: Ranking | None) -> dict[tuple[str, int], str]:
-    """(layer name, head) -> the color of the fifth of all finite scores that it is in.
-
-    By rank over all kinds: scores of most methods span orders of magnitude, of which a linear
-    scale would show two shades. Equal scores share a shade. Empty without scores.
-    """
-    scores = {
-        (name, head): score
-        for name, values in (scoring.values.items() if scoring else ())
-        for head, score in enumerate(values)
-        if math.isfinite(score)
-    }
-    ordered = sorted(scores.values())
-    return {
-        key: SHADES[len(SHADES) * bisect.bisect_left(ordered, score) // len(ordered)]
-        for key, score in scores.items()
-    }
 
 
 # In the order of importance. Each draws within `plot_style`; None if the report has no data for it.

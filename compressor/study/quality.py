@@ -1,11 +1,8 @@
-"""What removing heads does to the metric, and which of many such effects are significant.
-
-Of many tests some are significant by chance, so the p-values are also corrected for their number.
-"""
+"""What removing heads does to the metric, and which of many such effects are significant."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +15,8 @@ from compressor.model.sublayers import Mask
 from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
 from compressor.report.facts import SIGNIFICANCE, MetricStyle, metric_style, significant
-from compressor.study.inputs import StudiedModel
 from compressor.study.options import Testing
+from compressor.study.run import StudiedModel
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
 # the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
@@ -42,16 +39,16 @@ class MeasuredQuality:
         self.batches = model.batches(self.rows)
         model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.outputs()
+        self.value, self.signature = main_metric(self.rows, self.dense)
+        if "--num-beams" in model.task.options:
+            self.signature += f"|beams:{settings.num_beams or 1}"
 
     def facts(self) -> dict[str, Any]:
         """The dense model's value, for the JSON file."""
-        value, signature = main_metric(self.rows, self.dense)
-        beams = self.settings.num_beams or 1
-        searches = "--num-beams" in self.model.task.options
         return {
             "metric": self.metric,
-            "dense": value,
-            "signature": f"{signature}|beams:{beams}" if searches else signature,
+            "dense": self.value,
+            "signature": self.signature,
             "resamples": self.settings.resamples,
         }
 
@@ -80,16 +77,45 @@ class MeasuredQuality:
         """The metric's change when the heads that a mask removes are silenced."""
         return self.effect(self.dense if mask.count() == mask.total() else self.outputs(mask))
 
+    def corrected(
+        self, effects: Sequence[Effect], what: str
+    ) -> tuple[list[Effect], dict[str, Any], list[str]]:
+        """Correct the p-values of many effects for their number: some are small by chance.
 
-def is_significant(effect: Effect, p: str = "p") -> bool:
-    """Whether an effect is significant by one of its p-values."""
-    # Only p-values are corrected; the interval is that of the single test.
-    return significant(effect[p], effect["interval"])
-
-
-def mark(effect: Effect) -> str:
-    """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
-    return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
+        Returns:
+            The effects with `p_holm` and `p_bh`; how many are significant (`expected_by_chance` is
+            the most to expect if no head had an effect); and this in sentences.
+        """
+        p_values = [effect["p"] for effect in effects]
+        p_bh = false_discovery_control(p_values, method="bh").tolist()
+        adjusted = zip(effects, holm(p_values), p_bh, strict=True)
+        tests = [effect | {"p_holm": p, "p_bh": share} for effect, p, share in adjusted]
+        count, resamples = len(tests), self.settings.resamples
+        chance = SIGNIFICANCE * count
+        plain, bh, by_holm = (
+            sum(is_significant(test, p) for test in tests) for p in ("p", "p_bh", "p_holm")
+        )
+        sentences = [
+            f"At the 5% level {plain} of {count} {what} change the metric significantly; up to "
+            f"{numbers.fixed(chance, 1)} would by chance if none had an effect. Corrected for "
+            f"{count} tests: {bh} (Benjamini-Hochberg), {by_holm} (Holm)."
+        ]
+        # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have exact tests.
+        if not METRICS[self.metric].has_exact_test and count / (resamples + 1) >= SIGNIFICANCE:
+            sentences.append(
+                f"{resamples:,} resamples are too few for Holm's correction of {count} tests: it "
+                f"needs at least {int(count / SIGNIFICANCE):,} for any p-value to be small enough."
+            )
+        counts = {
+            "tests": count,
+            "level": SIGNIFICANCE,
+            "expected_by_chance": chance,
+            "significant": plain,
+            "significant_bh": bh,
+            "significant_holm": by_holm,
+            "at_floor": any(test["at_floor"] for test in tests),
+        }
+        return tests, counts, sentences
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -103,48 +129,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def corrected(effects: Sequence[Effect]) -> list[Effect]:
-    """The effects with their p-values corrected for the number of effects."""
-    p_values = [effect["p"] for effect in effects]
-    p_bh = false_discovery_control(p_values, method="bh")
-    return [
-        effect | {"p_holm": adjusted, "p_bh": float(share)}
-        for effect, adjusted, share in zip(effects, holm(p_values), p_bh, strict=True)
-    ]
+def is_significant(effect: Effect, p: str = "p") -> bool:
+    """Whether an effect is significant by one of its p-values."""
+    # Only p-values are corrected; the interval is that of the single test.
+    return significant(effect[p], effect["interval"])
 
 
-def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
-    """How many tests are significant, uncorrected and corrected.
-
-    `expected_by_chance` is their expected number, at most, if no test had an effect.
-    """
-    return {
-        "tests": len(tests),
-        "level": SIGNIFICANCE,
-        "expected_by_chance": SIGNIFICANCE * len(tests),
-        "significant": sum(is_significant(test) for test in tests),
-        "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
-        "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
-        "at_floor": any(test["at_floor"] for test in tests),
-    }
-
-
-def significance_sentences(data: Mapping[str, Any], what: str) -> list[str]:
-    """`count_significant` in words, and whether the resamples suffice for it."""
-    tests, resamples = data["tests"], data["resamples"]
-    sentences = [
-        f"At the 5% level {data['significant']} of {tests} {what} change the metric significantly; "
-        f"up to {numbers.fixed(data['expected_by_chance'], 1)} would by chance if none had an "
-        f"effect. Corrected for {tests} tests: {data['significant_bh']} (Benjamini-Hochberg), "
-        f"{data['significant_holm']} (Holm)."
-    ]
-    # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have an exact test.
-    if not METRICS[data["metric"]].has_exact_test and tests / (resamples + 1) >= SIGNIFICANCE:
-        sentences.append(
-            f"{resamples:,} resamples are too few for Holm's correction of {tests} tests: it needs "
-            f"at least {int(tests / SIGNIFICANCE):,} for any p-value to be small enough."
-        )
-    return sentences
+def mark(effect: Effect) -> str:
+    """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
+    return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
 
 
 def unit_of(style: MetricStyle) -> str:
