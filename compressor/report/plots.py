@@ -184,8 +184,8 @@ def quality_figure(report: Report) -> Figure | None:
     for axes in panels[len(sizes) :]:
         axes.remove()
     speeds = [(row.speedup or 0.0, row.speedup_interval) for row in timed]
-    panels[0].set_xlim(*limits(speeds, 1.0))
-    panels[0].set_ylim(*limits([(compared[x].pruned, spans[x]) for x in shown], dense))
+    qualities = [(compared[name].pruned, spans[name]) for name in shown]
+    panels[0].set(xlim=limits(speeds, 1.0), ylim=limits(qualities, dense))
     figure.supxlabel("times as fast as dense", fontsize=10)
     figure.supylabel(style.title, fontsize=10)
     names = [f"{_label(report.dense.name)} ({style.score(dense)})"]
@@ -215,10 +215,9 @@ def throughput_figure(report: Report) -> Figure | None:
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.set(xlabel="batch size (sentences)", ylabel="throughput (sentences/s)")
     axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
-    axes.set_xlabel("batch size (sentences)")
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("throughput (sentences/s)")
     _legend(figure, handles, [_label(name) for name in timed], 2)
     return figure
 
@@ -280,9 +279,8 @@ def _draw_heads(axes: Axes, variant: Variant, names: list[str], scoring: Ranking
             points.setdefault(look, []).append((head, layer))
     for (marker, color), drawn in points.items():
         axes.plot(*zip(*drawn, strict=True), linestyle="", marker=marker, color=color)
-    axes.set_xticks([])
-    axes.set_xlim(-0.6, max(variant.heads[name] for name in names) - 0.4)
-    axes.set_ylim(-0.6, len(names) - 0.4)
+    width = max(variant.heads[name] for name in names)
+    axes.set(xticks=[], xlim=(-0.6, width - 0.4), ylim=(-0.6, len(names) - 0.4))
 
 
 # In the order of importance. Each draws within `plot_style`; None if the report has no data for it.

@@ -269,12 +269,9 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
             if of_kind.any():
                 label, drawn = kind_label(kind), (x[of_kind], y[of_kind])
                 axes.scatter(*drawn, s=14, color=color, marker=marker, label=label)
-        axes.set_xlabel(f"rank by {first.method}")
-        axes.set_ylabel(f"rank by {second.method}")
+        axes.set(xlabel=f"rank by {first.method}", ylabel=f"rank by {second.method}")
         spearman = compared_pair(first, second)["correlations"][0]["spearman"]
         axes.set_title(f"Spearman {numbers.fixed(spearman, 2, sign=True)}", loc="left", fontsize=9)
-        axes.set_aspect("equal")
-        axes.set_xlim(0, len(x) + 1)
-        axes.set_ylim(0, len(x) + 1)
+        axes.set(aspect="equal", xlim=(0, len(x) + 1), ylim=(0, len(x) + 1))
     legend(figure, figure.axes[0], min(3, size + 1))
     return figure

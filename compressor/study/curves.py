@@ -31,7 +31,7 @@ from compressor.request.sections import ModelSection
 from compressor.study.agreement import compared_pair, overlap_p, shared_units
 from compressor.study.options import CurveStudy, TrainingStudy
 from compressor.study.output import Result, draw_lines, legend, panels, table
-from compressor.study.quality import Effect, MeasuredQuality, cells, is_significant
+from compressor.study.quality import Effect, MeasuredQuality, effect_cells, is_significant
 from compressor.study.run import StudiedModel
 
 TOP = 0.25  # share of the heads that count as the most important
@@ -80,7 +80,7 @@ def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
             count = f"{point['removed']} of {point['of']}"
             share = numbers.percent(point["removed"], point["of"])
             value = style.score(point["value"])
-            shown.append((pools[pool], count, share, value, *cells(point, style)))
+            shown.append((pools[pool], count, share, value, *effect_cells(point, style)))
     recovery = "+".join(step.name for step in options.recovery)
     return Result(
         title=f"Quality of {model.checkpoint.name} against heads removed",
@@ -138,8 +138,7 @@ def _curve_figure(style: MetricStyle, dense: float, lines: Mapping[str, list[Eff
         # The interval is of the change, which the axis does not show.
         low, high = ([dense + point["interval"][end] for point in points] for end in (0, 1))
         axes.fill_between(shares[name], low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set_xlabel("heads removed (%)")
-    axes.set_ylabel(style.title)
+    axes.set(xlabel="heads removed (%)", ylabel=style.title)
     axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
     legend(figure, axes)
     return figure

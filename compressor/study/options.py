@@ -92,7 +92,7 @@ class HeadsStudy(MeasuringStudy):
     """Quality with each head removed alone."""
 
     name = "heads"
-    function = "compressor.study.ablations:heads"
+    function = "compressor.study.quality:heads"
     example = "compress study heads -m MODEL --test test.tsv -o out"
     data: TestRows
 
@@ -101,7 +101,7 @@ class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
-    function = "compressor.study.ablations:layers"
+    function = "compressor.study.quality:layers"
     example = "compress study layers -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Annotated[

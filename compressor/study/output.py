@@ -86,12 +86,10 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
     figure, row = panels(*size, len(kinds), width_ratios=room)
     for (kind, names), axes, width in zip(kinds.items(), row, columns, strict=True):
         axes.set_title(kind_label(kind), loc="left", fontsize=9)
-        axes.set_xlabel("head")
-        axes.set_ylabel("layer")
         axes.grid(False)
-        axes.set_xlim(-0.5, width - 0.5)
         # Layer 0 on top, as in the tables.
-        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set(xlim=(-0.5, width - 0.5), ylim=(len(names) - 0.5, -0.5))
+        axes.set(xlabel="head", ylabel="layer")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, dict(zip(kinds, row, strict=True))
