@@ -13,8 +13,9 @@ import sacrebleu
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.study import STUDIES, run_study
+from compressor.study.options import STUDIES
 from compressor.study.output import PREFIX, render_text
+from compressor.study.run import run_study
 from compressor.tasks import TASKS
 from tests.helpers.recipes import request
 

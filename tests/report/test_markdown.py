@@ -13,11 +13,10 @@ from compressor.errors import InputError
 from compressor.model.card import CardFacts
 from compressor.report import page, sentences
 from compressor.report.model_card import render_card
-from compressor.report.page import render_html
+from compressor.report.page import render_html, render_markdown
+from compressor.report.publish import without_directories, without_paths
 from compressor.report.schema import Report
 from compressor.report.tables import conclusion, samples, tables
-from compressor.report.templates import render_markdown
-from compressor.report.without_paths import without_directories, without_paths
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,

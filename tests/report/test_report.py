@@ -13,9 +13,8 @@ from pydantic import ValidationError
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.report import FORMATS, facts, numbers, render, write_reports
-from compressor.report.formats import ReportFormat
-from compressor.report.schema import load_report
-from compressor.report.templates import render_markdown
+from compressor.report.page import render_markdown
+from compressor.report.schema import ReportFormat, load_report
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     MAKERS,

@@ -11,11 +11,10 @@ from scipy.stats import norm
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import rows_to_settle
-from compressor.report import gate_text, numbers
-from compressor.report.rule_kinds import MaxDropRule
+from compressor.report import numbers, phrases
+from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
 from compressor.report.rules import check, exit_status
 from compressor.report.schema import Report, render_json
-from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.tasks import TASKS
 from tests.evaluation.test_bounds import ALPHA, classified, score_statistic
 from tests.helpers.command_line import invoke as invoked
@@ -236,7 +235,7 @@ def test_what_inconclusive_counts_as(inconclusive, met):
     outcomes = check(translator_report(), [MaxDropRule("bleu", 0.2)], inconclusive)
     assert [x.verdict for x in outcomes] == ["inconclusive", "inconclusive", "failed"]
     assert [x.met for x in outcomes] == list(map(bool, met))
-    lines = list(map(gate_text.outcome_line, outcomes))
+    lines = list(map(phrases.outcome_line, outcomes))
     for line, is_met in zip(lines[:2], met[:2], strict=True):
         assert line.startswith(f"inconclusive, counts as {'passed' if is_met else 'FAILED'}  ")
     assert lines[2].startswith("FAILED  heads-25: ")

@@ -11,12 +11,10 @@ import math
 import pytest
 
 from compressor.report import sentences, summary
-from compressor.report.one_variant import only, share_scoring
-from compressor.report.samples import sample_answers, sample_rows
+from compressor.report.publish import only, sample_answers, sample_rows, share_scoring
 from compressor.report.schema import Report
-from compressor.report.table import Column, columns
+from compressor.report.table import Column, columns, render_text
 from compressor.report.tables import conclusion, samples, tables
-from compressor.report.text_table import render_table
 from compressor.results import Throughput, Timing
 from compressor.tasks import TASKS
 from tests.helpers.report_samples import (
@@ -229,14 +227,14 @@ def test_summary_is_strict_json_with_full_precision():
     ],
 )  # fmt: skip
 def test_text_stands_left_and_numbers_right(titles, rows, text):
-    assert render_table(titles, rows) == text
+    assert render_text(titles, rows) == text
 
 
 @pytest.mark.parametrize("variable", ["COLUMNS", "FORCE_COLOR", "TTY_INTERACTIVE"])
 def test_no_cell_is_cut_wrapped_or_colored_whatever_the_terminal(monkeypatch, variable):
     monkeypatch.setenv(variable, "20")
     name = "a name with spaces 12.5 http://z " * 20
-    assert render_table(columns("x", "y"), [[name + "end", "1"]]).splitlines()[1] == name + "end  1"
+    assert render_text(columns("x", "y"), [[name + "end", "1"]]).splitlines()[1] == name + "end  1"
 
 
 def test_timings_are_shown_with_speed_up_interval_and_multiply_adds():

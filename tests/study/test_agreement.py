@@ -20,9 +20,8 @@ from compressor.study.agreement import (
     permutation_p,
     verdict,
 )
-from compressor.study.curve import removals
+from compressor.study.curves import ranking, removals
 from compressor.study.quality import holm
-from compressor.study.training import ranking
 from tests.helpers.scores import LAYERS, sample
 from tests.helpers.studies import scores
 

@@ -11,8 +11,8 @@ from scipy import stats
 
 from compressor.errors import InputError
 from compressor.study import role_criteria
-from compressor.study.parsed_sentences import NO_WORD, Sentence, Tokens, read_conllu, tokenize
-from compressor.study.patterns import arcs_of, count_arcs, count_positions, rarity
+from compressor.study.attention import arcs_of, count_arcs, count_positions, rarity
+from compressor.study.conllu import NO_WORD, Sentence, Tokens, read_conllu, tokenize
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.batches import labelled_batch, one_row
@@ -214,7 +214,7 @@ def test_heads_against_the_best_fixed_distance(ahead, behind, hits, roles):
     )
     heads.append(("encoder_self.0", 1))
     followed = role_criteria.dependencies(["obj"], heads, arcs, np.array([hits, [0, 0]]))
-    obj, back = followed.to_json()
+    obj, back = followed
     total = ahead + behind
     assert (obj["arcs"], obj["offset"], obj["baseline"]) == (total, 1, 0.6)
     assert (back["direction"], back["offset"]) == ("head to dependent", -1)

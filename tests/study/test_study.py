@@ -15,8 +15,8 @@ from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.study import STUDIES
 from compressor.study.agreement import half
+from compressor.study.options import STUDIES
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises

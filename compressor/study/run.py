@@ -1,35 +1,33 @@
-"""The model and the rows that a study looks at, opened and checked before it computes."""
+"""Runs a study: opens and checks what it looks at, computes, and writes its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask, Scores, Sublayer
-from compressor.pipeline.inputs import (
-    DataRows,
-    ModelAndRows,
-    encode,
-    load,
-    pick_device,
-    read,
-    warn_of_shared_rows,
-)
+from compressor.options.table import opened
+from compressor.pipeline import inputs
 from compressor.pipeline.score import score
-from compressor.progress import Progress
+from compressor.progress import SILENT, Progress
 from compressor.report import phrases
+from compressor.report.plots import plot_style
 from compressor.request.sections import CalibrationData
 from compressor.request.validate import check_options, require_rows
+from compressor.storage import staging
+from compressor.storage.files import require_directory
 from compressor.storage.version import __version__
 from compressor.study.options import MeasuringStudy, StudyRequest
+from compressor.study.output import PREFIX, Result, write_result
 from compressor.tasks import TASKS, Batch, Rows, Task
 
 
@@ -53,16 +51,16 @@ class StudiedModel:
 
     def batches(self, rows: Rows) -> list[Batch]:
         """Batches of all rows on the CPU; reports how many rows had to be cut."""
-        examples = encode(rows, self.checkpoint, self.task, self.progress)
+        examples = inputs.encode(rows, self.checkpoint, self.task, self.progress)
         return self.task.batches(examples, self.checkpoint.model)
 
     def score(self, method: ScoringMethod, rows: Rows | None) -> Scores:
         """Scores of all heads on rows, which methods that use the weights alone do without."""
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
-        examples = [] if rows is None else encode(rows, self.checkpoint, self.task)
+        examples = [] if rows is None else inputs.encode(rows, self.checkpoint, self.task)
         return score(
-            Mask.full(self.layers), source=ModelAndRows(self.checkpoint, examples, rows),
+            Mask.full(self.layers), source=inputs.ModelAndRows(self.checkpoint, examples, rows),
             method=method, sublayers=self.layers, seed=self.seed, device=self.device,
             progress=self.progress,
         )  # fmt: skip
@@ -99,10 +97,55 @@ class StudiedModel:
             trim_memory()
 
 
-def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
+def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) -> Result:
+    """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`.
+
+    Raises:
+        InputError: the directory holds something else than other studies, or this one complete.
+    """
+    require_directory(output)
+    for path in sorted(output.iterdir()) if output.exists() else ():
+        # The JSON file is written last: without it the other three are of a study that was killed.
+        is_done = path.name == f"{PREFIX}{request.name}.json"
+        if is_done or not path.name.startswith((PREFIX, staging.PREFIX)):
+            raise InputError(
+                f"{output} holds {path.name} already; choose another --output",
+                id="output-not-empty",
+            )
+    model, rows = _open(request, progress)
+    # The name becomes part of the ids in the SVG, which are random without it.
+    with plot_style(f"{PREFIX}{request.name}"):
+        result: Result = opened(request.function)(model, rows, request)
+        parts = {"calibration": rows.calibration, "test": rows.test}
+        data = {
+            "schema": 1,
+            "study": request.name,
+            "tool_version": __version__,
+            "model": model.checkpoint.name,
+            "revision": model.checkpoint.revision,
+            "heads": {layer.name: layer.units for layer in model.layers},
+            "seed": model.seed,
+            "shared_rows": rows.shared,
+            **{name: facts_of(part) for name, part in parts.items() if part is not None},
+            **result.data,
+        }
+        sentences = list(result.sentences)
+        if data.get("at_floor", False):
+            sentences.append(
+                "With all heads the metric is at its floor, what chance gives, so nothing can be "
+                "concluded from what changes or does not."
+            )
+        if rows.shared and rows.test is not None:
+            sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
+        result = replace(result, data=data, sentences=sentences)
+        write_result(result, output / f"{PREFIX}{request.name}")
+    return result
+
+
+def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inputs.DataRows]:
     """The dense model, the last of several, and the rows that the request names."""
-    device = pick_device(request.device, progress)
-    checkpoint = load(request.checkpoints()[-1])
+    device = inputs.pick_device(request.device, progress)
+    checkpoint = inputs.load(request.checkpoints()[-1])
     task = TASKS[checkpoint.task]
     if not (task.has_answers and task.one_example_per_row):
         raise UsageError(
@@ -116,40 +159,11 @@ def open_inputs(request: StudyRequest, progress: Progress) -> tuple[StudiedModel
         recovery = getattr(request, "recovery", [])
         require_rows(getattr(request, "method", None), recovery, request.data)
     tokenizers = None if evaluation is None else evaluation.tokenizers
-    rows = read(request.data, checkpoint, task, progress, tokenizers)
-    warn_of_shared_rows(rows, progress)
+    rows = inputs.read(request.data, checkpoint, task, progress, tokenizers)
+    inputs.warn_of_shared_rows(rows, progress)
     return StudiedModel(checkpoint, request.seed, device, progress), rows
-
-
-def facts(study: str, model: StudiedModel, rows: DataRows) -> dict[str, Any]:
-    """What was studied, for the JSON file."""
-    parts = {"calibration": rows.calibration, "test": rows.test}
-    return {
-        "schema": 1,
-        "study": study,
-        "tool_version": __version__,
-        "model": model.checkpoint.name,
-        "revision": model.checkpoint.revision,
-        "heads": {layer.name: layer.units for layer in model.layers},
-        "seed": model.seed,
-        "shared_rows": rows.shared,
-        **{name: facts_of(part) for name, part in parts.items() if part is not None},
-    }
 
 
 def facts_of(rows: Rows) -> dict[str, Any]:
     """Which rows they are, for the JSON file."""
     return {"files": rows.files, "rows": len(rows.sources), "sha256": rows.sha256}
-
-
-def caveats(data: Mapping[str, Any], rows: DataRows) -> list[str]:
-    """Sentences about what the study cannot show."""
-    sentences = []
-    if data.get("at_floor", False):
-        sentences.append(
-            "With all heads the metric is at its floor, what chance gives, so nothing can be "
-            "concluded from what changes or does not."
-        )
-    if rows.shared and rows.test is not None:
-        sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
-    return sentences

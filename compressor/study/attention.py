@@ -9,7 +9,7 @@ to them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from compressor.importance import ScoringJob
 from compressor.importance.attention import visit_attention
 from compressor.model.sublayers import Sublayer
-from compressor.study.parsed_sentences import NO_WORD, Tokens
+from compressor.study.conllu import NO_WORD, Tokens
 from compressor.tasks import Batch
 from compressor.tasks.batching import pad
 
@@ -46,10 +46,9 @@ def rarity(
 def count_positions(
     scoring: ScoringJob, special_ids: Collection[int], most_common: int
 ) -> dict[str, dict[str, Any]]:
-    """Count to which tokens each self-attention head attends.
+    """Count to which tokens heads attend, in a job with self-attention layers alone.
 
     Args:
-        scoring: with self-attention layers alone.
         special_ids: tokens that are not words.
         most_common: so many of the most frequent tokens are never rare.
 
@@ -86,18 +85,34 @@ def count_positions(
             total[name] = total.get(name, 0) + value.cpu()
 
     visit_attention(scoring, visit)
-    return {name: _shares(total) for name, total in sums.items()}
+    result: dict[str, dict[str, Any]] = {}
+    for name, total in sums.items():
+        tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
+        # A high share at an offset that few queries have means little.
+        usual = total["possible"] * 2 >= max(tokens, 1)
+        share = torch.where(usual, total["hits"] / total["possible"].clamp_min(1), 0.0)
+        best = share.max(1)  # [heads]
+        result[name] = {
+            "tokens": tokens,
+            "special": (total["special"] / max(tokens, 1)).tolist(),
+            "offset": (best.indices - WINDOW).tolist(),
+            "share": best.values.tolist(),
+        }
+        if rare_tokens:
+            result[name]["rare"] = (total["rare"] / rare_tokens).tolist()
+            result[name]["rare_tokens"] = rare_tokens
+            result[name]["rare_chance"] = float(total["chance"]) / rare_tokens
+    return result
 
 
 def _count_offsets(
     weights: Tensor, keys: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
     """A batch's `tokens` [], `special` [heads], `hits` [heads, offsets], `possible` [offsets]."""
-    length = queries.shape[1]
     # A query's weights add up to 1: what is not on words is on special tokens.
     on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
     offsets = torch.arange(-WINDOW, WINDOW + 1, device=queries.device)
-    moves = largest - torch.arange(length, device=queries.device)  # [batch, heads, queries]
+    moves = largest - torch.arange(queries.shape[1], device=queries.device)
     # [batch, heads, queries, offsets]
     match = (moves[..., None] == offsets) & queries[:, None, :, None]
     pairs = (keys & queries[:, None, :, None])[:, 0]  # [batch, queries, keys]
@@ -113,10 +128,9 @@ def _count_offsets(
 def _count_rare(
     frequency: Tensor, common: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """How often heads attend to the least frequent token of a sentence.
+    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; frequencies of words are finite.
 
-    `frequency` [batch, tokens] is infinite for what is not a word; `common` [batch, tokens] are
-    tokens that are never rare. Returns `rare` [heads], `rare_tokens` [] and `chance` [].
+    `common` [batch, tokens] are tokens that are never rare.
     """
     words = frequency.isfinite()
     # Several tokens may be the least frequent; each is right, and chance is greater.
@@ -132,27 +146,6 @@ def _count_rare(
         "rare_tokens": queries.sum(),
         "chance": (queries.sum(-1) * by_chance).sum().double(),
     }
-
-
-def _shares(sums: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The result of `count_positions` for a layer."""
-    tokens = int(sums["tokens"])
-    # A high share at an offset that few queries have means little.
-    usual = sums["possible"] * 2 >= max(tokens, 1)
-    share = torch.where(usual, sums["hits"] / sums["possible"].clamp_min(1), 0.0)
-    best = share.max(1)  # [heads]
-    counted: dict[str, Any] = {
-        "tokens": tokens,
-        "special": (sums["special"] / max(tokens, 1)).tolist(),
-        "offset": (best.indices - WINDOW).tolist(),
-        "share": best.values.tolist(),
-    }
-    rare_tokens = int(sums.get("rare_tokens", 0))
-    if rare_tokens:
-        counted["rare"] = (sums["rare"] / rare_tokens).tolist()
-        counted["rare_tokens"] = rare_tokens
-        counted["rare_chance"] = float(sums["chance"]) / rare_tokens
-    return counted
 
 
 def arcs_of(sentences: Sequence[Tokens], relations: Sequence[str]) -> Tensor:
