@@ -11,9 +11,7 @@ import pytest
 from compressor.budgets.base import Limits
 from compressor.budgets.cost_table import (
     RETRIES,
-    cheapest,
     choose,
-    counts_to_measure,
     fewest,
     layer_costs,
     reach,
@@ -22,7 +20,7 @@ from compressor.budgets.cost_table import (
 from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.results import CostTable, LayerCost, Timing
+from compressor.results import Timing
 from tests.helpers.errors import raises
 from tests.helpers.scores import cost_table, timing
 
@@ -48,20 +46,6 @@ COSTS = cost_table(
 )
 
 
-@pytest.mark.parametrize(
-    ("heads", "floor", "counts"),
-    [
-        (8, 0, [0, 1, 2, 4, 6]),
-        (8, 1, [1, 2, 4, 6]),
-        (4, 0, [0, 1, 2, 3]),
-        (2, 5, []),
-        (6, 5, [5]),
-    ],
-)
-def test_head_counts_that_are_timed(heads, floor, counts):
-    assert counts_to_measure(heads, floor, "cross") == counts
-
-
 def test_costs_are_monotone_and_follow_the_timings():
     """Least squares without falling: neighbors in the wrong order get their mean."""
     speedups = {6: 0.98, 4: 1.10, 2: 1.06, 1: 1.25, 0: 1.20}
@@ -75,19 +59,6 @@ def test_costs_are_monotone_and_follow_the_timings():
     assert rows[0].saved_share == 0  # slower with fewer heads can only be noise
 
 
-def test_savings_are_linear_between_the_rows():
-    full = Mask({"cross.0": (True,) * 8})
-    rows = [
-        LayerCost(
-            kind="cross", units=n, layers=1, speedup=1.1, speedup_interval=(1, 2), saved_share=share
-        )
-        for n, share in ((1, 0.3), (4, 0.24), (6, 0.1))
-    ]
-    found = savings(CostTable(batch_size=1, dense_seconds=1, lengths="", rows=rows), full)
-    expected = [0.3, 0.3, 0.28, 0.26, 0.24, 0.17, 0.1, 0.05, 0.0]
-    np.testing.assert_allclose(found["cross.0"], expected, atol=1e-15)
-
-
 def brute_force(losses, gains, wanted: float) -> float:
     """The least loss over all combinations of options."""
     best = np.inf
@@ -96,26 +67,6 @@ def brute_force(losses, gains, wanted: float) -> float:
         if gain >= wanted - 1e-12:
             best = min(best, sum(x[o] for x, o in zip(losses, options, strict=True)))
     return best
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_knapsack_is_optimal(seed):
-    """Gains on the grid of the dynamic program: exactly what trying everything finds."""
-    rng = np.random.default_rng(seed)
-    options = rng.integers(1, 6, size=5)
-    gains = [np.sort(rng.integers(0, 50, n)).astype(float) for n in options]
-    losses = [rng.normal(0.5, 1, n) for n in options]
-    for loss, gain in zip(losses, gains, strict=True):
-        loss[0] = gain[0] = 0.0
-    gains = [2 * gain for gain in gains]
-    wanted = 64.0  # in 20,000 steps: even numbers are multiples of a step
-    expected = brute_force(losses, gains, wanted)
-    chosen = cheapest(losses, gains, wanted)
-    if chosen is None:
-        assert expected == np.inf
-        return
-    assert sum(g[o] for g, o in zip(gains, chosen, strict=True)) >= wanted
-    assert sum(x[o] for x, o in zip(losses, chosen, strict=True)) == pytest.approx(expected)
 
 
 STACKS = [["encoder_self.0", "encoder_self.1"], ["decoder_self.0", "cross.0"]]
@@ -179,12 +130,9 @@ def try_to_reach(wanted: float, share: float, floor: str = "0"):
     return mask, tries
 
 
-def test_a_choice_that_is_fast_enough_is_taken_at_once():
+def test_a_miss_is_followed_by_a_tighter_choice_and_no_other():
     mask, tries = try_to_reach(1.3, 1.0)
     assert [(one.met, one.aim, one.kept) for one in tries] == [(True, 1.3, str(mask))]
-
-
-def test_a_miss_is_followed_by_a_tighter_choice():
     mask, tries = try_to_reach(1.3, 0.85)
     assert [one.met for one in tries] == [False] * (len(tries) - 1) + [True]
     assert 2 <= len(tries) <= RETRIES + 1
@@ -199,11 +147,6 @@ def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible
     with raises(UsageError, "speedup-unreachable") as caught:
         try_to_reach(3.0, 1.0, floor="1")
     assert "1.639" in str(caught.value)  # 1 / (1 - 2 x 0.07 - 0.12 - 0.13)
-    assert "4 of 16" in str(caught.value)
-    assert "--floor" in str(caught.value)
-    with raises(UsageError, "speedup-unreachable") as caught:
-        try_to_reach(30.0, 1.0)
-    assert "--floor" not in str(caught.value)  # no head is left to lower it for
 
 
 def test_the_table_does_not_forbid_what_can_be_measured():

@@ -6,7 +6,6 @@ No test looks at a real time.
 from __future__ import annotations
 
 import gc
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -118,17 +117,10 @@ def test_timings_by_hand() -> None:
     assert second.speedup == pytest.approx(6 / 5)
     assert second.speedup_interval == pytest.approx((6 / 5, 6 / 5))
     assert second.macs_ratio == 1.6
+    expected = np.quantile(1000 * np.array(samples["half", 2]), [0.5, 0.9, 0.99])
+    assert [second.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
     assert (second.source_tokens, second.padded_source_tokens) == (6.0, 8.0)
     assert (first.peak_memory_mib, second.peak_memory_mib) == (None, 100.0)
-
-
-def test_latency_percentiles_are_of_all_raw_times() -> None:
-    seconds = np.random.default_rng(0).random((10, 3))
-
-    (row,) = summarize({("dense", 2): seconds.ravel().tolist()}, [workload(3)])
-
-    expected = np.quantile(seconds * 1000, [0.5, 0.9, 0.99])
-    assert [row.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
 
 
 def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
@@ -183,24 +175,10 @@ def rows_of(lengths: list[int]) -> list[Encoded]:
 
 def test_real_and_padded_tokens_are_counted_apart() -> None:
     (load,) = make_workloads(rows_of([2, 6, 4, 4]), [2], pad)
-
     # 16 batches of 2: rows 1 and 2 (2 + 6 tokens, padded to 12), rows 3 and 4 (8 of 8), …
     assert len(load.batches) == 16
     assert load.source_tokens == pytest.approx((8 + 8) / 4)
     assert load.padded_source_tokens == pytest.approx((12 + 8) / 4)
-
-
-def test_many_rows_are_sampled_in_order() -> None:
-    rows = rows_of([3] * 500)
-
-    first, again, other = (
-        [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
-        for seed in (1, 1, 2)
-        for load in make_workloads(rows, [4], pad, seed=seed)
-    )
-    assert len(first) == 8 * 4
-    assert all(a < b for a, b in pairwise(first))
-    assert first == again != other
 
 
 def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
