@@ -135,17 +135,6 @@ def test_the_loss_is_that_of_transformers(reader, data):
     assert sum(map(task.loss_terms, batches)) == 2 * len(labels)
 
 
-def test_a_long_question_is_cut_and_leaves_room():
-    """Half of a window at most, so that its context is read."""
-    tokenizer = piece_tokenizer().backend_tokenizer
-    ((window, *_),) = split(tokenizer, ["abcdefghij" * 5], ["ab abcdefgh"], 32)
-    assert window.cut
-    assert window.first == 1 + (32 - 3) // 2 + 1
-    assert len(window.ids) <= 32
-    assert window.tokens_of(0, 2) == (window.first, window.first)
-    assert window.tokens_of(0, 99) is None
-
-
 def test_a_tokenizer_that_leaves_no_room_is_refused(data):
     with raises(InputError, "tokenizer-without-pairs"):
         task.encode(data, piece_tokenizer(), 4)
