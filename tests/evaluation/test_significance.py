@@ -45,14 +45,12 @@ def classified(rows: int = 120) -> tuple[list[str], list[str], list[str]]:
 def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     dense, pruned, references = translations()
-
     _, reference = PairedTest(
         [("dense", dense), ("pruned", pruned)],
         {"BLEU": BLEU(), "chrF": CHRF()},
         [references],
         test_type="bs",
     )()
-
     pair = Pair.of([METRICS[x]() for x in TASKS["translation"].metrics], dense, pruned, references)
     scores = pair.bootstrap(1000, DEFAULT_SEED)
     assert scores.keys() == {"bleu", "chrf"}
@@ -80,9 +78,7 @@ def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
     for lost, won in ((3, 0), (12, 3), (5, 5), (0, 7)):
         dense = ["b"] * won + ["a"] * (60 - won)
         pruned = ["a"] * (60 - lost) + ["b"] * lost
-
         accuracy = compare("classification", dense, pruned, gold, resamples=100)[0]
-
         rows = lost + won
         tail = sum(math.comb(rows, k) for k in range(max(lost, won), rows + 1)) / 2**rows
         expected = min(1.0, 2 * tail)  # a fair coin, at least as uneven in either direction
@@ -93,10 +89,8 @@ def test_classification_draws_equal_scikit_learn_on_the_drawn_rows() -> None:
     dense, pruned, gold = classified()
     rng = np.random.default_rng(8)
     drawn = rng.integers(len(gold), size=(30, len(gold)))
-
     pair = Pair.of([METRICS[x]() for x in TASKS["classification"].metrics], dense, pruned, gold)
     scores = pair.bootstrap(30, 8)
-
     for system, outputs in enumerate((dense, pruned)):
         predicted, right = np.array(outputs)[drawn], np.array(gold)[drawn]
         rows = list(zip(right, predicted, strict=True))
@@ -112,7 +106,6 @@ def test_classification_draws_equal_scikit_learn_on_the_drawn_rows() -> None:
 @pytest.mark.parametrize("task", ["translation", "classification"])
 def test_model_compared_with_itself_does_not_differ(task: str) -> None:
     outputs, _, references = translations(30) if task == "translation" else classified(30)
-
     for result in compare(task, outputs, list(outputs), references):
         assert result.difference == 0
         assert result.interval == (0, 0)
