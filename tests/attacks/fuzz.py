@@ -9,7 +9,7 @@ for intact files, where a manifest lists the file that was changed. It is report
 that repeat it alone, since a case is drawn from the seed and its number.
 
 Cases run one after another in worker processes that are started again after a case that failed.
-20,000 cases take about forty minutes on one core, and a minute more to make the models that they
+20,000 cases take about twenty minutes on one core, and a minute more to make the models that they
 start from.
 """
 
@@ -116,9 +116,12 @@ def run_cases(named: Sequence[tuple[str, str]], material: Path, workers: int = 1
         idle.put(worker)
 
     def run(case: tuple[str, str]) -> str:
-        worker, (kind, name) = idle.get(), case
-        failure = worker.run(draw(kind, name, material))
-        idle.put(worker)
+        kind, name = case
+        drawn, worker = draw(kind, name, material), idle.get()
+        try:
+            failure = worker.run(drawn)
+        finally:
+            idle.put(worker)
         if failure:
             failure = f"--kind {kind} --case {name}: {failure}"
             print(failure, file=sys.stderr, flush=True)  # now: who stops it has seen them

@@ -243,7 +243,8 @@ def options(rng: Random, material: Path) -> Case:
     """Values of options that nobody means, for every command but `demo` and `doctor`."""
     name = rng.choice(sorted(set(COMMANDS) - {"demo", "doctor"}))
     words: Words = []
-    for spelled, is_flag in rng.sample(_options(name), rng.choice((1, 1, 2, 3))):
+    known = _options(name)
+    for spelled, is_flag in rng.sample(known, min(len(known), rng.choice((1, 1, 2, 3)))):
         words.append(rng.choice(spelled))
         if not is_flag or chance(rng, 5):
             words.append(option_value(rng))

@@ -33,8 +33,14 @@ HYPOTHESES = [
 def test_translation_scores_are_sacrebleus_and_signatures_name_all_that_changes_them() -> None:
     quality = score_answers("translation", HYPOTHESES, REFERENCES, None)
     signatures = quality.signatures
-    assert quality.metrics["bleu"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
-    assert quality.metrics["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    # Also of a few words alone, where there are no matches of three or four, or none at all.
+    few = [("mat cat the", REFERENCES[0]), ("Go!", "Go!"), ("x", "y"), ("", "y"), ("a b c d", "a")]
+    for hypotheses, references in [(HYPOTHESES, REFERENCES), *(([x], [y]) for x, y in few)]:
+        found = score_answers("translation", hypotheses, references, None).metrics
+        bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
+        assert found["bleu"] == pytest.approx(bleu, rel=1e-12)
+        chrf = sacrebleu.corpus_chrf(hypotheses, [references]).score
+        assert found["chrf"] == pytest.approx(chrf, rel=1e-12)
     assert tuple(quality.metrics) == TASKS["translation"].metrics  # what gates may be about
     assert quality.rows == 4
     version = sacrebleu.__version__

@@ -29,15 +29,6 @@ def by_scipy(answers, right, correlation=spearmanr) -> float:
     return 100 * correlation(np.array(answers, float), np.array(right, float)).statistic
 
 
-def test_the_correlation_is_scipys():
-    for answers in columns()[:2]:
-        found = score_answers("embedding", answers, columns()[2], None)
-        assert found.metrics == {"spearman": pytest.approx(by_scipy(answers, columns()[2]))}
-    reverse = [f"-{x}" for x in columns()[2]]
-    found = score_answers("embedding", reverse, columns()[2], None)
-    assert found.metrics["spearman"] == pytest.approx(-100)
-
-
 def test_every_draw_is_scipys():
     dense, pruned, right = columns()
     compared = compare("regression", dense, pruned, right, resamples=40, seed=3)

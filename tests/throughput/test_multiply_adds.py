@@ -16,7 +16,6 @@ from compressor.model.surgery import remove_units
 from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import (
     WorkSize,
-    multiply_adds,
     ratio_of_multiply_adds,
     total_multiply_adds,
 )
@@ -77,21 +76,6 @@ def test_products_with_positions_are_counted() -> None:
     ours = total_multiply_adds(shape, WorkSize(batch=3, source=7))
     counted = counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
     assert ours == counted - 3 * 2 * 14 * 32 * 32
-
-
-def test_decoder_work_grows_with_the_cache() -> None:
-    translator = ModelShape(
-        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(0,),
-        decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
-    )  # fmt: skip
-    work = multiply_adds(translator, WorkSize(batch=10, source=3, target=4))
-
-    # 10 decoder rows, 2 own heads of size 2; step t attends to t + 1 tokens.
-    assert work["decoder_self.0.scores"] == 40 + 80 + 120 + 160
-    assert work["cross.0.scores"] == 4 * 10 * 3 * 2
-    assert work["cross.keys_values"] == 10 * 3 * 4 * 4  # once, not per token
-    assert work["vocabulary"] == 4 * 10 * 4 * 9
-    assert work["encoder_self.0.inputs"] == 0
 
 
 def test_a_model_that_multiplies_nothing_has_an_infinite_ratio() -> None:
