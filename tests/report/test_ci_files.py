@@ -11,7 +11,7 @@ from lxml import html
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import FORMATS, ci_files, ci_formats, render
+from compressor.report import FORMATS, ci_formats, render
 from compressor.report.baseline import compare_reports
 from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
@@ -46,21 +46,11 @@ def test_the_verdict_is_first_then_one_table_then_folds():
         before, _, rest = outside.partition("<details>")
         outside = before + rest.partition("</details>")[2]
     assert outside.count("\n| --- |") == 1
+    passing = render(judged("bleu=9", inconclusive="pass"), "summary")
+    assert passing.startswith("## ⚠️ Inconclusive, counts as passed: ")
     report = report.model_copy(update={"changes": compare_reports(report, translator_report())})
     folds = render(report, "comment").split("<summary>")[1:]
     assert folds[0].startswith("Compared with the baseline</summary>")
-
-
-@pytest.mark.parametrize(
-    ("rule", "inconclusive", "title"),
-    [
-        ("bleu=9", "pass", "⚠️ Inconclusive, counts as passed"),
-        ("bleu=9", "fail", "⚠️ Inconclusive, counts as failed"),
-        ("bleu=0.1", "pass", "❌ Failed"),
-    ],
-)
-def test_the_title_says_the_verdict(rule, inconclusive, title):
-    assert render(judged(rule, inconclusive=inconclusive), "summary").startswith(f"## {title}: ")
 
 
 @pytest.mark.parametrize("name", ["summary", "comment"])
@@ -92,14 +82,6 @@ def test_no_report_exceeds_the_limits_of_github(name, most):
         assert text.rstrip().endswith("it is too long for this page.")
     assert text.count("<details>") == text.count("</details>")
     assert "❌ Failed" in text
-
-
-def test_the_marker_of_a_comment_is_the_models():
-    first = render(judged("bleu=9"), "comment").splitlines()[0]
-    assert first == render(judged("bleu=0.1"), "comment").splitlines()[0]
-    assert first != render(classifier_report(), "comment").splitlines()[0]
-    hostile = render(hostile_report(), "comment").splitlines()[0]
-    assert hostile.removeprefix(ci_files.MARKER).removesuffix(" -->").isalnum()
 
 
 def test_junit_tells_open_rules_from_failed_ones():
@@ -143,16 +125,6 @@ def test_benchmarks_are_what_github_action_benchmark_reads():
     assert values["heads-50: speed-up at batch 8"] == 1.04
     assert values["heads-50: BLEU"] == 33.9032
     assert values["heads-50: multiply-adds"] == 0.521
-
-
-def test_outputs_are_words_and_numbers():
-    lines = render(hostile_report(), "outputs").splitlines()
-    assert len(lines) == 6
-    for line in lines:
-        name, _, value = line.partition("=")
-        assert name.replace("-", "").isalpha()
-        assert value in ("true", "false", "passed", "failed", "") or math.isfinite(float(value))
-    assert "speedup=\n" in render(classifier_report(), "outputs")
 
 
 def test_a_number_that_is_none_is_left_out():
