@@ -72,7 +72,6 @@ def test_run_gate_verify_and_predict(tmp_path, capsys):
     page = (out / "report.md").read_text(encoding="utf-8")
     assert "Within one" in page
     assert "tokens are source tokens" in page
-
     capsys.readouterr()
     invoke("gate", out / "report.json", "--max-metric-drop", "within_one=100")
     invoke("verify", out)
