@@ -20,7 +20,7 @@ from compressor.budgets.cost_table import (
 from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.results import Timing
+from compressor.results import CostTable, LayerCost, Timing
 from tests.helpers.errors import raises
 from tests.helpers.scores import cost_table, timing
 
@@ -57,6 +57,19 @@ def test_costs_are_monotone_and_follow_the_timings():
     expected = np.array([0, two, two, last, last]) / 3
     np.testing.assert_allclose([row.saved_share for row in rows], expected, rtol=1e-12)
     assert rows[0].saved_share == 0  # slower with fewer heads can only be noise
+
+
+def test_savings_are_linear_between_the_rows():
+    full = Mask({"cross.0": (True,) * 8})
+    rows = [
+        LayerCost(
+            kind="cross", units=n, layers=1, speedup=1.1, speedup_interval=(1, 2), saved_share=share
+        )
+        for n, share in ((1, 0.3), (4, 0.24), (6, 0.1))
+    ]
+    found = savings(CostTable(batch_size=1, dense_seconds=1, lengths="", rows=rows), full)
+    expected = [0.3, 0.3, 0.28, 0.26, 0.24, 0.17, 0.1, 0.05, 0.0]
+    np.testing.assert_allclose(found["cross.0"], expected, atol=1e-15)
 
 
 def brute_force(losses, gains, wanted: float) -> float:

@@ -80,6 +80,8 @@ def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name,
         found = score(method, setup)
         assert {n: len(v) for n, v in found.values.items()} == setup.mask.counts()
         assert np.isfinite(np.concatenate(list(found.values.values()))).all()
+        if method == "ablation":
+            assert found.cost["forward_passes"] == 1 + ablations(setup)
     assert all(torch.equal(weights[key], x) for key, x in setup.model.state_dict().items())
     assert state_of(setup.model) == before
 

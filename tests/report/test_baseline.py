@@ -96,6 +96,7 @@ def test_every_number_is_compared_and_the_same_report_is_no_change():
 
 
 def test_speed_is_compared_on_the_same_machine_and_quality_on_the_same_rows_alone():
+    """And neither speed nor size fails a gate."""
     report = translator_report()
     data = report.model_dump()
     for row in data["throughput"]["rows"]:
@@ -115,6 +116,9 @@ def test_speed_is_compared_on_the_same_machine_and_quality_on_the_same_rows_alon
     assert all(x.met for x in baseline.outcomes(slower, report))
     elsewhere = changed(slower, "hardware", "cpu", to="Another CPU")
     assert notes(elsewhere, "speed-up") == {("unknown", "on another machine")}
+    larger = changed(report, "variants", 0, "onnx_bytes", to=183_330_112)
+    assert notes(larger, "ONNX MB") == {("worse", "")}
+    assert all(x.met for x in baseline.outcomes(larger, report))
     rows = changed(report, "test", "sha256", to="ef" * 32)
     assert notes(rows, "BLEU") == {("same", "on other test rows")}
     dense = changed(report, "variants", 0, "comparisons", 0, "dense", to=30.0)

@@ -11,7 +11,7 @@ from lxml import html
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import FORMATS, ci_formats, render
+from compressor.report import FORMATS, ci_files, ci_formats, render
 from compressor.report.baseline import compare_reports
 from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
@@ -84,6 +84,14 @@ def test_no_report_exceeds_the_limits_of_github(name, most):
     assert "❌ Failed" in text
 
 
+def test_the_marker_of_a_comment_is_the_models():
+    first = render(judged("bleu=9"), "comment").splitlines()[0]
+    assert first == render(judged("bleu=0.1"), "comment").splitlines()[0]
+    assert first != render(classifier_report(), "comment").splitlines()[0]
+    hostile = render(hostile_report(), "comment").splitlines()[0]
+    assert hostile.removeprefix(ci_files.MARKER).removesuffix(" -->").isalnum()
+
+
 def test_junit_tells_open_rules_from_failed_ones():
     report = hostile_report()
     root = ElementTree.fromstring(render(report, "junit"))
@@ -125,6 +133,16 @@ def test_benchmarks_are_what_github_action_benchmark_reads():
     assert values["heads-50: speed-up at batch 8"] == 1.04
     assert values["heads-50: BLEU"] == 33.9032
     assert values["heads-50: multiply-adds"] == 0.521
+
+
+def test_outputs_are_words_and_numbers():
+    lines = render(hostile_report(), "outputs").splitlines()
+    assert len(lines) == 6
+    for line in lines:
+        name, _, value = line.partition("=")
+        assert name.replace("-", "").isalpha()
+        assert value in ("true", "false", "passed", "failed", "") or math.isfinite(float(value))
+    assert "speedup=\n" in render(classifier_report(), "outputs")
 
 
 def test_a_number_that_is_none_is_left_out():

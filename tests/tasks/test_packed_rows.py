@@ -13,11 +13,12 @@ import pytest
 
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.storage import text_files
-from compressor.tasks import TASKS
+from compressor.tasks import TASKS, batching
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.packed import PACK, cut_off, jsonl, packed
 from tests.helpers.rows import LABELS, PAIRS, tsv
+from tests.helpers.tiny import word_tokenizer
 
 translation, classification = TASKS["translation"], TASKS["classification"]
 COLUMNS = {"source_column": "en", "target_column": "de"}
@@ -115,3 +116,14 @@ def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, suffix: str):
     assert list(zip(read.sources, read.targets, strict=True)) == rows[:16]
     assert progress == [10_000]
     assert most < 1_000_000
+
+
+def test_rows_are_encoded_in_parts(monkeypatch):
+    """To the same tokens as at once; long ones are cut."""
+    texts = [*toy.sentences(10), " ".join(["w5"] * 40)]
+    settings = {"types": True, "text": texts, "text_pair": None}
+    whole = batching.encode_texts(word_tokenizer(), 16, **settings)
+    monkeypatch.setattr(batching, "ENCODED_ROWS", 4)
+    assert batching.encode_texts(word_tokenizer(), 16, **settings) == whole
+    expected = [(*(int(word[1:]) for word in text.split()[:15]), 2) for text in texts]
+    assert whole[0]["input_ids"] == expected

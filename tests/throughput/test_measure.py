@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,18 @@ def rows_of(lengths: list[int]) -> list[Encoded]:
         )
         for n, length in enumerate(lengths, start=1)
     ]
+
+
+def test_many_rows_are_sampled_in_order() -> None:
+    rows = rows_of([3] * 500)
+    first, again, other = (
+        [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
+        for seed in (1, 1, 2)
+        for load in make_workloads(rows, [4], pad, seed=seed)
+    )
+    assert len(first) == 8 * 4
+    assert all(a < b for a, b in pairwise(first))
+    assert first == again != other
 
 
 def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
