@@ -16,13 +16,22 @@ from compressor.study.conllu import NO_WORD, Sentence, Tokens, read_conllu, toke
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.batches import labelled_batch, one_row
-from tests.helpers.conllu import conllu
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer
 from tests.helpers.stages import scoring
 from tests.helpers.tiny import word_tokenizer
 
 ARCHITECTURES = ("bert", "marian")  # those of all are compared in tests/importance
+
+
+def conllu(*rows: str) -> str:
+    """`1 form head relation [NoSpace]` as lines of a CoNLL-U file."""
+    lines = []
+    for row in rows:
+        number, form, head, relation, *misc = row.split()
+        cells = [number, form, "_", "_", "_", "_", head, relation, "_"]
+        lines.append("\t".join([*cells, "SpaceAfter=No" if misc else "_"]))
+    return "\n".join(lines) + "\n"
 
 
 def words_of(sentence: Sentence) -> list[str]:
