@@ -177,39 +177,6 @@ def test_an_emptied_sublayer_answers_with_the_mean(name: str, mask, kind: str):
     np.testing.assert_allclose(stand_in.bias.detach(), wanted.mean(0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("marian", "cross"), ("bert", "encoder_self")])
-def test_redundant_heads_are_made_up_for(name: str, kind: str, monkeypatch):
-    """Head 3 is a linear function A of head 1.
-
-    W_1 + W_3 A gives the dense outputs back: exactly without damping, nearly with it.
-    """
-    source, copied = slice(8, 16), slice(24, 32)
-    mixing = torch.randn(8, 8, generator=torch.Generator().manual_seed(3)) / 8**0.5
-    model = tiny_model(name)
-    of_kind = [layer for layer in find_sublayers(model) if layer.kind == kind]
-    with torch.no_grad():
-        for layer in of_kind:
-            for role, path in layer.inputs.items():
-                linear = model.get_submodule(path)
-                change = mixing if role == "value" else torch.eye(8)
-                linear.weight[copied] = change @ linear.weight[source]
-                linear.bias[copied] = change @ linear.bias[source]
-
-    def without_copies(layers):
-        return Mask.full(layers).without((layer.name, 3) for layer in of_kind)
-
-    setup = job(name, without_copies, rows=200, model=model)
-    cut = difference(setup, setup.pruned)
-    assert difference(setup, reconstructed(setup)) < 0.05 * cut
-    monkeypatch.setattr(least_squares, "DAMPING", 1e-9)
-    undamped = reconstructed(setup)
-    assert difference(setup, undamped) < 1e-5 * cut
-    old = model.get_submodule(of_kind[0].output).weight
-    new = undamped.get_submodule(of_kind[0].output).weight
-    expected = old[:, source] + old[:, copied] @ mixing
-    torch.testing.assert_close(new[:, source], expected, rtol=0, atol=0.02)
-
-
 def test_padding_is_not_looked_at():
     """Wider padding of the same rows, filled with other tokens, changes no weight noticeably."""
     setup = job("bert")

@@ -125,47 +125,35 @@ def require_answers(teacher: Teacher, batch: Batch, expected: list[torch.Tensor]
 @pytest.mark.parametrize(
     ("name", "matching"), [*((name, True) for name in STACKS), ("marian", False), ("bert", False)]
 )
-def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str, matching: bool):
-    """Kept from batches of 16 rows, asked in batches of 5; a bias of the vocabulary counts."""
-    setup = job(name)
-    if name in TRANSLATORS:
-        setup.dense.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
-    blocks = find_blocks(setup.layers) if matching else []
-    teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16), blocks)
-    assert set(teacher.kept) == set(range(48))
-    asked = batches_of(setup, 5)
-    expected = [said(setup, blocks, batch) for batch in asked]
-    setup.dense.forward = None  # whatever is asked now is not computed
-    for batch, wanted in zip(asked, expected, strict=True):
-        require_answers(teacher, batch, wanted)
+def test_rows_it_has_read_are_what_the_model_says_in_any_batch(
+    name: str, matching: bool, monkeypatch
+):
+    """Kept from batches of 16 rows, asked in batches of 5; a bias of the vocabulary counts.
 
-
-@pytest.mark.parametrize("matching", [False, True])
-@pytest.mark.parametrize("name", ["marian", "bert"])
-def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bool, monkeypatch):
-    """A model of a few numbers: some rows are kept, the others are computed, right all the same."""
+    Of a model of a few numbers some rows are kept, and the others are computed.
+    """
     setup = job(name)
     model, read = setup.dense, batches_of(setup, 16)
+    if name in TRANSLATORS:
+        model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
     blocks = find_blocks(setup.layers) if matching else []
+    asked = batches_of(setup, 5)
+    expected = [said(setup, blocks, batch) for batch in asked]
     width = model.config.d_model if name in TRANSLATORS else model.config.num_labels
     few = torch.zeros(6000 if matching else 30 * width)
-    monkeypatch.setattr(teacher_module, "LEAST_ROOM", 0)
     with monkeypatch.context() as patched:
+        patched.setattr(teacher_module, "LEAST_ROOM", 0)
         patched.setattr(model, "parameters", lambda: iter([few]))
-        teacher = Teacher(model, setup.task, read, blocks)
-    assert 0 < len(teacher.kept) < 48
-    (whole,) = batches_of(setup, 48)
-    kept = [x for lesson in teacher.kept.values() for x in (lesson.read, *lesson.hidden)]
+        small = Teacher(model, setup.task, read, blocks)
+    assert 0 < len(small.kept) < 48
+    kept = [x for lesson in small.kept.values() for x in (lesson.read, *lesson.hidden)]
     memory = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}
     assert sum(memory.values()) <= 4 * len(few)
-    for batch in [*read, whole, whole.lines([*range(0, 48, 3), *range(1, 48, 3)])]:
-        require_answers(teacher, batch, said(setup, blocks, batch))
+    for batch, wanted in zip(asked, expected, strict=True):
+        require_answers(small, batch, wanted)
 
-
-def test_the_dense_model_is_run_once_however_many_epochs():
-    setup, rows = job("marian"), []
-    setup.dense.register_forward_pre_hook(
-        lambda model, args, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True
-    )
-    repair(setup, distill={"hidden": 0, "patience": 9, "epochs": 4})
-    assert sum(rows) == len(setup.examples)
+    teacher = Teacher(model, setup.task, read, blocks)
+    assert set(teacher.kept) == set(range(48))
+    model.forward = None  # whatever is asked now is not computed
+    for batch, wanted in zip(asked, expected, strict=True):
+        require_answers(teacher, batch, wanted)

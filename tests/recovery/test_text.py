@@ -10,7 +10,6 @@ import pytest
 
 from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
-from compressor.recovery.distillation import Distillation
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextColumn
 from compressor.training import data as data_module
@@ -170,22 +169,3 @@ def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Pat
     setup = dataclasses.replace(setup, examples=few)
     alone = outcome(setup)
     assert outcome(dataclasses.replace(setup, text=text)) < 0.8 * alone
-
-
-@pytest.mark.parametrize("name", ["bert", "marian"])
-def test_muon_trains_encoder_decoders_on_text(name: str, tmp_path: Path):
-    """The projections of their layers; all else, and all other trainings, AdamW."""
-    if name == "bert":
-        text = classified(write(tmp_path / "text.txt", some_lines(1)))
-    else:
-        text = translated(tmp_path, 1)
-    setup = dataclasses.replace(job(name), text=text)
-    groups = Distillation(setup, setup.pruned, [], 1e-3).groups()
-    names = {id(parameter): n for n, parameter in setup.pruned.named_parameters()}
-    by_muon = {names[id(p)] for group in groups if "muon" in group for p in group["params"]}
-    if name == "bert":
-        assert not by_muon
-    else:
-        assert "model.decoder.layers.1.fc2.weight" in by_muon
-        assert all(".layers." in n and "layer_norm" not in n for n in by_muon)
-    assert sum(len(group["params"]) for group in groups) == len(names)
