@@ -62,11 +62,9 @@ def test_a_run_compares_with_it_and_delivers_without(tmp_path: Path):
     rival = report.variants[0]
     assert {c.difference for c in rival.comparisons} == {0}  # its answers are evaluated
     assert report.throughput is not None
-    rows = [row for row in report.throughput.rows if row.variant == "keep-0.5"]
-    rate = {(r.variant, r.batch_size): r.sentences_per_second for r in report.throughput.rows}
-    for row in rows:
-        dense = [rate["dense", row.batch_size], rate["dense-pytorch", row.batch_size]]
-        assert rate[row.fastest, row.batch_size] == max(dense)
+    timed = {row.variant: row.fastest for row in report.throughput.rows}
+    assert timed.keys() == {"dense", "dense-pytorch", "keep-0.5"}
+    assert timed["keep-0.5"] in ("dense", "dense-pytorch")
     assert not (tmp_path / "out" / "pytorch").exists()
     with raises(UsageError, "engine-not-in-artifact"):
         Classifier(tmp_path / "out", engine="pytorch")

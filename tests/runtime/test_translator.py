@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -117,23 +115,6 @@ def test_translate_keeps_the_order_and_skips_what_is_empty(
     assert len(set(expected)) > 5
     assert translator.translate([]) == list(translator.translate_stream([])) == []
     assert translator.translate(["", "  "]) == ["", ""]
-
-
-def test_a_stream_reads_a_chunk_ahead_and_no_more(translator: Translator) -> None:
-    taken = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal taken
-        for number in itertools.count():
-            taken += 1
-            yield "" if number % 5 == 2 else f"w{3 + number % 40}"
-
-    stream = translator.translate_stream(texts(), chunk_rows=4)
-    seen = [taken]
-    for _ in range(9):
-        next(stream)
-        seen.append(taken)
-    assert seen == [0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
 
 
 def test_texts_are_cut_with_one_warning_at_the_end(
