@@ -29,6 +29,7 @@ from compressor.runtime.text import TextTokenizer
 from compressor.storage.files import write_json
 from compressor.tasks.batching import encode_texts
 from tests.helpers import toy
+from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.heads import save_reader
 from tests.helpers.piece_tokenizers import CORPUS, trained
@@ -188,6 +189,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     assert "--layout optimum" in str(caught.value)
 
 
+SETTINGS = "tokenizer_config.json"
 ADDED = [
     "<ent>",
     "Mary",
@@ -195,12 +197,6 @@ ADDED = [
     AddedToken("[R]", rstrip=True),
     AddedToken("Norm", normalized=True),
 ]
-
-
-def settings(directory: Path, **values: Any) -> None:
-    """Change a checkpoint's `tokenizer_config.json`."""
-    path = directory / "tokenizer_config.json"
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | values)
 
 
 def test_tokens_added_to_a_marian_tokenizer(tmp_path: Path) -> None:
@@ -244,7 +240,7 @@ def test_tokens_added_to_a_marian_tokenizer(tmp_path: Path) -> None:
 def test_settings_are_followed_by_what_is_written(tmp_path: Path, name: str, values: Any) -> None:
     """By the runtime's file, and by the files that transformers opens again."""
     trained(name).save_pretrained(tmp_path)
-    settings(tmp_path, **values)
+    configure(SETTINGS, **values)(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.add_tokens([copy.copy(x) for x in ADDED])
     texts = [*difficult_texts(tokenizer), *CORPUS[:9]]
@@ -308,7 +304,8 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path, capsys) -> No
 
     def exported(name: str, engine: str) -> Path:
         dense = toy.first_layers(toy.checkpoint(tmp_path / f"all-{name}", name), tmp_path / name)
-        settings(dense, truncation_side="left", padding_side="left", model_max_length=16)
+        sides = {"truncation_side": "left", "padding_side": "left"}
+        configure(SETTINGS, model_max_length=16, **sides)(dense)
         engines, out = f"onnxruntime,{engine}", tmp_path / f"out-{name}"
         assert invoke(["export", "-m", str(dense), "-o", str(out), "--engines", engines]) == 0
         return out
@@ -331,27 +328,21 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path, capsys) -> No
         assert Translator(out, engine=engine, threads=1).translate(long) == texts
     # Questions need the usual sides.
     reader = save_reader(tmp_path / "reader")
-    settings(reader, padding_side="left")
+    configure(SETTINGS, padding_side="left")(reader)
     assert invoke(["inspect", str(reader)]) == 4
     assert "padding_side" in capsys.readouterr().err
-
-
-CUTS = {
-    "truncation": {"direction": "Left", "max_length": 9, "strategy": "OnlyFirst", "stride": 2},
-    "padding": None,
-}
 
 
 def test_saved_files_cut_as_those_they_come_from(tmp_path: Path) -> None:
     """Whatever transformers was asked for last."""
     directory = toy.classifier(tmp_path / "bert")
-    path = directory / "tokenizer.json"
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | CUTS)
-    config = transformers.AutoConfig.from_pretrained(directory)
-    tokenizer = load_tokenizer(directory, config, False)
+    cut = {"direction": "Left", "max_length": 9, "strategy": "OnlyFirst", "stride": 2}
+    configure("tokenizer.json", truncation=cut, padding=None)(directory)
+    tokenizer = load_tokenizer(directory, transformers.AutoConfig.from_pretrained(directory), False)
     assert tokenizer.truncation_side == "left"
     tokenizer("w3 w4 w5", truncation=True, max_length=4, padding="max_length")
     save_tokenizer(tokenizer, tmp_path / "saved")
     saved = Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
-    assert saved.truncation == Tokenizer.from_file(str(path)).truncation
+    before = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    assert saved.truncation == before.truncation
     assert (saved.truncation["max_length"], saved.padding) == (9, None)

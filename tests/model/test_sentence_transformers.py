@@ -24,6 +24,7 @@ from compressor.model.sentence_files import EARLIER_MODES, KEYS
 from compressor.model.surgery import prune, verify_surgery
 from compressor.runtime.embedder import _SIMILARITIES
 from compressor.tasks import TASKS, require_task
+from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.sentence_encoders import ENCODERS, WIDTH, embedded, save_encoder
 from tests.helpers.tiny import (
@@ -69,19 +70,6 @@ def saved(
     return directory
 
 
-def edit(file: str, **values: Any) -> Changes:
-    """Set these entries of a JSON file; None: they go."""
-
-    def change(directory: Path) -> None:
-        path = directory / file
-        contents = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        contents |= values
-        kept = {key: value for key, value in contents.items() if value is not None}
-        path.write_text(json.dumps(kept), "utf-8")
-
-    return change
-
-
 def as_earlier_versions(directory: Path) -> None:
     """As version 2 saved a pooling by two modes."""
     modules = json.loads((directory / "modules.json").read_text("utf-8"))
@@ -117,19 +105,16 @@ CASES: dict[str, tuple[list[Callable[[], nn.Module]], Any, dict[str, Any], Chang
         ("cls", "mean"), {}, None,
     ),
     "fewer numbers": ([st.Normalize], "mean", {"truncate_dim": 8}, None),
-    "shorter": ([], "mean", {}, edit(ENCODER, max_seq_length=5)),
-    "longer than the tokenizer says": ([], "mean", {}, edit(ENCODER, max_seq_length=38)),
+    "longer than the tokenizer says": ([], "mean", {}, configure(ENCODER, max_seq_length=38)),
     "by arguments of the tokenizer": (
-        [], "mean", {}, edit(ENCODER, max_seq_length=5, tokenizer_args={"model_max_length": 7}),
+        [], "mean", {},
+        configure(ENCODER, max_seq_length=5, tokenizer_args={"model_max_length": 7}),
     ),
     "default prompt": (
         [], "mean", {"prompts": {"query": "w20 w21: ", "p": "w22 "}, "default_prompt_name": "p"},
         None,
     ),
-    "lower case": ([], "mean", {}, edit(ENCODER, do_lower_case=True)),
-    "no prompt in the pooling, and none at all": (
-        [], "mean", {}, edit("1_Pooling/config.json", include_prompt=False),
-    ),
+    "lower case": ([], "mean", {}, configure(ENCODER, do_lower_case=True)),
     "an earlier version": ([], "mean", {}, as_earlier_versions),
     "pickles": ([lambda: st.Dense(WIDTH, 8)], "mean", {}, with_pickles),
 }  # fmt: skip
@@ -181,7 +166,7 @@ def test_encoders_of_every_architecture(name: str, mask_of: MaskOf, tmp_path):
 def test_an_encoder_alone_is_read_as_the_package_reads_it(encoder, tmp_path):
     directory = saved(encoder, tmp_path / "m", st.Pooling(WIDTH))
     (directory / "modules.json").unlink()
-    edit("tokenizer_config.json", model_max_length=None)(directory)
+    configure("tokenizer_config.json", model_max_length=10**30)(directory)
     package = SentenceTransformer(str(directory), device="cpu")
     opened = open_checkpoint(str(directory), task="embedding")
     assert opened.max_source_tokens == package.max_seq_length == 40
@@ -222,32 +207,36 @@ MALFORMED = "sentence-file-malformed"
 POOLING_TYPE = "sentence_transformers.models.Pooling"
 SOFTMAX = "torch.nn.modules.activation.Softmax"
 REFUSED: list[tuple[Changes, str, str]] = [
-    (edit(ENCODER, query_length=9), "query_length", UNSUPPORTED),
-    (edit(ENCODER, processing_kwargs={"text": {"max_length": 4}}), "max_length", UNSUPPORTED),
-    (edit(ENCODER, transformer_task="fill-mask"), "transformer_task", UNSUPPORTED),
-    (edit(ENCODER, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
-    (edit(ENCODER, processor_kwargs={"truncation_side": "left"}), "processor_kwargs", UNSUPPORTED),
+    (configure(ENCODER, query_length=9), "query_length", UNSUPPORTED),
+    (configure(ENCODER, processing_kwargs={"text": {"max_length": 4}}), "max_length", UNSUPPORTED),
+    (configure(ENCODER, transformer_task="fill-mask"), "transformer_task", UNSUPPORTED),
+    (configure(ENCODER, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (
+        configure(ENCODER, processor_kwargs={"truncation_side": "left"}),
+        "processor_kwargs",
+        UNSUPPORTED,
+    ),
     (
         lambda directory: [
-            edit(POOLING, include_prompt=False)(directory),
-            edit(SETTINGS, prompts={"query": "w5 "})(directory),
+            configure(POOLING, include_prompt=False)(directory),
+            configure(SETTINGS, prompts={"query": "w5 "})(directory),
         ],
         "include_prompt",
         UNSUPPORTED,
     ),
-    (edit(POOLING, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
-    (edit(DENSE, module_input_name="token_embeddings"), "module_input_name", UNSUPPORTED),
-    (edit(SETTINGS, similarity_fn_name="maxsim"), "similarity_fn_name", UNSUPPORTED),
-    (edit(SETTINGS, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
-    (edit(SETTINGS, model_type="SparseEncoder"), "SparseEncoder", OTHERS),
+    (configure(POOLING, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (configure(DENSE, module_input_name="token_embeddings"), "module_input_name", UNSUPPORTED),
+    (configure(SETTINGS, similarity_fn_name="maxsim"), "similarity_fn_name", UNSUPPORTED),
+    (configure(SETTINGS, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (configure(SETTINGS, model_type="SparseEncoder"), "SparseEncoder", OTHERS),
     (listed(), "", OTHERS),
     (lambda directory: (directory / POOLING).unlink(), POOLING, "sentence-file-missing"),
-    (edit(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
+    (configure(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
     (listed(POOLING_TYPE, path="../x"), MODULES, MALFORMED),
-    (edit(DENSE, out_features=7), "", "weights-do-not-fit"),
-    (edit(SETTINGS, default_prompt_name="x"), "default_prompt_name", MALFORMED),
-    (edit(SETTINGS, truncate_dim=0), "truncate_dim", MALFORMED),
-    (edit(DENSE, activation_function=SOFTMAX), "Softmax", "activation-unsupported"),
+    (configure(DENSE, out_features=7), "", "weights-do-not-fit"),
+    (configure(SETTINGS, default_prompt_name="x"), "default_prompt_name", MALFORMED),
+    (configure(SETTINGS, truncate_dim=0), "truncate_dim", MALFORMED),
+    (configure(DENSE, activation_function=SOFTMAX), "Softmax", "activation-unsupported"),
 ]
 
 

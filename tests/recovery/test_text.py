@@ -1,15 +1,21 @@
-"""Text to distill from: which lines count, in blocks from disk, at constant memory."""
+"""Text to distill from: which lines count, in blocks from disk, at constant memory.
+
+And its translations: made in chunks, and the same however often it was stopped.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import tracemalloc
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
+from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextColumn
 from compressor.training import data as data_module
@@ -169,3 +175,51 @@ def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Pat
     setup = dataclasses.replace(setup, examples=few)
     alone = outcome(setup)
     assert outcome(dataclasses.replace(setup, text=text)) < 0.8 * alone
+
+
+class Translator:
+    """Answers depend on the chunk, as a model's do by rounding; may be stopped."""
+
+    def __init__(self, chunks: int | None = None) -> None:
+        self.chunks, self.seen = chunks, 0
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        if self.chunks is not None and self.seen >= 10 * self.chunks:
+            raise KeyboardInterrupt
+        self.seen += len(texts)
+        return [f"<{text}> of {len(texts)} from {texts[0]}" for text in texts]
+
+
+@pytest.mark.parametrize("torn", [b"", b"<sentence 20> of 10 from sentence 20\n<sente", b"\xc3"])
+def test_a_stopped_one_goes_on_and_ends_the_same(tmp_path: Path, torn: bytes):
+    """What was written of the third chunk is dropped, whole lines included."""
+    texts = [f"sentence {i}" for i in range(35)]
+    lines, whole = TextLines(write(tmp_path / "text.txt", texts)), tmp_path / "whole.txt"
+    translate = partial(translate_lines, lines, chunk_rows=10)
+    shown: list[tuple[int, int]] = []
+    translate(whole, Translator(), key="a", progress=lambda *x: shown.append(x))
+    assert shown == [(0, 35), (10, 35), (20, 35), (30, 35), (35, 35)]
+    found = whole.read_text(encoding="utf-8").splitlines()
+    assert len(found) == 35
+    assert found[34] == "<sentence 34> of 5 from sentence 30"
+    output = tmp_path / "out" / "translations.txt"
+    with pytest.raises(KeyboardInterrupt):
+        translate(output, Translator(2), key="a")
+    assert not output.exists()
+    (unfinished,) = output.parent.glob("*.partial")
+    with unfinished.open("ab") as file:
+        file.write(torn)
+    other, rest = Translator(), Translator()
+    translate(output, other, key="b")  # another text or model
+    assert other.seen == 35
+    translate(output, rest, key="a")
+    assert rest.seen == 15
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_a_translation_stays_one_line(tmp_path: Path):
+    output = tmp_path / "translations.txt"
+    answers = {"sentence 0": "a\nb\r\nc", "sentence 1": "", "sentence 2": "d\u2028e"}
+    lines = TextLines(write(tmp_path / "text.txt", list(answers)))
+    translate_lines(lines, output, lambda texts: [answers[text] for text in texts])
+    assert TextLines(output, blank=True).block(0) == [("a b  c",), ("",), ("d\u2028e",)]
