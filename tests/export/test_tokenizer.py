@@ -308,6 +308,7 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path, capsys) -> No
         configure(SETTINGS, model_max_length=16, **sides)(dense)
         engines, out = f"onnxruntime,{engine}", tmp_path / f"out-{name}"
         assert invoke(["export", "-m", str(dense), "-o", str(out), "--engines", engines]) == 0
+        assert invoke(["verify", str(out)]) == 0
         return out
 
     out = exported("bert", "openvino")
@@ -326,6 +327,11 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path, capsys) -> No
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     for engine in ("onnxruntime", "ctranslate2"):
         assert Translator(out, engine=engine, threads=1).translate(long) == texts
+    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf-8")
+    capsys.readouterr()
+    command = ["translate", str(out), str(tmp_path / "long.txt"), "--engine", "ctranslate2"]
+    assert invoke(command) == 0
+    assert capsys.readouterr().out.splitlines() == texts
     # Questions need the usual sides.
     reader = save_reader(tmp_path / "reader")
     configure(SETTINGS, padding_side="left")(reader)

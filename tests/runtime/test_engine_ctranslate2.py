@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -132,24 +130,3 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
     for verify in (True, False):
         with raises(UsageError, "engine-not-in-artifact"):
             Translator(out, engine="ctranslate2", verify=verify)
-
-
-def test_the_commands_write_verify_and_translate(tmp_path: Path, capsys) -> None:
-    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    pruned = toy.pruned(
-        dense, tmp_path / "pruned",
-        lambda layers: Mask.full(layers).without([(layer.name, 0) for layer in layers]),
-    )  # fmt: skip
-    engines = ["--engines", "onnxruntime,ctranslate2"]
-    for command in (["export", "-m", str(pruned), "-o", str(pruned), *engines], ["verify", pruned]):
-        assert invoke(list(map(str, command))) == 0
-        shown = capsys.readouterr().out
-        assert "CTranslate2 generates as PyTorch" in shown
-    assert "not listed" not in shown
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
-    translate = ["translate", str(pruned), str(texts), "--threads", "1"]
-    assert invoke(translate) == 0
-    expected = capsys.readouterr().out
-    assert invoke([*translate, "--engine", "ctranslate2"]) == 0
-    assert capsys.readouterr().out == expected
