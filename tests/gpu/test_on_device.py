@@ -13,15 +13,10 @@ import torch
 
 import compressor
 from compressor.pipeline.run import run
-from compressor.recovery import distillation
-from compressor.recovery.distillation import Distillation
 from compressor.report.schema import Report
 from compressor.runtime import collate
 from compressor.runtime.session import PROVIDERS
 from compressor.tasks import TASKS
-from compressor.training.data import TrainingRows, batches_of_rank, hold_out
-from compressor.training.loop import Schedule, _Run
-from compressor.training.optimizer import embedding_tables, sparse_gradients
 from tests.helpers import toy
 from tests.helpers.reconstruction import divergence
 from tests.helpers.runs import recipe_for
@@ -75,7 +70,11 @@ def test_answers_are_those_of_pytorch_on_the_device(
     device: str, finished: tuple[Path, Report], precision: str
 ):
     output, report = finished
-    runtime = TASKS[report.task].open(output, precision=precision, device=device)
+    task = TASKS[report.task]
+    runtime, plain = (
+        task.open(output, precision=precision, device=device, cuda_graphs=graphs)
+        for graphs in (True, False)
+    )
     assert runtime.provider == PROVIDERS[device]  # nothing else took its place
     rows = sorted(runtime.encode(toy.sentences(24, seed=5)), key=len)
     artifact = runtime.artifact
@@ -88,8 +87,13 @@ def test_answers_are_those_of_pytorch_on_the_device(
             expected = model(**given).logits.float().cpu().numpy()
         most = PRECISIONS[precision] * np.abs(expected).max()
         np.testing.assert_allclose(found, expected, atol=most)
+        np.testing.assert_allclose(plain.compute(batch), expected, atol=most)
+        assert bool(runtime.captured) == ((device, precision) == ("cuda", "fp16"))
         return
-    answers = runtime.generate(batch, num_beams=1)
+    for beams in (3, 1):
+        answers = runtime.generate(batch, num_beams=beams)
+        assert answers == plain.generate(batch, num_beams=beams)
+    assert bool(runtime.captured) == ((device, precision) == ("cuda", "fp16"))
     tokens = model.generate(**given, num_beams=1, do_sample=False)[:, 1:].tolist()
     end = artifact.generation.eos_token_id[0]
     wanted = [row[: row.index(end) + 1] if end in row else row for row in tokens]
@@ -106,30 +110,3 @@ def test_distillation_brings_the_model_closer(case: tuple[str, str]):
     assert divergence(setup, recovered.model, setup.examples) < 0.8 * before
     assert {p.device.type for p in recovered.model.parameters()} == {"cpu"}
     assert ("products in bf16" in recovered.text) == (device == "cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("name", ["marian", "bert", "t5"])
-def test_no_step_waits_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch):
-    """PyTorch itself raises where it would wait; what a CPU can tell is in test_waiting.py."""
-    monkeypatch.setattr(distillation, "by_muon", lambda job: True)
-    setup = job(name, device="cuda")
-    setup.dense.to("cuda")
-    setup.pruned.to("cuda")
-    learn, held = hold_out(setup.examples, 0)
-    batches = batches_of_rank(setup.task, held, setup.dense, "cuda")
-    problem = Distillation(setup, setup.pruned, batches, 1e-3, 1.0, "bf16")
-    rows = TrainingRows(learn, setup.task, setup.dense, "cuda")
-    run = _Run(problem, rows, Schedule(2, batch_size=8), 0, None)
-    first, *others = run.batches.of_epoch(0)
-    with sparse_gradients(embedding_tables(problem.student)):
-        run.step(first)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            for batch in others:
-                run.step(batch)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    run.read_losses()
-    assert np.isfinite(run._loss)
