@@ -29,7 +29,7 @@ class Regression(ScoreTask):
     name = "regression"
     metrics = ("spearman", "pearson")
     usual_columns = NUMBER_COLUMNS
-    exporter = "compressor.export.encoder_heads:RegressionGraphs"
+    exporter = "compressor.export.encoder:RegressionGraphs"
     runtime = "compressor.runtime:Regressor"
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"

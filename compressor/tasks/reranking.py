@@ -36,7 +36,7 @@ class Reranking(ScoreTask):
     """How relevant a text is to the query that it is read with."""
 
     name = "reranking"
-    exporter = "compressor.export.encoder_heads:RerankingGraphs"
+    exporter = "compressor.export.encoder:RerankingGraphs"
     metrics = RANKED_METRICS
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"

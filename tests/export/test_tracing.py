@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.onnx._internal.fx.passes import type_promotion
 
-from compressor.export.graphs import BATCH, SOURCE, export_graph
-from compressor.export.tracing import quick_exporter
+from compressor.export.graphs import BATCH, SOURCE, export_graph, quick_exporter
 
 FLOATS = torch.tensor([[0.3, -1.7, 2.0], [4.1, 0.0, -0.6]])
 COUNTS = torch.tensor([[1, 2, 3], [-4, 5, 70]])

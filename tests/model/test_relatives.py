@@ -13,8 +13,7 @@ import compressor
 from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precisions import add_precision, require_within
-from compressor.export.same_weights import require_same_weights
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, require_same_weights
 from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
 from compressor.importance.depth import layers_to_drop
