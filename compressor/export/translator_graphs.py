@@ -22,7 +22,7 @@ from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_onl
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
 
-OPSET, IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
+_OPSET, _IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
 
 
 class TranslatorEncoder(nn.Module):
@@ -45,7 +45,8 @@ class DecoderStep(nn.Module):
     ) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
-        self.output, self.cross, self.decoder_self = output, cross, decoder_self
+        self.output = output
+        self.cross, self.decoder_self = cross, decoder_self  # numbers of layers with heads
 
     def forward(
         self,
@@ -160,5 +161,5 @@ def gather_graph(
 
 def write_small_graph(graph: onnx.GraphProto, path: Path) -> None:
     # With explicit versions: the defaults are the newest, which older runtimes cannot read.
-    opsets = [make_opsetid("", OPSET)]
-    onnx.save(make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
+    opsets = [make_opsetid("", _OPSET)]
+    onnx.save(make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), path)
