@@ -59,7 +59,7 @@ class DecoderGraph:
         session: of `decoder.onnx`.
         device: `cpu` or `cuda`, where the session runs.
         select: sessions by role of the graphs that take rows of the past, and of all caches
-            (`compressor.export.cache_rows`); none for caches that the decoder does not have.
+            (`compressor.export.translator_graphs`); none for caches that the decoder does not have.
     """
 
     def __init__(

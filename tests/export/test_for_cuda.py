@@ -18,10 +18,9 @@ from onnx import TensorProto
 from onnx.helper import make_node
 
 from compressor.errors import VerificationError
-from compressor.export.for_cuda import form_check, fused_in_float32
+from compressor.export.for_cuda import form_check, fused_in_float32, pack
 from compressor.export.fused import fuse
 from compressor.export.graph_edit import attribute
-from compressor.export.packed import pack
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import open_checkpoint

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from compressor.errors import VerificationError
 from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
-from compressor.export.activation_ranges import activation_ranges
+from compressor.export.int8 import activation_ranges
 from compressor.export.precision_names import precisions_to_export, split_precisions
 from compressor.export.precisions import (
     LargestValue,

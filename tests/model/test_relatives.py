@@ -21,8 +21,7 @@ from compressor.export import export_model
 from compressor.export.ctranslate2 import write_translator
 from compressor.export.device_step import keep_state
 from compressor.export.precisions import TOLERANCES, add_precision, require_within
-from compressor.export.same_weights import require_same_weights
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, require_same_weights
 from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
 from compressor.model.architectures import ARCHITECTURES

@@ -17,9 +17,8 @@ import onnx
 import pytest
 
 from compressor.errors import UsageError, VerificationError
-from compressor.export.device_step import keep_state, write_helpers
+from compressor.export.device_step import keep_state, share_caches, write_helpers
 from compressor.export.precisions import TOLERANCES, write_precision
-from compressor.export.shared_caches import share_caches
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from compressor.errors import EnvironmentProblem, UsageError
+from compressor.export.for_cuda import pack
 from compressor.export.fused import fuse
-from compressor.export.packed import pack
 from compressor.export.precisions import write_precision
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
