@@ -13,10 +13,15 @@ import torch
 
 import compressor
 from compressor.pipeline.run import run
+from compressor.recovery import distillation
+from compressor.recovery.distillation import Distillation
 from compressor.report.schema import Report
 from compressor.runtime import collate
 from compressor.runtime.session import PROVIDERS
 from compressor.tasks import TASKS
+from compressor.training.data import TrainingRows, batches_of_rank, hold_out
+from compressor.training.loop import Schedule, _Run
+from compressor.training.optimizer import embedding_tables, sparse_gradients
 from tests.helpers import toy
 from tests.helpers.reconstruction import divergence
 from tests.helpers.runs import recipe_for
@@ -110,3 +115,30 @@ def test_distillation_brings_the_model_closer(case: tuple[str, str]):
     assert divergence(setup, recovered.model, setup.examples) < 0.8 * before
     assert {p.device.type for p in recovered.model.parameters()} == {"cpu"}
     assert ("products in bf16" in recovered.text) == (device == "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("name", ["marian", "bert", "t5"])
+def test_no_step_waits_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch itself raises where it would wait."""
+    monkeypatch.setattr(distillation, "by_muon", lambda job: True)
+    setup = job(name, device="cuda")
+    setup.dense.to("cuda")
+    setup.pruned.to("cuda")
+    learn, held = hold_out(setup.examples, 0)
+    batches = batches_of_rank(setup.task, held, setup.dense, "cuda")
+    problem = Distillation(setup, setup.pruned, batches, 1e-3, 1.0, "bf16")
+    rows = TrainingRows(learn, setup.task, setup.dense, "cuda")
+    run = _Run(problem, rows, Schedule(2, batch_size=8), 0, None)
+    first, *others = run.batches.of_epoch(0)
+    with sparse_gradients(embedding_tables(problem.student)):
+        run.step(first)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for batch in others:
+                run.step(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    run.read_losses()
+    assert np.isfinite(run._loss)
