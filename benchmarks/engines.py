@@ -35,9 +35,8 @@ from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import ENGINES
 from compressor.runtime.runtime import Runtime
 from compressor.tasks import TASKS, Rows, Task
-from compressor.throughput.measure import measure
+from compressor.throughput.measure import Workload, make_workloads, measure
 from compressor.throughput.statistics import against_dense, summarize
-from compressor.throughput.workloads import Workload, make_workloads
 
 Row = dict[str, Any]
 Key = tuple[str, str, str]  # directory, engine, precision

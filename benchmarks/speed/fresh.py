@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed.peers import Peer, open_peer
-from compressor.throughput.memory_process import device_mib, host_peak_mib
-from compressor.throughput.workloads import Batch
+from compressor.throughput.measure import Batch
+from compressor.throughput.memory import device_mib, host_peak_mib
 
 ROOT = Path(__file__).resolve().parents[2]
 

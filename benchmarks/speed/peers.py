@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compressor.tasks import TASKS
-from compressor.throughput.workloads import Batch
+from compressor.throughput.measure import Batch
 
 # Rows of token ids (translators), or an array of logits; the number of tokens to generate.
 Run = Callable[[Batch, int | None], Any]

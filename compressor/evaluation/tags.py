@@ -4,8 +4,8 @@ Outputs and references are the labels of a sentence's words, joined by spaces. A
 if its words and its type are. Entities are those of the package seqeval in its default mode, with
 which the tests compare: for IOB, IOE and IOBES as in the CoNLL-2003 script. Prefixes that seqeval
 does not know, such as L and U of BILOU, continue an entity of the same type, so two adjacent units
-are one entity; the runtime (`compressor.runtime.entities`) separates them. Missing labels at the
-end of an output, for words beyond the model's limit, count as O.
+are one entity; the runtime (`compressor.runtime.token_classifier`) separates them. Missing labels
+at the end of an output, for words beyond the model's limit, count as O.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compressor.evaluation.metric import Array, Labels, SumMetric
-from compressor.runtime.entities import OUTSIDE
+from compressor.runtime.token_classifier import OUTSIDE
 
 
 class _TagMetric(SumMetric):

@@ -24,7 +24,7 @@ from compressor.export.cache_rows import gather_graph, write_small_graph
 from compressor.export.fp16 import LOGITS
 from compressor.export.graph_edit import CONTRIBUTED, read_nodes
 from compressor.export.shared_caches import can_share, fuse_self_attention, reader, replace_chain
-from compressor.runtime import device_buffers as buffers
+from compressor.runtime import device_decoder as buffers
 from compressor.runtime.decoder import BEST
 
 _FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64

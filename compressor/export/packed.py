@@ -14,7 +14,7 @@ from onnx.helper import make_tensor_value_info
 
 from compressor.export.fused_attention import LENGTHS
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
-from compressor.runtime.packing import OFFSETS, STARTS, TOKENS
+from compressor.runtime.fused_encoder import OFFSETS, STARTS, TOKENS
 
 # Operators that process each token by itself, with shared weights.
 _TOKENWISE = (

@@ -16,8 +16,7 @@ import struct
 class SentencePieceNormalizer:
     """The rules of one SentencePiece model; call it with a text to normalize it.
 
-    Args:
-        rules: `normalizer_spec.precompiled_charsmap` of the model.
+    `rules` are `normalizer_spec.precompiled_charsmap` of the model.
     """
 
     def __init__(self, rules: bytes) -> None:

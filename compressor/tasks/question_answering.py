@@ -1,8 +1,8 @@
 """Answering questions by a part of a text, the context, which may be read in several windows.
 
-Examples are windows (`compressor.runtime.windows`): a context that is longer than one makes
-several. The label of a window without the whole answer is its first token, as it is if there is no
-answer.
+Examples are windows (`compressor.runtime.question_answerer`): a context that is longer than one
+makes several. The label of a window without the whole answer is its first token, as it is if there
+is no answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import QuestionAnswerer
-    from compressor.runtime.windows import Window
+    from compressor.runtime.question_answerer import Window
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
@@ -134,7 +134,7 @@ class QuestionAnswering(EncoderTask):
         """
         import torch
 
-        from compressor.runtime.windows import WINDOW
+        from compressor.runtime.question_answerer import WINDOW
 
         logits = super().logits(model, batch).float()  # [batch, tokens, 2]
         tokens = logits.shape[1]
@@ -194,7 +194,7 @@ class QuestionAnswering(EncoderTask):
 
 def _windows(tokenizer: Any, rows: Rows, most: int) -> Iterator[list[Window]]:
     """The windows of each row, made for many rows at a time."""
-    from compressor.runtime.windows import split
+    from compressor.runtime.question_answerer import split
 
     assert rows.pairs is not None  # `read_texts` returns contexts
     try:

@@ -15,7 +15,7 @@ from compressor.tasks.tables import Record, shortened
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compressor.runtime.encoder import EncoderRuntime
+    from compressor.runtime.runtime import EncoderRuntime
     from compressor.tasks.batching import Tensors
 
 # Columns of texts, or pairs of them, with a number.

@@ -32,7 +32,7 @@ from compressor.pipeline.run import run
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
-from compressor.runtime.generation import Generation
+from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TARGET, TextFile

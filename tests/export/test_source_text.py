@@ -24,8 +24,7 @@ from compressor.request.recipe import ExportRequest
 from compressor.runtime import Classifier
 from compressor.tasks import TASKS
 from compressor.tasks.texts import SOURCE, TextFile
-from compressor.throughput import bench
-from compressor.throughput.plan import Subject
+from compressor.throughput import Subject, bench
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

@@ -24,7 +24,7 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.sentence_files import EARLIER_MODES, KEYS
 from compressor.model.sentence_head import POOLINGS
 from compressor.model.surgery import prune
-from compressor.runtime.embedder import _SIMILARITIES
+from compressor.runtime.embedder import similarities
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.sentence_encoders import WIDTH, embedded, rows_of, save_encoder
@@ -189,7 +189,7 @@ def test_similarities_are_those_of_the_package(name: str, encoder, tmp_path):
     """Also: what counts in scoring, recovery and comparison, where lengths count and where not."""
     first, second = np.random.default_rng(0).normal(size=(2, 9, 8)).astype(np.float32)
     expected = SimilarityFunction.to_similarity_pairwise_fn(name)(first, second)
-    np.testing.assert_allclose(_SIMILARITIES[name](first, second), expected, rtol=1e-5)
+    np.testing.assert_allclose(similarities(name, first, second), expected, rtol=1e-5)
     model = saved(encoder, tmp_path / "m", st.Pooling(WIDTH), similarity_fn_name=name)
     task, opened = TASKS["embedding"], open_checkpoint(str(model))
     (batch,) = batches_of(opened, TEXTS)

@@ -11,8 +11,7 @@ from compressor.model.sublayers import Mask
 from compressor.pipeline.inspection import Inspection, inspect_checkpoint
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.tasks import TASKS, Example
-from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
-from compressor.throughput.shapes import shape_of
+from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers import toy
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, uneven_mask
 

@@ -21,8 +21,7 @@ from compressor.request.resolve import resolve
 from compressor.request.validate import check_model
 from compressor.runtime import Translator
 from compressor.tasks import TASKS
-from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
-from compressor.throughput.shapes import shape_of
+from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers.recipes import request
 from tests.helpers.runs import Progress, hashes, recipe_for
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from compressor.runtime.generation import Generation
+from compressor.runtime.artifact import Generation
 from compressor.runtime.search import Decoder, beam_search, greedy
 from tests.helpers.torch_decoder import TorchDecoder
 

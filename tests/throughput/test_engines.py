@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compressor.throughput.measure import Workload
 from compressor.throughput.statistics import against_dense, summarize
-from compressor.throughput.workloads import Workload
 
 # Model -> seconds of a batch, at the batch sizes 1 and 4.
 SECONDS = {
