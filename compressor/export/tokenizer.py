@@ -220,7 +220,7 @@ class _Source:
     """The content of `source.spm`: the pieces with their scores, and the normalization rules."""
 
     scores: dict[str, float]
-    rules: bytes  # a `precompiled_charsmap`, see compressor.runtime.sentencepiece_normalizer
+    rules: bytes  # a `precompiled_charsmap`, see compressor.runtime.text
 
     @property
     def characters(self) -> set[str]:

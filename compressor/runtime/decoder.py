@@ -47,11 +47,6 @@ def present(past: str) -> str:
     return past.replace("past", "present")
 
 
-def writes_in_place(session: InferenceSession) -> bool:
-    """Whether a decoder graph writes its caches into the buffers that it reads them from."""
-    return any(value.shape[2:3] == [CAPACITY] for value in session.get_inputs())
-
-
 class DecoderGraph:
     """The session of `decoder.onnx` that all decodings share, and the graphs that move its caches.
 
@@ -172,7 +167,8 @@ class InPlaceDecoder:
         self._cross = {name: cross[name] for name in graph.cross}
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         self._sources = np.arange(rows)  # of every row; the beams of a sentence have the same one
-        self.past = self._new_past(rows, FIRST_LENGTH)
+        self.past: dict[str, Cache] = {}
+        self._move_past(self._sources, FIRST_LENGTH)
         self._bind()
 
     def step(self, tokens: Tokens) -> InPlaceDecoder:
@@ -218,26 +214,23 @@ class InPlaceDecoder:
         self._mask, self._sources = self._mask[rows], self._sources[rows]
         self._bind()
 
-    def _new_past(self, rows: int, length: int) -> dict[str, Cache]:
-        """Room for the caches, in one block: the system takes several back when they are freed."""
-        self._length = length
-        shapes = {
-            name: (rows, heads, length, head_dim)
-            for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
-        }
-        ends = list(accumulate(prod(shape) for shape in shapes.values()))
-        block = np.empty(ends[-1] if ends else 0, np.float32)
-        return {
-            name: block[end - prod(shape) : end].reshape(shape)
-            for (name, shape), end in zip(shapes.items(), ends, strict=True)
-        }
-
     def _move_past(self, rows: Tokens, length: int) -> None:
         """Copy rows of the caches, as far as they are filled, to new ones of some length."""
         old, filled = self.past, self._position
         # More rows than before do not fit into the old memory, nor does a longer past.
-        self.past = self._new_past(len(rows), max(length, filled))
-        for name, cache in self.past.items():
+        self._length = max(length, filled)
+        shapes = {
+            name: (len(rows), heads, self._length, head_dim)
+            for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
+        }
+        # In one block: the system takes several back when they are freed.
+        ends = list(accumulate(prod(shape) for shape in shapes.values()))
+        block = np.empty(ends[-1] if ends else 0, np.float32)
+        self.past = {
+            name: block[end - prod(shape) : end].reshape(shape)
+            for (name, shape), end in zip(shapes.items(), ends, strict=True)
+        }
+        for name, cache in self.past.items() if filled else ():
             cache[:, :, :filled] = old[name][rows, :, :filled]
 
     def _bind(self) -> None:

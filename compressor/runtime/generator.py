@@ -17,12 +17,12 @@ from compressor.runtime.artifact import Generation, TranslationArtifact
 from compressor.runtime.batching import Batch, require_right_padding, require_texts
 from compressor.runtime.cuda_graphs import CAPTURING, open_to_capture
 from compressor.runtime.decoder import (
+    CAPACITY,
     SELECT_CACHES,
     SELECT_PAST,
     CachedDecoder,
     DecoderGraph,
     InPlaceDecoder,
-    writes_in_place,
 )
 from compressor.runtime.device_decoder import (
     LENGTHEN,
@@ -142,7 +142,10 @@ class Generator(Runtime[TranslationArtifact]):
                 opened[role] = engine.session(role)
             captures += [opened[role]] * captured
         self._encoder, decoder = opened["encoder"], opened["decoder"]
-        in_place = not on_device and writes_in_place(decoder)
+        # Such a graph writes its caches into the buffers that it reads them from.
+        in_place = not on_device and any(
+            value.shape[2:3] == [CAPACITY] for value in decoder.get_inputs()
+        )
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
         # Caches in NumPy's buffers are moved by NumPy, without a graph.
         roles = {

@@ -203,7 +203,19 @@ class _Beams:
         values += ended.astype(np.float32) * EXCLUDED
         order = _descending(values)[:, :beams]  # [sentences, beams]
         self.scores, self.tokens = _take(values, order), _take(longer, order)
-        return _take(parents, order), self._closed(settings, step) | ended.all()
+        # Without `early_stopping` a result cannot change where the best running hypothesis does not
+        # beat the worst finished one at its present length; with "never", at no length that it can
+        # reach. Sums of log-probabilities are negative: only with a positive penalty do longer
+        # texts gain.
+        longest = settings.early_stopping == "never" and settings.length_penalty > 0
+        length = settings.limit if longest else step
+        possible = self.scores[:, :1] / length**settings.length_penalty
+        worst = np.where(self.finished, self.final_scores.min(axis=1, keepdims=True), EXCLUDED)
+        self.improvable &= (possible > worst).any(axis=1)
+        closed = ~self.improvable | ended.all()
+        if settings.early_stopping is True:
+            closed |= self.finished.all(axis=1)
+        return _take(parents, order), closed
 
     def _finish(
         self,
@@ -237,23 +249,6 @@ class _Beams:
         self.final_tokens = pick(self.final_tokens, tokens)
         self.final_lengths = pick(self.final_lengths, np.full(ended.shape, step))
         self.finished = pick(self.finished, ended)
-
-    def _closed(self, settings: Generation, step: int) -> NDArray[np.bool_]:
-        """Which sentences [sentences] have a result that cannot change any more.
-
-        Without `early_stopping`: the best running hypothesis does not beat the worst finished one
-        at its present length; with "never": at no length that it can reach.
-        """
-        # Sums of log-probabilities are negative: only with a positive penalty do longer texts gain.
-        longest = settings.early_stopping == "never" and settings.length_penalty > 0
-        length = settings.limit if longest else step
-        possible = self.scores[:, :1] / length**settings.length_penalty
-        worst = np.where(self.finished, self.final_scores.min(axis=1, keepdims=True), EXCLUDED)
-        self.improvable &= (possible > worst).any(axis=1)
-        closed = ~self.improvable
-        if settings.early_stopping is True:
-            closed |= self.finished.all(axis=1)
-        return closed
 
 
 def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import CompressWarning, EnvironmentProblem, InputError
 from compressor.runtime.batching import require_texts
-from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
 
 if TYPE_CHECKING:
@@ -158,11 +158,6 @@ class TextTokenizer:
         other._language = (0 if ids[0] == old else ids.index(old) - len(ids)), new
         return other
 
-    @property
-    def marks_continuations(self) -> bool:
-        """Whether tokens that go on with a word are marked, as with `##`."""
-        return bool(getattr(self.library.model, "continuing_subword_prefix", None))
-
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or of each (text, pair), special tokens included.
 
@@ -258,3 +253,71 @@ def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     if not steps:
         return None
     return SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))
+
+
+class SentencePieceNormalizer:
+    """SentencePiece's text normalization, which applies the longest rule at each position.
+
+    A SentencePiece model contains its rules (NFKC and a few more, `precompiled_charsmap`) as a
+    precompiled double-array trie over UTF-8 (Darts-clone, https://github.com/s-yata/darts-clone)
+    followed by the replacement strings, zero-terminated. The `tokenizers` library reads the same
+    bytes, but works on grapheme clusters and takes the *shortest* rule that matches: it drops the
+    second accent of a decomposed Vietnamese letter and does not compose decomposed kana or Hangul.
+    """
+
+    def __init__(self, rules: bytes) -> None:
+        (size,) = struct.unpack_from("<I", rules)
+        self._units = struct.unpack_from(f"<{size // 4}I", rules, 4)
+        self._strings = rules[4 + size :]
+        self._steps: dict[tuple[int, str], int] = {}
+        # ASCII characters that start no rule without a non-ASCII character after them.
+        self._plain = frozenset(c for c in map(chr, range(128)) if self._longest(c, 0)[1] is None)
+
+    def __call__(self, text: str) -> str:
+        """`text` with the longest rule applied at each position, left to right."""
+        if self._plain.issuperset(text):
+            return text
+        pieces = []
+        start = 0
+        while start < len(text):
+            end, replacement = self._longest(text, start)
+            pieces.append(text[start] if replacement is None else replacement)
+            start = end
+        return "".join(pieces)
+
+    def _longest(self, text: str, start: int) -> tuple[int, str | None]:
+        """End and replacement of the longest rule at `start`; (start + 1, None) without one."""
+        node, position = 0, start
+        end, leaf = start + 1, -1
+        while position < len(text):
+            node = self._child(node, text[position])
+            if node < 0:
+                break
+            position += 1
+            if self._units[node] >> 8 & 1:  # a rule ends here
+                end, leaf = position, node
+        if leaf < 0:
+            return end, None
+        # The unit of the value, where only bit 31 is not part of it.
+        begin = self._units[leaf ^ self._offset(leaf)] & 0x7FFFFFFF
+        return end, self._strings[begin : self._strings.index(0, begin)].decode()
+
+    def _child(self, node: int, character: str) -> int:
+        """The node after `character`, or -1; cached, because texts repeat characters."""
+        key = (node, character)
+        child = self._steps.get(key)
+        if child is None:
+            child = node
+            for byte in character.encode():
+                child ^= self._offset(child) ^ byte
+                # Bit 31 of a label is set when the unit holds a value and is no transition.
+                if child >= len(self._units) or self._units[child] & 0x800000FF != byte:
+                    child = -1
+                    break
+            self._steps[key] = child
+        return child
+
+    def _offset(self, node: int) -> int:
+        unit = self._units[node]
+        # Bits 10 and up; with bit 9 set they count blocks of 256 units.
+        return unit >> 10 << ((unit & 1 << 9) >> 6)

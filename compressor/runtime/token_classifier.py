@@ -131,7 +131,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         Where the tokenizer marks the tokens that go on with a word (as `##`), words are its own.
         Elsewhere a word ends at a space.
         """
-        marks = self._tokenizer.marks_continuations
+        marks = getattr(self._tokenizer.library.model, "continuing_subword_prefix", None)
         tokens: list[int] = []
         words: list[Span] = []
         last = None

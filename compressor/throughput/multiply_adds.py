@@ -135,24 +135,14 @@ def _attention(
 ) -> dict[str, int]:
     """One attention: `products` projections of its input, scores, values, output projection.
 
-    Args:
-        rows: number of queries of all rows and steps.
-        inner: heads x head_dim.
-        keys: number of keys per query, summed over all queries.
+    Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
+    head_dim.
     """
     return {
         f"{name}.inputs": rows * width * products * inner,
         f"{name}.scores": keys * inner,
         f"{name}.values": keys * inner,
         f"{name}.output": rows * inner * width,
-    }
-
-
-def _feed_forward(name: str, rows: int, width: int, inner: int, *, gated: bool) -> dict[str, int]:
-    """The projection up to `inner` values (two if gated), and the projection down."""
-    return {
-        f"{name}.up": rows * width * inner * (1 + gated),
-        f"{name}.down": rows * inner * width,
     }
 
 
@@ -166,7 +156,9 @@ def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
         work |= _attention(name, rows, width, inner, rows * source, 3)
         # Products with the positions of all distances.
         work[f"{name}.positions"] = shape.position_products * rows * 2 * source * inner
-        work |= _feed_forward(f"encoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
+        # A gated feed-forward part has two projections up.
+        work[f"encoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
+        work[f"encoder_ffn.{number}.down"] = rows * ffn * width
     crossing = 2 * shape.head_dim * sum(shape.cross_heads)
     work["cross.keys_values"] = rows * width * crossing
     return work
@@ -182,7 +174,8 @@ def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim
         work |= _attention(f"decoder_self.{number}", rows, width, inner, own_keys, 3)
         work |= _attention(f"cross.{number}", rows, width, crossing, rows * size.source, 1)
-        work |= _feed_forward(f"decoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
+        work[f"decoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
+        work[f"decoder_ffn.{number}.down"] = rows * ffn * width
     work["vocabulary"] = rows * width * shape.vocabulary
     return work
 
