@@ -133,15 +133,16 @@ class Generator(Runtime[TranslationArtifact]):
         assert isinstance(engine, OnnxRuntime)  # others search by themselves
         self.tokens = open_output_tokens(self._directory, artifact)
         on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
-        opened, captures = {}, []
-        for role in ("encoder", "decoder"):
-            captured = False
-            if on_device and engine.captures:
-                opened[role], captured = open_to_capture(engine.session, role, self._directory)
-            else:
-                opened[role] = engine.session(role)
-            captures += [opened[role]] * captured
-        self._encoder, decoder = opened["encoder"], opened["decoder"]
+        captures = []
+        if on_device and engine.captures:
+            pairs = [
+                open_to_capture(engine.session, role, self._directory)
+                for role in ("encoder", "decoder")
+            ]
+            captures = [session for session, captured in pairs if captured]
+            self._encoder, decoder = (session for session, _ in pairs)
+        else:
+            self._encoder, decoder = engine.session("encoder"), engine.session("decoder")
         # Such a graph writes its caches into the buffers that it reads them from.
         in_place = not on_device and any(
             value.shape[2:3] == [CAPACITY] for value in decoder.get_inputs()
