@@ -3,7 +3,7 @@
     python -m benchmarks.costs --work DIR [--case NAME] [--page]
 
 Encoders with random weights of 5 to 500 million parameters are compressed to half of their
-multiply-adds with the default method and repair, exported in float32 and int8, each case in a
+multiply-adds with the default method and recovery, exported in float32 and int8, each case in a
 process of its own. Of every stage: CPU seconds (user and system of all threads: machines may be
 shared), seconds by the clock, peak memory, bytes written. A case that is in the results is not
 measured again, so a stopped series goes on; `--case` measures one alone, `--page` none.
@@ -26,16 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from benchmarks import stages
-from benchmarks.pages import (
-    RESULTS,
-    arguments,
-    drawing,
-    markdown_table,
-    publish,
-    read_json,
-    write_json,
-)
+from benchmarks import pages, stages
 from benchmarks.speed import models
 from compressor.throughput.hardware import describe
 
@@ -117,13 +108,8 @@ def measure(case: Case, work: Path) -> dict[str, Any]:
     models.encoder(directory, layers=case.layers, width=case.width, pieces=case.pieces)
     rows = models.labelled_sentences(work / "rows.tsv")
     output = work / f"{directory.name}-{case.rows}-out"
-    found = stages.measure(
-        ["run", "-m", str(directory), "-o", str(output), "--macs", "0.5", "--no-bench",
-         "--calibration", str(rows), "--calibration-rows", str(case.rows), "--test", str(rows),
-         "--test-rows", str(case.rows), "--precision", "fp32,int8"]
-    )  # fmt: skip
     sums: dict[str, dict[str, float]] = {}
-    for stage in found:
+    for stage in stages.measure(directory, rows, case.rows, output):
         name = next((x for x in TERMS if stage.name.startswith(x)), "load")
         row = sums.setdefault(name, dict.fromkeys(asdict(stage).keys() - {"name"}, 0.0))
         for key in row:
@@ -162,7 +148,7 @@ def predict(case: Case, laws: Mapping[str, Any], gpus: int) -> float:
             seconds = laws[stage]["coefficients"][name] * value
             if gpus and name in GPU:
                 operations = OPERATIONS["solved" if name == "solved" else stage]
-                # The repair solves on one process.
+                # The recovery solves on one process.
                 shared = 1 if (stage, name) == ("build", "solved") else gpus
                 seconds = min(seconds, operations * value * 1e12 / GPU[name] / shared)
             total += seconds
@@ -183,7 +169,7 @@ def page(results: Mapping[str, Any]) -> str:
     """Tables of what was measured, of the law and of what follows from it."""
     rows = results["cases"]
     laws = fit(rows)
-    measured = markdown_table(
+    measured = pages.markdown_table(
         ["model", "parameters, millions", "rows", *TERMS, "whole run", "peak MiB", "written MiB"],
         "lr",
         [
@@ -197,7 +183,7 @@ def page(results: Mapping[str, Any]) -> str:
             for row in rows
         ],
     )  # fmt: skip
-    fitted = markdown_table(
+    fitted = pages.markdown_table(
         ["stage", "constant, s", "s per million weights", "s per 10^12 weights x tokens",
          "s per 10^12 solved", "largest residual"],
         "lr",
@@ -214,7 +200,7 @@ def page(results: Mapping[str, Any]) -> str:
     tokens = float(np.mean([row["tokens"] for row in rows]))
     constant, per_weight, residual = peak_law(rows)
     larger = [Case(**{**asdict(case), "tokens": tokens}) for case in LARGER]
-    predicted = markdown_table(
+    predicted = pages.markdown_table(
         ["parameters", "one core, hours", "one GPU, hours", "eight GPUs, hours", "peak GiB"],
         "lr",
         [
@@ -244,7 +230,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     sizes = [_case(row).weights / 1e6 for row in rows]
     quantities = {"cpu_seconds": "CPU seconds", "peak_mib": "peak, MiB"}
     quantities |= {"written_mib": "written, MiB"}
-    with drawing(path, 12, 3.6, ncols=3) as (_, axes):
+    with pages.drawing(path, 12, 3.6, ncols=3) as (_, axes):
         for axis, (key, label) in zip(axes[0], quantities.items(), strict=True):
             for stage in TERMS:
                 values = [row["stages"][stage][key] for row in rows]
@@ -255,24 +241,24 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = pages.arguments(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--case", choices=[case.name for case in CASES], help="this one alone")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / "costs.json"
-    results = read_json(path, {"hardware": describe().get("cpu", ""), "cases": []})
+    path = pages.RESULTS / "costs.json"
+    results = pages.read_json(path, {"hardware": describe().get("cpu", ""), "cases": []})
     done = {row["name"] for row in results["cases"]}
     for case in CASES:
         if not args.page and case.name not in done and args.case in (None, case.name):
             results["cases"].append(measure(case, args.work))
-            write_json(path, results)
+            pages.write_json(path, results)
     order = [case.name for case in CASES]
     results["cases"].sort(key=lambda row: order.index(row["name"]))
-    write_json(path, results)
-    draw(results, RESULTS / "costs.png")
-    publish("costs", page(results))
+    pages.write_json(path, results)
+    draw(results, pages.RESULTS / "costs.png")
+    pages.publish("costs", page(results))
 
 
 if __name__ == "__main__":

@@ -18,20 +18,18 @@ import random
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
 from benchmarks.finetune import fetch_encoder
-from benchmarks.pages import RESULTS, arguments, changed, markdown_table, merge_rows, publish
+from benchmarks.tasks import ENGINES, PRECISIONS
 from compressor.commands.console import Console
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.pipeline.run import run
-from compressor.request.recipe import EvaluateRequest, make_recipe, make_request
+from compressor.request.recipe import EvaluateRequest, make_request
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import TASKS
 
 TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")
 TEXTS = (("clinc150/train.tsv", "text"), ("tatoeba-en-de/train.tsv", "en"))
 TEST_ROWS = 1000  # the first ones of a set with more
-PRECISIONS = ("fp32", "int8", "bf16")
-ENGINES = ("onnxruntime", "openvino")  # the second one in bf16, where the processor has that
 SEED = 1
 
 
@@ -60,26 +58,14 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     model = args.model or fetch_encoder(args.output.with_name(args.output.name + ".work"))
     options: dict[str, Any] = {"recover": "reconstruct"}
     if args.epochs is not None:
-        options = {
-            "recover": "reconstruct+distill",
-            "distill_text": str(
-                draw_texts(args.data, args.text_rows, args.rows, args.output.with_suffix(".txt"))
-            ),
-            "distill_epochs": args.epochs,
-            "distill_precision": args.distill_precision,
-        }
+        path = args.output.with_suffix(".txt")
+        text = draw_texts(args.data, args.text_rows, args.rows, path)
+        options = {"recover": "reconstruct+distill", "distill_text": str(text)}
+        options |= {"distill_epochs": args.epochs, "distill_precision": args.distill_precision}
     texts = draw_texts(args.data, args.rows, 0, args.output.with_suffix(".calibration.txt"))
-    recipe = make_recipe(
-        model=str(model),
-        calibration=str(texts),
-        test=str(args.data / TESTS[0]),
-        macs=args.macs,
-        precision=[",".join(PRECISIONS[:2])],
-        bench=False,
-        **options,
-    )
-    console = Console()
-    report = run(recipe, args.output, progress=console)
+    options |= {"model": str(model), "calibration": str(texts), "test": str(args.data / TESTS[0])}
+    options |= {"macs": args.macs, "precision": [",".join(PRECISIONS[:2])]}
+    report = pages.compress(args.output, bench=False, **options)
     cuts = {Path(v.directory): v.macs_share for v in report.variants if v.family != "dense"}
     dense = Path(report.dense.directory)
     available = TASKS["embedding"].engine(ENGINES[1]).precisions(dense, read_artifact(dense))
@@ -90,7 +76,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS,
             precision=precisions, engine=",".join(ENGINES),
         )  # fmt: skip
-        for built in evaluate_artifacts([dense, *cuts], request, console):
+        for built in evaluate_artifacts([dense, *cuts], request, Console()):
             if built.engine != ENGINES[0] and built.precision != "bf16":
                 continue
             directory = Path(built.directory)
@@ -113,19 +99,18 @@ def table(rows: list[dict[str, Any]]) -> str:
     for (epochs, macs, precision), of_tests in builds.items():
         scores = [of_tests[test]["spearman"] for test in TESTS]
         changes = [(of_tests[x]["difference"], *(of_tests[x]["interval"] or ())) for x in TESTS]
-        cells = [
-            changed(x, y if len(y) > 1 else None) for x, y in zip(scores, changes, strict=True)
-        ]
-        repair = "none" if macs == 1 else "without training"
+        both = zip(scores, changes, strict=True)
+        cells = [pages.changed(x, y if len(y) > 1 else None) for x, y in both]
+        recovery = "none" if macs == 1 else "without training"
         if epochs is not None and macs < 1:
-            repair = f"distilled, {epochs} epochs"
+            recovery = f"distilled, {epochs} epochs"
         elif epochs is not None:
             continue  # the dense model once more
         mean = f"{sum(scores) / len(scores):.1f}"
-        lines.append([f"{macs:.0%}", precision, repair, mean, *cells])
+        lines.append([f"{macs:.0%}", precision, recovery, mean, *cells])
     titles = ["multiply-adds", "precision", "recovery", "mean"]
     titles += [f"{Path(test).parent.name}/{Path(test).stem}" for test in TESTS]
-    return markdown_table(titles, "rllr", lines) + "\n"
+    return pages.markdown_table(titles, "rllr", lines) + "\n"
 
 
 def _place(row: dict[str, Any]) -> tuple[int, float, int]:
@@ -133,7 +118,7 @@ def _place(row: dict[str, Any]) -> tuple[int, float, int]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = pages.arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", help="a sentence encoder; default: the PyPI package's")
@@ -143,8 +128,8 @@ def main() -> None:
     parser.add_argument("--distill-precision", default="fp32")
     parser.add_argument("--text-rows", type=int, default=20_000)
     args = parser.parse_args()
-    rows = measure(args)
-    publish("embedding", table(merge_rows(RESULTS / "embedding.json", rows, _place)))
+    rows = pages.merge_rows(pages.RESULTS / "embedding.json", measure(args), _place)
+    pages.publish("embedding", table(rows))
 
 
 if __name__ == "__main__":

@@ -18,15 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import (
-    RESULTS,
-    arguments,
-    markdown_table,
-    publish,
-    title_of,
-    with_interval,
-    write_section,
-)
+from benchmarks import pages
 from compressor.errors import UsageError
 from compressor.evaluation import score_rows
 from compressor.pipeline.engines import Build, builds_of
@@ -35,6 +27,7 @@ from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import ENGINES
 from compressor.runtime.runtime import Runtime
 from compressor.tasks import TASKS, Rows, Task
+from compressor.throughput.hardware import describe
 from compressor.throughput.measure import Workload, make_workloads, measure
 from compressor.throughput.statistics import against_dense, summarize
 
@@ -59,22 +52,9 @@ def builds(directory: Path, task: Task) -> list[Build]:
         except UsageError:  # it runs no such models
             continue
         engines.append(name)
-    names = [
-        name for name in PRECISIONS
-        if any(name in task.engine(engine).precisions(directory, artifact) for engine in engines)
-    ]  # fmt: skip
+    offered = [task.engine(engine).precisions(directory, artifact) for engine in engines]
+    names = [name for name in PRECISIONS if any(name in precisions for precisions in offered)]
     return builds_of(directory, artifact, engines, names)
-
-
-def open_all(directories: list[Path], task: Task, threads: int) -> dict[Key, Runtime]:
-    """Every build, opened."""
-    return {
-        (directory.name, build.engine, build.precision): task.open(
-            directory, engine=build.engine, precision=build.precision, threads=threads
-        )
-        for directory in directories
-        for build in builds(directory, task)
-    }
 
 
 def open_nncf(directory: Path, task: Task, threads: int, rows: Rows, work: Path) -> Runtime:
@@ -112,23 +92,19 @@ def timed(runtimes: dict[Key, Runtime], dense: str, rows: Rows) -> list[Row]:
     artifact, task = reference.artifact, TASKS[reference.artifact.task]
     engines = {"\t".join(key): key[1] for key in runtimes}
     encoded = reference.encode(rows.sources, rows.pairs)
-    qualities = {
-        "\t".join(key): score_rows(rows, task.answer(runtime, rows.sources, rows.pairs)).metrics[
-            task.main_metric
-        ]
-        for key, runtime in runtimes.items()
-    }
-    lines = []
+
+    def padded(rows: list[Any]) -> Any:
+        return collate(rows, artifact.pad_token_id, artifact.inputs)
+
+    qualities, lines = {}, []
+    for key, runtime in runtimes.items():
+        scored = score_rows(rows, task.answer(runtime, rows.sources, rows.pairs))
+        qualities["\t".join(key)] = scored.metrics[task.main_metric]
     for size, tokens in SHAPES[task.name]:
         options: dict[str, Any] = {}
         if "--target-length" in task.options:  # it generates
             options["forced_length"] = tokens
-        (load,) = make_workloads(
-            encoded,
-            [size],
-            lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
-            lengths=tokens,
-        )
+        (load,) = make_workloads(encoded, [size], padded, lengths=tokens)
         loads = [Workload.of(load.batches[:1])]
         runs: dict[str, Any] = {
             "\t".join(key): partial(runtime.compute, **options) for key, runtime in runtimes.items()
@@ -166,22 +142,22 @@ def draw(sections: dict[str, list[Row]]) -> str:
             for key, found in by_build.items()
         ]
         gains = [
-            [*key, *(with_interval(*found[shape]["fastest"]) for shape in shapes)]
+            [*key, *(pages.with_interval(*found[shape]["fastest"]) for shape in shapes)]
             for key, found in by_build.items()
         ]
         lines += [
             f"{title}: rows a second, by batch (rows × tokens), and the task's main "
             "metric on all rows.", "",
-            markdown_table([*heads, "quality", *columns], "lllr", rates), "",
+            pages.markdown_table([*heads, "quality", *columns], "lllr", rates), "",
             "The same, times as fast as the fastest dense build of any engine, with 95 % "
             "intervals.", "",
-            markdown_table([*heads, *columns], "lllr", gains), "",
+            pages.markdown_table([*heads, *columns], "lllr", gains), "",
         ]  # fmt: skip
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = pages.arguments(__doc__)
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="dense first")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
@@ -189,7 +165,13 @@ def main() -> None:
     args = parser.parse_args()
     first = read_artifact(args.artifacts[0])
     task, name = TASKS[first.task], f"engines-{first.task}"
-    runtimes = open_all(args.artifacts, task, args.threads)
+    runtimes: dict[Key, Runtime] = {
+        (directory.name, build.engine, build.precision): task.open(
+            directory, engine=build.engine, precision=build.precision, threads=args.threads
+        )
+        for directory in args.artifacts
+        for build in builds(directory, task)
+    }
     with tempfile.TemporaryDirectory() as work:
         if args.nncf:
             sample = task.read_rows(args.nncf, labels=first.labels, limit=300)
@@ -199,11 +181,14 @@ def main() -> None:
                 )
         texts = task.read_rows(args.rows, labels=first.labels)
         rows = timed(runtimes, args.artifacts[0].name, texts)
-    title = title_of(args.threads)
+    hardware, count = describe(), f"{args.threads} thread{'s' if args.threads > 1 else ''}"
+    title = f"{hardware['cpu']}, {hardware.get('instructions', '')}, {count}, cpu"
     if "hide_avx512" in os.environ.get("LD_PRELOAD", ""):
         title += ", with AVX2 and nothing newer (benchmarks.hide_avx512)"
-    sections = write_section(RESULTS / f"{name}.json", title, rows)
-    publish(name, draw(sections))
+    path = pages.RESULTS / f"{name}.json"
+    sections = pages.read_json(path, {}) | {title: rows}  # of other machines too
+    pages.write_json(path, sections)
+    pages.publish(name, draw(sections))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from benchmarks.pages import markdown_table
+from benchmarks.pages import ROOT, markdown_table
 from compressor import errors
 
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "errors.md"
 _MOST = 300  # characters of a message
 _TITLE = """# Exit statuses and errors
@@ -25,10 +23,7 @@ _STATUSES = [
     ("0", "done, every rule of the gate met"),
     ("1", "a rule is not met ([or inconclusive](ci.md#three-verdicts)), and nothing else"),
     ("2", "wrong usage or recipe"),
-    (
-        "3",
-        "environment: a device, provider or package is missing or clashes; too little memory",
-    ),
+    ("3", "environment: a device, provider or package is missing or clashes; too little memory"),
     ("4", "input: an unsupported architecture, a missing or malformed file or data; a full disk"),
     ("5", "verification failed: pruned ≠ masked, or ONNX ≠ PyTorch"),
     ("70", "a bug; `COMPRESS_DEBUG=1` shows the traceback"),
@@ -43,10 +38,8 @@ def page() -> str:
     names = {number: text.partition(":")[0] for number, text in _STATUSES}
     for status in sorted({status for status, *_ in found}):
         rows = [[f"`{id}`", text] for number, id, text in found if number == status]
-        parts += [
-            f"## {status}: {names[str(status)]}",
-            markdown_table(["id", "message"], "l", rows),
-        ]
+        parts.append(f"## {status}: {names[str(status)]}")
+        parts.append(markdown_table(["id", "message"], "l", rows))
     return "\n\n".join(parts) + "\n"
 
 

@@ -49,18 +49,13 @@ TEST_ROWS = 1000
 
 @dataclass(frozen=True)
 class Training:
-    """How a task's model is trained.
+    """How a task's model is trained."""
 
-    Args:
-        files: of DATA and OUT.work: the rows to train on, and others to look at after every epoch.
-        tokens: of a row at most.
-        rate: largest learning rate.
-    """
-
+    # Of DATA and OUT.work: the rows to train on, and others to look at after every epoch.
     files: Callable[[Path, Path], tuple[Path, Path | None]]
     epochs: int
-    rate: float
-    tokens: int = 128
+    rate: float  # the largest
+    tokens: int = 128  # of a row at most
     batch_rows: int = 32
 
 
@@ -142,63 +137,45 @@ def fine_tune(
     batches: list,
     validate: Callable[[], str],
     state_file: Path,
-    epochs: int,
-    peak_lr: float,
+    training: Training,
 ) -> None:
     """Train all weights by the task's loss; a stopped training goes on after the last epoch.
 
     Args:
         validate: says how good the model is, in words.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, weight_decay=0.01, fused=True)
-    first = 0
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=training.rate, weight_decay=0.01, fused=True
+    )
+    first, steps = 0, training.epochs * len(batches)
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"]
-    total = epochs * len(batches)
-    for epoch in range(first, epochs):
-        steps = range(epoch * len(batches), (epoch + 1) * len(batches))
-        rates = [peak_lr * learning_rate(step, total) for step in steps]
-        loss = train_epoch(task, model, batches, optimizer, epoch, rates)
-        print(f"epoch {epoch + 1} of {epochs}: loss {loss:.3f}, {validate()}")
+    for epoch in range(first, training.epochs):
+        order = list(range(len(batches)))
+        random.Random(SEED + epoch).shuffle(order)
+        torch.manual_seed(SEED + epoch)
+        model.train()
+        total, terms = 0.0, 0
+        for done, index in enumerate(order):
+            for group in optimizer.param_groups:
+                group["lr"] = training.rate * learning_rate(epoch * len(batches) + done, steps)
+            count = task.loss_terms(batches[index])
+            loss = task.loss(model, batches[index]) / count
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            total, terms = total + loss.item() * count, terms + count
+            if done % 100 == 0:
+                print(f"epoch {epoch + 1} batch {done}/{len(batches)} loss {total / terms:.3f}")
+        mean = f"loss {total / terms:.3f}"
+        print(f"epoch {epoch + 1} of {training.epochs}: {mean}, {validate()}")
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save(state | {"epoch": epoch + 1}, state_file)
     model.eval()
-
-
-def train_epoch(
-    task: Task,
-    model: nn.Module,
-    batches: list,
-    optimizer: torch.optim.Optimizer,
-    epoch: int,
-    rates: list[float],
-) -> float:
-    """One pass over the batches in random order; returns the mean loss per row.
-
-    Args:
-        rates: learning rate of each step.
-    """
-    order = list(range(len(batches)))
-    random.Random(SEED + epoch).shuffle(order)
-    torch.manual_seed(SEED + epoch)
-    model.train()
-    total, rows = 0.0, 0
-    for done, index in enumerate(order):
-        for group in optimizer.param_groups:
-            group["lr"] = rates[done]
-        batch = batches[index]
-        loss = task.loss(model, batch) / task.loss_terms(batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        total, rows = total + loss.item() * task.loss_terms(batch), rows + task.loss_terms(batch)
-        if done % 100 == 0:
-            print(f"epoch {epoch + 1} batch {done}/{len(batches)} loss {total / rows:.3f}")
-    return total / rows
 
 
 def settings_of(task: Task, rows: Rows) -> dict[str, Any]:
@@ -258,7 +235,7 @@ def main() -> None:
         return f"held out: {task.main_metric} {value:.2f}"
 
     batches = batches_of(task.read_rows(train, labels=labels))
-    fine_tune(task, model, batches, validate, work / "state.pt", training.epochs, training.rate)
+    fine_tune(task, model, batches, validate, work / "state.pt", training)
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
 

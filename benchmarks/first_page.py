@@ -15,7 +15,6 @@ from typing import Any
 from benchmarks import tradeoff
 from benchmarks.pages import RESULTS, drawing, markdown_table, read_json, with_interval
 from compressor.report.plots import COLORS, DENSE, FAINT
-from compressor.report.schema import Report
 from compressor.results import Variant
 
 Row = dict[str, Any]  # one build of `benchmarks.engines` at one shape
@@ -38,13 +37,9 @@ CURVES: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
 ]  # fmt: skip
 # Kind of model -> its reports, what was measured, what it learned from, and the metric's name.
+_CLASSIFIER = ("MiniLM-L6 on CLINC150", "15,000 unlabeled texts", "points of accuracy")
 KINDS = {
-    "Classifier": (
-        "classifier",
-        "MiniLM-L6 on CLINC150",
-        "15,000 unlabeled texts",
-        "points of accuracy",
-    ),
+    "Classifier": ("classifier", *_CLASSIFIER),
     "Translator": ("translator", "ours, 12.6 M weights", "130,000 unlabeled sentences", "BLEU"),
 }
 ENCODER = ("Sentence encoder", "MiniLM-L6 on three sets of pairs", "20,000 unlabeled texts")
@@ -169,27 +164,19 @@ def draw(path: Path = FIGURE) -> None:
 
 def _curve(name: str, recovery: str, batch: int) -> list[tuple[float, float, str]]:
     """Gain, difference in quality and size of each cut in its fastest build, the mildest first."""
-    by_cut: dict[str, tuple[Report, Variant]] = {}
+    by_cut: dict[str, tuple[float, Variant, float]] = {}
     for report in tradeoff.load_reports(name):
         for variant in report.variants:
-            if tradeoff.is_dense(variant) or tradeoff.repair_of(variant) != recovery:
+            if tradeoff.is_dense(variant) or tradeoff.recovery_of(variant) != recovery:
                 continue
             cut = variant.base or variant.name
-            known = by_cut.get(cut)
-            if known is None or _gain(report, variant, batch) > _gain(*known, batch):
-                by_cut[cut] = report, variant
+            gain = tradeoff.gain(report, variant.name, batch)
+            if cut not in by_cut or gain > by_cut[cut][0]:
+                by_cut[cut] = gain, variant, tradeoff.main_comparison(report, variant).difference
     return [
-        (
-            _gain(report, variant, batch),
-            tradeoff.main_comparison(report, variant).difference,
-            f"{variant.macs_share:.0%}",
-        )
-        for report, variant in sorted(by_cut.values(), key=lambda pair: -pair[1].macs_share)
+        (gain, difference, f"{variant.macs_share:.0%}")
+        for gain, variant, difference in sorted(by_cut.values(), key=lambda x: -x[1].macs_share)
     ]
-
-
-def _gain(report: Report, variant: Variant, batch: int) -> float:
-    return tradeoff.gain(report, variant.name, batch)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import distill_rate
-from benchmarks.pages import RESULTS, arguments, markdown_table, read_json, write_json
+from benchmarks.pages import RESULTS, ROOT, arguments, markdown_table, read_json, write_json
 
 PUBLISHED = RESULTS / "gpu"
-PAGE = RESULTS.parents[1] / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "gpu.md"
 INTRO = """# On a GPU
 
 `benchmarks/gpu.sh FOLDER` measures on a GPU in eight minutes; `python -m benchmarks.gpu publish
@@ -48,37 +48,24 @@ ABOUT_FORMS = {
 
 @dataclass(frozen=True)
 class Timed:
-    """One build at one size.
+    """One build at one size."""
 
-    Args:
-        build: as tables name it.
-        size: `256 × 128` or `256`: rows, and tokens where rows were cut or padded to a length.
-        rate: rows a second.
-        ms: of a batch, the median.
-        step_ms: of a generated token, the encoder's share included; None for encoders.
-    """
-
-    build: str
+    build: str  # as tables name it
     is_dense: bool
-    size: str
-    rate: float
-    ms: float
-    step_ms: float | None
+    size: str  # `256 × 128` or `256`: rows, and tokens where rows were cut or padded to a length
+    rate: float  # rows a second
+    ms: float  # of a batch, the median
+    step_ms: float | None  # of a generated token, the encoder's share included; None for encoders
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Builds of one model that were timed in turns.
+    """Builds of one model that were timed in turns."""
 
-    Args:
-        name: of the model; the title says more.
-        quality: of builds that it was measured of, with the metric's name.
-    """
-
-    name: str
+    name: str  # of the model; the title says more
     title: str
     rows: list[Timed]
-    quality: dict[str, str]
+    quality: dict[str, str]  # of builds that it was measured of, with the metric's name
 
     def best(self, size: str, dense: bool) -> Timed | None:
         """The fastest build, dense or pruned."""
@@ -98,9 +85,8 @@ def comparisons(folder: Path) -> list[Comparison]:
 
 
 def _of_speed(result: dict[str, Any]) -> Comparison:
-    rows = [
-        row for row in result["timings"] if row["reference"] == result["timings"][0]["reference"]
-    ]
+    reference = result["timings"][0]["reference"]
+    rows = [row for row in result["timings"] if row["reference"] == reference]
     lengths = {row["source_tokens"] for row in rows}
     fixed = all(length == int(length) for length in lengths) and result["target_length"] is None
     quality = {
@@ -160,39 +146,31 @@ def _number(value: float) -> str:
 
 
 def rates(comparison: Comparison) -> str:
-    """A line for each build, a column for each size."""
-
-    def cell(row: Timed | None) -> str:
-        if row is None:
-            return "–"
+    def cell(row: Timed) -> str:
         dense = comparison.best(row.size, True)
         return _number(row.rate) + (f" ({row.rate / dense.rate:.2f})" if dense else "")
 
-    return _by_size(comparison, cell, with_quality=True)
+    return _by_size(comparison, cell, comparison.quality)
 
 
 def latencies(comparison: Comparison) -> str:
-    def cell(row: Timed | None) -> str:
-        if row is None:
-            return "–"
+    def cell(row: Timed) -> str:
         return f"{row.ms:.2f}" + ("" if row.step_ms is None else f" / {row.step_ms:.2f}")
 
-    return _by_size(comparison, cell, with_quality=False)
+    return _by_size(comparison, cell, {})
 
 
 def _by_size(
-    comparison: Comparison, cell: Callable[[Timed | None], str], with_quality: bool
+    comparison: Comparison, cell: Callable[[Timed], str], quality: Mapping[str, str]
 ) -> str:
-    found = {(row.build, row.size): row for row in comparison.rows}
-    with_quality = with_quality and bool(comparison.quality)
+    """A line for each build, a column for each size, and one for the quality where it is known."""
+    cells = {(row.build, row.size): cell(row) for row in comparison.rows}
     lines = [
-        [
-            build, *(cell(found.get((build, size))) for size in comparison.sizes),
-            *([comparison.quality.get(build, "–")] if with_quality else []),
-        ]
+        [build, *(cells.get((build, size), "–") for size in comparison.sizes)]
+        + ([quality.get(build, "–")] if quality else [])
         for build in dict.fromkeys(row.build for row in comparison.rows)
-    ]  # fmt: skip
-    titles = ["build", *comparison.sizes, *(["quality"] if with_quality else [])]
+    ]
+    titles = ["build", *comparison.sizes, *(["quality"] if quality else [])]
     return markdown_table(titles, "lr", lines)
 
 
@@ -203,10 +181,9 @@ def forms(found: dict[str, Any]) -> str:
         parts = re.fullmatch(r"(.*?) (b\d+|\d+x\d+)(?: source \d+)?[:,]? (.*)", key)
         if parts and not isinstance(value, list):  # lists count the nodes of a graph
             form, size, how = parts.groups()
+            size = size.removeprefix("b").replace("x", " × ")
             cell = "refused" if isinstance(value, str) else f"{value:.2f}"
-            table.setdefault(f"{form}, {how}", {})[size.removeprefix("b").replace("x", " × ")] = (
-                cell
-            )
+            table.setdefault(f"{form}, {how}", {})[size] = cell
     sizes = list(dict.fromkeys(size for cells in table.values() for size in cells))
     lines = [[form, *(cells.get(size, "–") for size in sizes)] for form, cells in table.items()]
     return markdown_table(["form", *sizes], "lr", lines)

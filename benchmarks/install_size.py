@@ -25,12 +25,11 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.pages import arguments, markdown_table, publish
+from benchmarks.pages import ROOT, arguments, markdown_table, publish
 from compressor.report import numbers
 from compressor.request import example
 from compressor.throughput.hardware import describe
 
-ROOT = Path(__file__).parents[1]
 FULL = "compress-heads"
 SENTENCE = "The train is late again."
 
@@ -95,19 +94,14 @@ TransformersConverter(sys.argv[1]).convert(sys.argv[2])
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured.
-
-    Args:
-        packages: what a user installs.
-        script: translates; takes the model made for it, the checkpoint, and a sentence. Empty where
-            no translator runs.
-        model: what the script is given.
-    """
+    """What is measured."""
 
     python: Path
-    packages: tuple[str, ...]
+    packages: tuple[str, ...]  # what a user installs
+    # Translates; takes the model made for it, the checkpoint, and a sentence. Empty where no
+    # translator runs.
     script: str
-    model: Path
+    model: Path  # what the script is given
 
     @property
     def name(self) -> str:
@@ -150,22 +144,17 @@ def prepare(full: Path, work: Path) -> list[Setting]:
     engines = ("--engines", "onnxruntime,ctranslate2")
     call(full, "-m", "compressor", "export", "-m", model, "-o", artifact, *engines, cwd=ROOT)
     extras = {"cpu": RUNTIME, "cpu,ctranslate2": OTHER_ENGINE, "cpu,openvino": ""}
-    own = [
-        Setting(
-            environment(work / f"runtime-{extra}", f"{ROOT / 'runtime'}[{extra}]"),
-            (f"compress-heads-runtime[{extra}]",),
-            script,
-            artifact,
-        )
-        for extra, script in extras.items()
-    ]
+    settings = []
+    for extra, script in extras.items():
+        python = environment(work / f"runtime-{extra}", f"{ROOT / 'runtime'}[{extra}]")
+        settings.append(Setting(python, (f"compress-heads-runtime[{extra}]",), script, artifact))
     rival = environment(work / "rival", "ctranslate2", "sentencepiece")
     site = call(full, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip()
     call(rival, "-c", CONVERT, model, converted, site)
     peer = ("ctranslate2", "sentencepiece")
     dense = ("transformers", "torch", "sentencepiece")
     return [
-        *own,
+        *settings,
         Setting(rival, peer, CTRANSLATE2, converted),
         Setting(full, dense, TRANSFORMERS, model),
         Setting(full, (FULL,), RUNTIME, artifact),

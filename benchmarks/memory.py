@@ -66,7 +66,7 @@ print(host_peak_mib() - before)
 SUBLAYER = """
 import sys
 import torch
-from compressor.importance.removal_order import block_removal_order
+from compressor.importance.second_order import block_removal_order
 from compressor.throughput.memory import host_peak_mib
 
 width, neurons = map(int, sys.argv[1:])
@@ -93,10 +93,8 @@ def measure(checkpoint: Path, rows: Path, count: int, statistics: float) -> list
     if not kept.exists():
         if output.exists():
             raise SystemExit(f"{output} is of a run that was stopped; remove it")
-        options = ["--macs", "0.5", "--calibration", str(rows), "--calibration-rows", str(count)]
-        options += ["--test", str(rows), "--test-rows", str(count), "--precision", "fp32,int8"]
-        options += ["--no-bench", "--output", str(output), "--model", str(checkpoint)]
-        found = stages.measure(["run", *options, "--statistics-memory", f"{statistics:g}"])
+        limit = ("--statistics-memory", f"{statistics:g}")
+        found = stages.measure(checkpoint, rows, count, output, *limit)
         kept.write_text(json.dumps([asdict(stage) for stage in found]), encoding="utf-8")
     return list(json.loads(kept.read_text(encoding="utf-8")))
 

@@ -6,16 +6,15 @@ python -m benchmarks.options
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from benchmarks.pages import markdown_table
+from benchmarks.pages import ROOT, markdown_table
 from compressor.commands import application
 from compressor.commands.help import panels
 
-PAGE = Path(__file__).parent.parent / "docs" / "options.md"
+PAGE = ROOT / "docs" / "options.md"
 _TITLE = """# Commands and options
 
 Written by `python -m benchmarks.options` from the program itself; a test holds it to that. What the

@@ -1,4 +1,4 @@
-"""What benchmarks share: their arguments, the machine they run on, and how results are written."""
+"""The frame of benchmarks: their arguments, runs of `compress`, results, tables and figures."""
 
 from __future__ import annotations
 
@@ -7,18 +7,34 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compressor.report.plots import plot_style
-from compressor.throughput.hardware import describe
 
-RESULTS = Path(__file__).parent / "results"
+if TYPE_CHECKING:
+    from compressor.report.schema import Report
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 _RULES = {"l": " --- ", "r": " ---: "}
 
 
 def arguments(text: str | None) -> argparse.ArgumentParser:
     """A parser of arguments, described by the first line of a script's docstring."""
     return argparse.ArgumentParser(description=(text or "").splitlines()[0])
+
+
+def compress(output: Path, command: str = "", **options: Any) -> Report:
+    """A run of `compress` with some options; those that are None are not given.
+
+    The same run that was stopped goes on.
+    """
+    from compressor.commands.console import Console
+    from compressor.pipeline.run import run
+    from compressor.request.recipe import make_recipe
+
+    recipe = make_recipe(**{name: value for name, value in options.items() if value is not None})
+    return run(recipe, output, command, Console())
 
 
 def read_json(path: Path, default: Any) -> Any:
@@ -46,12 +62,9 @@ def markdown_table(titles: Sequence[str], align: str, rows: Iterable[Sequence[st
         align: `l` (left) or `r` (right) for the first columns; the last letter is for all others.
     """
     letters = align.ljust(len(titles), align[-1])
-    lines = [_row(titles), f"|{'|'.join(_RULES[letter] for letter in letters)}|"]
-    return "\n".join([*lines, *map(_row, rows)])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
+    lines = [[f" {cell} " if cell else " " for cell in cells] for cells in (titles, *rows)]
+    lines.insert(1, [_RULES[letter] for letter in letters])
+    return "\n".join(f"|{'|'.join(cells)}|" for cells in lines)
 
 
 def with_interval(value: float, interval: Sequence[float], sign: str = "") -> str:
@@ -61,9 +74,7 @@ def with_interval(value: float, interval: Sequence[float], sign: str = "") -> st
 
 def changed(value: float, change: Sequence[float] | None) -> str:
     """A score, and in parentheses its difference with the interval, where it is compared."""
-    return (
-        f"{value:.1f} ({with_interval(change[0], change[1:], '+')})" if change else f"{value:.1f}"
-    )
+    return f"{value:.1f}" + (f" ({with_interval(change[0], change[1:], '+')})" if change else "")
 
 
 def publish(name: str, text: str) -> None:
@@ -85,17 +96,3 @@ def drawing(path: Path, width: float, height: float, **panels: Any) -> Iterator[
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots(squeeze=False, **panels)
         figure.savefig(path, dpi=150, facecolor="white")
-
-
-def title_of(threads: int, device: str = "cpu") -> str:
-    """The section of this machine."""
-    hardware = describe()
-    count = f"{threads} thread{'s' if threads > 1 else ''}"
-    return f"{hardware['cpu']}, {hardware.get('instructions', '')}, {count}, {device}"
-
-
-def write_section(path: Path, title: str, rows: list[Any]) -> dict[str, list[Any]]:
-    """Write one machine's rows and keep those of others; all sections, by title."""
-    found: dict[str, list[Any]] = read_json(path, {}) | {title: rows}
-    write_json(path, found)
-    return found

@@ -12,9 +12,8 @@ import re
 from pathlib import Path
 
 from benchmarks import first_page
-from benchmarks.pages import RESULTS, arguments
+from benchmarks.pages import RESULTS, ROOT, arguments
 
-ROOT = Path(__file__).parent.parent
 # Page -> marker -> file in benchmarks/results.
 PAGES = {
     "docs/results.md": {
@@ -55,10 +54,10 @@ def with_tables() -> dict[Path, str]:
         for name, file in tables.items():
             text = put(text, name, (RESULTS / file).read_text(encoding="utf-8"))
         pages[ROOT / page] = text
-    first = ROOT / "README.md"
-    pages[first] = put(first.read_text(encoding="utf-8"), "first-page", first_page.table())
-    engines = ROOT / "docs" / "engines.md"
-    pages[engines] = put(engines.read_text(encoding="utf-8"), "choice", first_page.choice())
+    drawn = {"README.md": ("first-page", first_page.table())}
+    drawn["docs/engines.md"] = ("choice", first_page.choice())
+    for page, (name, content) in drawn.items():
+        pages[ROOT / page] = put((ROOT / page).read_text(encoding="utf-8"), name, content)
     return pages
 
 

@@ -17,24 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.pages import (
-    RESULTS,
-    arguments,
-    drawing,
-    markdown_table,
-    publish,
-    with_interval,
-    write_json,
-)
+from benchmarks import pages
 from benchmarks.speed import models
-from compressor.commands.console import Console
 from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
-from compressor.pipeline.run import run
-from compressor.progress import Progress
 from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.request import example
-from compressor.request.recipe import make_recipe
 from compressor.tasks import TASKS
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe
@@ -57,15 +45,12 @@ PANELS = (
 class Model:
     """Dense and pruned artifacts of one checkpoint."""
 
-    def __init__(
-        self, checkpoint: Path, rows: str, output: Path, device: Device, progress: Progress
-    ) -> None:
-        recipe = make_recipe(
-            model=str(checkpoint), keep=["0.5"], calibration=rows, calibration_rows=32,
-            method="magnitude", recover="none", bench=False, device=device,
-            precision=["fp32", "fp16"] if device == "cuda" else ["fp32"],
+    def __init__(self, checkpoint: Path, rows: str, output: Path, device: Device) -> None:
+        pages.compress(
+            output, "python -m benchmarks.scale", model=str(checkpoint), keep=["0.5"],
+            calibration=rows, calibration_rows=32, method="magnitude", recover="none", bench=False,
+            device=device, precision=["fp32", "fp16"] if device == "cuda" else ["fp32"],
         )  # fmt: skip
-        run(recipe, output, "python -m benchmarks.scale", progress)
         mask = read_pruning_record(output).mask
         self.config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         dense = output / ".compress" / "dense"
@@ -85,7 +70,7 @@ class Model:
         return [row.model_dump() for row in found.rows]
 
 
-def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[str, Any]]]:
+def sweeps(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """Name of the varied quantity -> timings, each with the value of that quantity as `x`."""
     rows = str(models.labelled_sentences(args.work / "rows.tsv"))
     encoders = {}
@@ -93,11 +78,11 @@ def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[
         directory = args.work / f"encoder-{layers}-{width}"
         checkpoint = models.encoder(directory, layers=layers, width=width)
         output = args.work / f"{checkpoint.name}-out"
-        encoders[layers, width] = Model(checkpoint, rows, output, args.device, progress)
+        encoders[layers, width] = Model(checkpoint, rows, output, args.device)
     middle = encoders[SIZE]
     output = args.work / "translator-out"
     bundled = Path(example.model())
-    translator = Model(bundled, str(example.calibration()), output, args.device, progress)
+    translator = Model(bundled, str(example.calibration()), output, args.device)
 
     def points(x: float, model: Model, **settings: Any) -> list[dict[str, Any]]:
         timed = model.measure(args, **{"batch_sizes": [BATCH]} | settings)
@@ -128,7 +113,7 @@ def value(row: Mapping[str, Any], name: str) -> float | None:
 def draw(result: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
     """A column per varied quantity, a row per measured quantity."""
     width, height = 3.4 * len(result), 2.7 * len(PANELS)
-    with drawing(path, width, height, nrows=len(PANELS), ncols=len(result)) as (_, axes):
+    with pages.drawing(path, width, height, nrows=len(PANELS), ncols=len(result)) as (_, axes):
         for (title, rows), column in zip(result.items(), axes.T, strict=True):
             column[0].set_title(title)
             for axis, (name, label) in zip(column, PANELS, strict=True):
@@ -184,17 +169,17 @@ def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
             cells = [
                 f"{x:.3g}", f"{dense['sentences_per_second']:.1f}",
                 f"{half['sentences_per_second']:.1f}",
-                with_interval(half["speedup"], half["speedup_interval"]),
+                pages.with_interval(half["speedup"], half["speedup_interval"]),
                 "–" if half["macs_ratio"] is None else f"{half['macs_ratio']:.2f}",
                 f"{dense['latency_ms']['p50']:.1f}", f"{half['latency_ms']['p50']:.1f}", *memory,
             ]  # fmt: skip
             lines.append(cells)
-        parts.append(f"### {title}\n\n{markdown_table(head, 'lr', lines)}")
+        parts.append(f"### {title}\n\n{pages.markdown_table(head, 'lr', lines)}")
     return "\n\n".join([*parts, facts]) + "\n"
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = pages.arguments(__doc__)
     parser.add_argument("--work", type=Path, required=True, help="models, reused by later calls")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int)
@@ -203,9 +188,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    result = sweeps(args, Console())
+    result = sweeps(args)
     name = "scale-cuda" if args.device == "cuda" else "scale"
-    write_json(RESULTS / f"{name}.json", result)
+    pages.write_json(pages.RESULTS / f"{name}.json", result)
     hardware = ", ".join(f"{key}: {found}" for key, found in describe().items())
     layers, width = SIZE
     facts = (
@@ -214,8 +199,8 @@ def main() -> None:
         f"{'fp16' if args.device == 'cuda' else 'fp32'}, {args.threads or cores()} threads. "
         f"{hardware}."
     )
-    draw(result, RESULTS / f"{name}.png")
-    publish(name, table(result, facts))
+    draw(result, pages.RESULTS / f"{name}.png")
+    pages.publish(name, table(result, facts))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,28 +28,26 @@ _PROCESS = Path("/proc/self")
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage took.
+    """What a stage took."""
 
-    Args:
-        name: of the step.
-        seconds: by the clock.
-        cpu_seconds: of all threads, in user and in system mode.
-        peak_mib: largest resident memory, files that are mapped included.
-        written_mib: handed to the system to write, as files or otherwise.
+    name: str  # of the step
+    seconds: float  # by the clock
+    cpu_seconds: float  # of all threads, in user and in system mode
+    peak_mib: float  # largest resident memory, files that are mapped included
+    written_mib: float  # handed to the system to write, as files or otherwise
+
+
+def measure(model: Path, rows: Path, count: int, output: Path, *more: str) -> list[Stage]:
+    """Halve a model by its first rows, in a process of its own; `CalledProcessError` if it fails.
+
+    Float32 and int8 are exported and evaluated on the same rows, and not timed.
     """
-
-    name: str
-    seconds: float
-    cpu_seconds: float
-    peak_mib: float
-    written_mib: float
-
-
-def measure(arguments: Sequence[str]) -> list[Stage]:
-    """Run `compress` in a process of its own; raises `CalledProcessError` where that fails."""
+    arguments = ["--model", str(model), "--output", str(output), "--macs", "0.5", "--no-bench"]
+    arguments += ["--calibration", str(rows), "--calibration-rows", str(count)]
+    arguments += ["--test", str(rows), "--test-rows", str(count), "--precision", "fp32,int8"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stages.json"
-        command = [sys.executable, "-m", "benchmarks.stages", str(path), *arguments]
+        command = [sys.executable, "-m", "benchmarks.stages", str(path), "run", *arguments, *more]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         return [Stage(**found) for found in json.loads(path.read_text(encoding="utf-8"))]
 

@@ -17,17 +17,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import RESULTS, arguments, changed, markdown_table, merge_rows, publish
-from compressor.commands.console import Console
-from compressor.pipeline.run import run
+from benchmarks import pages
 from compressor.report.facts import metric_style
-from compressor.request.recipe import make_recipe
-from compressor.results import Variant
 
 PRECISIONS = ("fp32", "int8", "bf16")
 ENGINES = ("onnxruntime", "openvino")  # the second one in bf16, where the processor has that
-
-
 # Task -> its table, where that has another name: those that are compared by scores.
 FILES = {name: f"scores-{name}" for name in ("embedding", "regression", "reranking")}
 
@@ -35,40 +29,29 @@ FILES = {name: f"scores-{name}" for name in ("embedding", "regression", "reranki
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Compress, and measure every build: a row each."""
     options: dict[str, Any] = {"recover": "reconstruct"}
+    recovery = "without training"
     if args.minutes is not None:
         options = {"recover": "reconstruct+distill", "distill_minutes": args.minutes}
         options["distill_precision"] = args.distill_precision
+        recovery = f"distilled {args.minutes:g} minutes"
     if args.text is not None:
         options["distill_text"] = str(args.text)
-    recipe = make_recipe(
-        model=str(args.model),
-        task=args.task,
-        calibration=str(args.calibration),
-        calibration_rows=args.calibration_rows,
-        test=str(args.test),
-        macs=args.macs,
-        precision=[",".join(PRECISIONS[:2])],
-        engines=",".join(ENGINES),
-        bench=False,
-        **options,
-    )
-    report = run(recipe, args.output, progress=Console())
-    repair = "without training" if args.minutes is None else f"distilled {args.minutes:g} minutes"
-    repair += "" if args.text is None else " from text"
-    return [
-        _row(report.task, variant, repair if variant.family != "dense" else "none")
-        for variant in (report.dense, *report.variants)
-        if variant.engine == ENGINES[0] or variant.precision == "bf16"
-    ]
-
-
-def _row(task: str, variant: Variant, repair: str) -> dict[str, Any]:
-    assert variant.quality is not None
-    return {
-        "task": task, "macs": variant.macs_share, "precision": variant.precision, "repair": repair,
-        "counted": variant.quality.rows, "metrics": variant.quality.metrics,
-        "differences": {x.metric: [x.difference, *x.interval] for x in variant.comparisons},
-    }  # fmt: skip
+        recovery += " from text"
+    options |= {"model": str(args.model), "task": args.task, "macs": args.macs}
+    options |= {"calibration": str(args.calibration), "calibration_rows": args.calibration_rows}
+    options |= {"precision": [",".join(PRECISIONS[:2])], "engines": ",".join(ENGINES)}
+    report = pages.compress(args.output, test=str(args.test), bench=False, **options)
+    rows = []
+    for variant in (report.dense, *report.variants):
+        if variant.engine == ENGINES[0] or variant.precision == "bf16":
+            assert variant.quality is not None
+            rows.append({
+                "task": report.task, "macs": variant.macs_share, "precision": variant.precision,
+                "repair": recovery if variant.family != "dense" else "none",
+                "counted": variant.quality.rows, "metrics": variant.quality.metrics,
+                "differences": {x.metric: [x.difference, *x.interval] for x in variant.comparisons},
+            })  # fmt: skip
+    return rows
 
 
 def _build(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -88,14 +71,14 @@ def table(rows: list[dict[str, Any]], task: str) -> str:
     metrics = list(mine[0]["metrics"])
     lines = []
     for row in mine:
-        cells = [changed(row["metrics"][x], row["differences"].get(x)) for x in metrics]
+        cells = [pages.changed(row["metrics"][x], row["differences"].get(x)) for x in metrics]
         lines.append([f"{row['macs']:.0%}", row["precision"], row["repair"], *cells])
     titles = ["multiply-adds", "precision", "recovery", *(metric_style(m).label for m in metrics)]
-    return markdown_table(titles, "rllr", lines) + "\n"
+    return pages.markdown_table(titles, "rllr", lines) + "\n"
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = pages.arguments(__doc__)
     parser.add_argument("--task", help="if not the usual one of the model")
     for name in ("model", "calibration", "test", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
@@ -105,9 +88,9 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="texts to distill from, a line each")
     parser.add_argument("--distill-precision", default="fp32")
     measured = measure(parser.parse_args())
-    rows = merge_rows(RESULTS / "tasks.json", measured, _build)
+    rows = pages.merge_rows(pages.RESULTS / "tasks.json", measured, _build)
     task = measured[0]["task"]
-    publish(FILES.get(task, task), table(rows, task))
+    pages.publish(FILES.get(task, task), table(rows, task))
 
 
 if __name__ == "__main__":

@@ -6,25 +6,21 @@
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
 DATA holds valid.tsv (calibration) and test.tsv. With --recover reconstruct+distill --distill-text
-FILE the repair also trains; give it the same shares, so that each point has its counterpart. The
+FILE the recovery also trains; give it the same shares, so that each point has its counterpart. The
 report goes to benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all
 reports of the name. The same command resumes a stopped run; --draw computes nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import RESULTS, arguments, drawing, markdown_table, publish, with_interval
-from compressor.commands.console import Console
-from compressor.pipeline.run import run
+from benchmarks import pages
 from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.report.schema import Report, load_report
 from compressor.request import example
-from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Comparison, Timing, Variant
 from compressor.tasks import TASKS
 
@@ -42,33 +38,9 @@ LOOKS = {
 }
 
 
-def recipe_of(args: argparse.Namespace) -> Recipe:
-    options: dict[str, Any] = {
-        "calibration": f"{args.data}/{args.calibration}",
-        "test": f"{args.data}/test.tsv",
-        "macs": args.macs,
-        "precision": ["fp32,int8"],
-        "engines": args.engines,
-        "recover": args.recover,
-        "drop_layers": args.drop_layers,
-        "batch_size": BATCHES,
-        "threads": args.threads,
-        "calibration_rows": args.rows,
-        "test_rows": args.test_rows,
-        "bench_seconds": args.seconds,
-        "distill_text": args.distill_text,
-        "distill_epochs": args.epochs,
-        "distill_minutes": args.minutes,
-        "distill_precision": args.distill_precision,
-        "learning_rate": args.learning_rate,
-    }
-    model = str(example.model()) if args.name == "translator" else args.model
-    return make_recipe(model=model, **{k: v for k, v in options.items() if v is not None})
-
-
 def load_reports(name: str) -> list[Report]:
-    """The measured reports about a model, one for each repair."""
-    return [load_report(path) for path in sorted(RESULTS.glob(f"tradeoff-{name}-*.json"))]
+    """The measured reports about a model, one for each recovery."""
+    return [load_report(path) for path in sorted(pages.RESULTS.glob(f"tradeoff-{name}-*.json"))]
 
 
 def main_comparison(report: Report, variant: Variant) -> Comparison:
@@ -82,11 +54,6 @@ def timing(report: Report, name: str, batch: int) -> Timing:
     return next(
         row for row in report.throughput.rows if (row.variant, row.batch_size) == (name, batch)
     )
-
-
-def speedup(report: Report, name: str, batch: int) -> float:
-    """Times as fast as dense fp32 in onnxruntime."""
-    return timing(report, name, batch).speedup or 1
 
 
 def gain(report: Report, name: str, batch: int) -> float:
@@ -136,8 +103,8 @@ def table(reports: Sequence[Report], name: str) -> str:
         for variant in report.variants:
             found = main_comparison(report, variant)
             rows.append([
-                repair_of(variant), variant.name, f"{found.pruned:.2f}",
-                with_interval(found.difference, found.interval, "+"),
+                recovery_of(variant), variant.name, f"{found.pruned:.2f}",
+                pages.with_interval(found.difference, found.interval, "+"),
                 *(_speed(report, variant.name, batch) for batch in BATCHES),
                 *(f"{gain(report, variant.name, batch):.2f}" for batch in BATCHES),
                 f"{variant.onnx_bytes / 1e6:.1f}",
@@ -158,13 +125,14 @@ def table(reports: Sequence[Report], name: str) -> str:
         "Times as fast as dense fp32, and as the fastest dense build of any engine, timed in turns "
         "with them; in brackets the ratio of multiply-adds; a run for each recovery."
     )
-    tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "llr", best))
-    return "\n\n".join([about, *tables]) + "\n"
+    builds = pages.markdown_table(titles, "llr", rows)
+    return f"{about}\n\n{builds}\n\n{pages.markdown_table(best_titles, 'llr', best)}\n"
 
 
 def _speed(report: Report, model: str, batch: int) -> str:
-    ratio = timing(report, model, batch).macs_ratio
-    return f"{speedup(report, model, batch):.2f}" + (f" ({ratio:.2f})" if ratio else "")
+    timed = timing(report, model, batch)
+    ratio = f" ({timed.macs_ratio:.2f})" if timed.macs_ratio else ""
+    return f"{timed.speedup or 1:.2f}{ratio}"
 
 
 def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limit: float) -> str:
@@ -172,11 +140,11 @@ def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limi
     if found is None:
         return "–"
     report, variant = found
-    return f"{gain(report, variant.name, batch):.2f} ({variant.name}, {repair_of(variant)})"
+    return f"{gain(report, variant.name, batch):.2f} ({variant.name}, {recovery_of(variant)})"
 
 
-def repair_of(variant: Variant) -> str:
-    """`reconstruct+distill` of the report's sentence about the repair."""
+def recovery_of(variant: Variant) -> str:
+    """`reconstruct+distill` of the report's sentence about the recovery."""
     if is_dense(variant):
         return "none"
     return "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
@@ -185,7 +153,7 @@ def repair_of(variant: Variant) -> str:
 def figure(reports: Sequence[Report], path: Path) -> None:
     """A panel per batch size: quality with 95 % intervals against measured speed-up."""
     width, count = 5.4 * len(BATCHES), len(BATCHES)
-    with drawing(path, width, 4.8, ncols=count, sharey=True) as (drawn, (panels,)):
+    with pages.drawing(path, width, 4.8, ncols=count, sharey=True) as (drawn, (panels,)):
         for panel, batch in zip(panels, BATCHES, strict=True):
             _draw(panel, reports, batch)
             panel.set_title(f"batch {batch}", loc="left")
@@ -205,11 +173,11 @@ def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:
         points = [point for report in reports for point in _points(report, build, batch)]
         _series(panel, points, label=f"{label}, dense", marker=marker, color=DENSE)
     for place, report in enumerate(reports):
-        repair = next(repair_of(v) for v in report.variants if not is_dense(v))
+        recovery = next(recovery_of(v) for v in report.variants if not is_dense(v))
         for build, (label, marker, line) in looks(reports).items():
             _series(
                 panel, _points(report, build, batch, cuts=True), line,
-                label=f"{label}, {repair}", marker=marker, color=COLORS[place % len(COLORS)],
+                label=f"{label}, {recovery}", marker=marker, color=COLORS[place % len(COLORS)],
             )  # fmt: skip
 
 
@@ -245,7 +213,7 @@ def _series(panel: Any, points: Sequence[Point], line: str = "", **look: Any) ->
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = pages.arguments(__doc__)
     parser.add_argument("name", choices=["translator", "classifier"])
     parser.add_argument("--output", type=Path, help="directory of the run")
     parser.add_argument("--data", help="directory with the calibration rows and test.tsv")
@@ -269,15 +237,30 @@ def main() -> None:
     if not args.draw:
         if not args.output or not args.data or (args.name == "classifier" and not args.model):
             parser.error("give --output, --data, and --model for the classifier; or --draw")
-        run(recipe_of(args), args.output, "", Console())
+        model = str(example.model()) if args.name == "translator" else args.model
+        options = {
+            "calibration": f"{args.data}/{args.calibration}",
+            "calibration_rows": args.rows,
+            "test": f"{args.data}/test.tsv",
+            "bench_seconds": args.seconds,
+            "distill_epochs": args.epochs,
+            "distill_minutes": args.minutes,
+        }
+        same = ["macs", "engines", "recover", "drop_layers", "threads", "test_rows"]
+        same += ["distill_text", "distill_precision", "learning_rate"]
+        options |= {name: getattr(args, name) for name in same}
+        precisions = ["fp32,int8"]
+        pages.compress(
+            args.output, model=model, precision=precisions, batch_size=BATCHES, **options
+        )
         text = (args.output / "report.json").read_text(encoding="utf-8")
         for path in (str(args.output), str(args.data), args.model or str(example.model())):
             text = text.replace(path, Path(path).name)  # nothing of this machine's directories
-        kept = RESULTS / f"tradeoff-{args.name}-{args.recover}.json"
+        kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}.json"
         kept.write_text(text, encoding="utf-8")
     reports = load_reports(args.name)
-    figure(reports, RESULTS / f"tradeoff-{args.name}.png")
-    publish(f"tradeoff-{args.name}", table(reports, args.name))
+    figure(reports, pages.RESULTS / f"tradeoff-{args.name}.png")
+    pages.publish(f"tradeoff-{args.name}", table(reports, args.name))
 
 
 if __name__ == "__main__":

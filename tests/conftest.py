@@ -84,6 +84,32 @@ def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
     return made
 
 
+@pytest.fixture(scope="session")
+def checkpoints(once) -> dict[str, Path]:
+    """`bert` of three layers, `marian` with pieces of two a stack, `short` ones of one layer."""
+    from tests.helpers import toy
+
+    def make(folder: Path) -> None:
+        toy.first_layers(toy.classifier(folder / "bert"), folder / "short-bert")
+        toy.first_layers(toy.translator(folder / "words"), folder / "short-marian")
+        pieces = toy.marian_with_pieces(folder / "pieces")
+        marian = toy.first_layers(pieces, folder / "marian", count=2)
+        # Some models of the hub hold their weights a second time, for another library.
+        shutil.copy(marian / "model.safetensors", marian / "consolidated.safetensors")
+
+    return {path.name: path for path in once("checkpoints", make).iterdir()}
+
+
+@pytest.fixture(scope="session")
+def inputs(checkpoints, once) -> dict[str, str]:
+    """Options of a short run of a classifier; most tests share its files."""
+    from tests.helpers.runs import recipe_for
+
+    made = once("inputs", lambda folder: recipe_for(checkpoints["short-bert"], folder))
+    files = {name: str(made / f"{name}.tsv") for name in ("calibration", "test")}
+    return {"model": str(checkpoints["short-bert"]), **files}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kept_exports(_shared: Path) -> Iterator[None]:
     """Export each graph once per run of the tests: see `helpers.exports`."""

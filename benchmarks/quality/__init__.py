@@ -1,1 +1,1 @@
-"""How much quality each method preserves: every scoring method with every repair."""
+"""How much quality each method preserves: every scoring method with every recovery."""

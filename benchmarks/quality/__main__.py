@@ -1,4 +1,4 @@
-"""Quality against how much is kept, for every method and repair, of a translator and a classifier.
+"""Quality against how much is kept, for every method and recovery, of two models.
 
     python -m benchmarks.quality --tatoeba DIR --classifier FINE_TUNED --clinc DIR
 
@@ -10,7 +10,8 @@ benchmarks/results/quality-NAME.jsonl, or of quality-NAME-macs.jsonl. The same c
 it stopped (with the scores in --work and the learned masks in the lines) and draws the tables and
 the figures of all finished cells.
 
---of, --prune, --methods, --repairs and --seeds restrict what is computed; --draw computes nothing.
+--of, --prune, --methods, --recoveries and --seeds restrict what is computed; --draw computes
+nothing.
 """
 
 from __future__ import annotations
@@ -30,29 +31,11 @@ CALIBRATION_ROWS = 1000
 FILES = {"macs": "-macs", "heads": ""}  # what a share is kept of -> ending of the file's name
 
 
-def experiments(args: argparse.Namespace) -> dict[str, tuple[str, Data]]:
-    """Name -> checkpoint and rows of each model that is asked for."""
-    found = {}
-    if args.tatoeba:
-        rows = _rows(args.tatoeba, args.test_rows or 1000)
-        found["translator"] = (str(example.model()), rows)
-    if args.classifier and args.clinc:
-        found["classifier"] = (args.classifier, _rows(args.clinc, args.test_rows))
-    return found
-
-
-def _rows(directory: str, test_rows: int | None) -> Data:
-    return Data(
-        calibration=f"{directory}/valid.tsv", calibration_rows=CALIBRATION_ROWS,
-        test=f"{directory}/test.tsv", test_rows=test_rows,
-    )  # fmt: skip
-
-
 def wanted(args: argparse.Namespace, what: str, cell: Cell) -> bool:
     return (
         cell.of == what
         and (not args.methods or cell.method in args.methods)
-        and (not args.repairs or cell.recover in args.repairs)
+        and (not args.recoveries or cell.recover in args.recoveries)
         and args.of in (None, cell.of)
         and args.prune in (None, cell.prune)
         and (cell.method not in RANDOM or cell.seed < args.seeds)
@@ -65,7 +48,7 @@ def main() -> None:
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
     parser.add_argument("--methods", nargs="+", default=[])
-    parser.add_argument("--repairs", nargs="+", default=[])
+    parser.add_argument("--recoveries", nargs="+", default=[])
     parser.add_argument("--of", choices=["heads", "macs"])
     parser.add_argument("--prune", choices=["heads", "neurons", "both"])
     parser.add_argument("--seeds", type=int, default=3, help="seeds of methods that are random")
@@ -75,11 +58,19 @@ def main() -> None:
     args = parser.parse_args()
     progress = Console()
     if not args.draw:
-        made = experiments(args)
-        if not made:
+        models = {}  # name -> checkpoint, directory of its rows, number of test rows
+        if args.tatoeba:
+            models["translator"] = (str(example.model()), args.tatoeba, args.test_rows or 1000)
+        if args.classifier and args.clinc:
+            models["classifier"] = (args.classifier, args.clinc, args.test_rows)
+        if not models:
             parser.error("give --tatoeba, or --classifier and --clinc, or --draw")
-        for name, (model, data) in made.items():
+        for name, (model, rows, test_rows) in models.items():
             progress.message(f"{name}: {model}")
+            data = Data(
+                calibration=f"{rows}/valid.tsv", calibration_rows=CALIBRATION_ROWS,
+                test=f"{rows}/test.tsv", test_rows=test_rows,
+            )  # fmt: skip
             work = args.work / name
             work.mkdir(parents=True, exist_ok=True)
             experiment = Experiment(model, data, progress, work)

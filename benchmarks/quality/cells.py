@@ -1,4 +1,4 @@
-"""One cell of the comparison: a method, a seed, a repair, and how much of the model is kept."""
+"""One cell of the comparison: a method, a seed, a recovery, and how much of the model is kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
-REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
+RECOVERED_BY = ("none", "reconstruct", "distill", "reconstruct+distill")
 RANDOM = ("random", "hard-concrete", "subset")  # methods whose mask depends on the seed
 SEEDS = (0, 1, 2)
 # By default these scores are divided by their norm over the layer; compared without that too.
@@ -52,7 +52,7 @@ DISTILL_EPOCHS = 5
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting; with `steps` above 1 the model is repaired after each step."""
+    """One setting; with `steps` above 1 the model recovers after each step."""
 
     method: str
     seed: int
@@ -69,35 +69,24 @@ class Cell:
 
 def all_cells() -> Iterator[Cell]:
     """Every cell, cheap ones first, so that the tables are useful early."""
-    yield from _macs_cells()
-    yield from _head_cells()
-
-
-def _macs_cells() -> Iterator[Cell]:
-    def cells(method: str, seed: int, repair: str, units: str, kept: tuple[int, ...]) -> list[Cell]:
-        return [Cell(method, seed, repair, share, 1, "macs", units) for share in kept]
-
-    for repair in ("reconstruct", "none"):
+    for recovery in ("reconstruct", "none"):
         for units in ("both", "neurons", "heads"):
-            yield from cells("second-order", 0, repair, units, MACS)
+            for share in MACS:
+                yield Cell("second-order", 0, recovery, share, 1, "macs", units)
     for method in MACS_METHODS:
         for seed in SEEDS if method in RANDOM else SEEDS[:1]:
-            yield from cells(method, seed, "reconstruct", "both", MACS_OF_OTHERS)
-    for share in MACS_OF_OTHERS:
-        yield Cell("second-order", 0, "reconstruct", share, STEPS, "macs", "both")
-    for repair in ("reconstruct+distill", "distill"):
-        yield from cells("second-order", 0, repair, "both", MACS_OF_OTHERS)
-
-
-def _head_cells() -> Iterator[Cell]:
-    for repair in REPAIRS:
+            for share in MACS_OF_OTHERS:
+                yield Cell(method, seed, "reconstruct", share, 1, "macs", "both")
+    for steps, recovery in ((STEPS, "reconstruct"), (1, "reconstruct+distill"), (1, "distill")):
+        for share in MACS_OF_OTHERS:
+            yield Cell("second-order", 0, recovery, share, steps, "macs", "both")
+    for recovery in RECOVERED_BY:
         for method in CHOOSERS:
             for seed in SEEDS if method in RANDOM else SEEDS[:1]:
-                for kept in SHARES:
-                    yield Cell(method, seed, repair, kept)
-        if repair != "none":
+                yield from (Cell(method, seed, recovery, kept) for kept in SHARES)
+        if recovery != "none":
             for method in IN_STEPS:
-                yield from (Cell(method, 0, repair, kept, STEPS) for kept in SHARES)
+                yield from (Cell(method, 0, recovery, kept, STEPS) for kept in SHARES)
 
 
 class Experiment:
@@ -124,17 +113,15 @@ class Experiment:
         self.full = Mask.full(self.layers)
         self.floors = {"heads": parse_floors("1", self.full), "macs": parse_floors("0", self.full)}
         self.task = TASKS[self.checkpoint.task]
-        self.metric = self.task.main_metric
         rows = read_rows(data, self.checkpoint, self.task)
         assert rows.calibration is not None
         assert rows.test is not None
-        self.calibration, self.test = rows.calibration, rows.test
-        self.examples = encode(self.calibration, self.checkpoint, self.task)
+        self.test = rows.test
+        self.examples = encode(rows.calibration, self.checkpoint, self.task)
+        self.source = ModelAndRows(self.checkpoint, self.examples, rows.calibration)
+        test = encode(self.test, self.checkpoint, self.task)
         self.test_batches: list[Batch] = self.task.batches(
-            encode(self.test, self.checkpoint, self.task),
-            self.model,
-            batch_tokens=None,
-            batch_size=EVALUATION_ROWS,
+            test, self.model, batch_tokens=None, batch_size=EVALUATION_ROWS
         )
         self._scores: dict[tuple[str, int, str], Scores] = {}
         self.costs = unit_costs(self.checkpoint, self.task, self.examples)
@@ -146,14 +133,11 @@ class Experiment:
         mask, model, choosing = self.choose(cell)
         began = time.perf_counter()
         pruned = prune(model, self.layers, mask)
-        repaired = self.repair(cell.recover, pruned, mask, cell.seed)
-        repairing = time.perf_counter() - began
-        answers, loss = self.evaluate(repaired.model)
-        (found,) = (
-            c
-            for c in compare_rows(self.test, self.dense_answers, answers)
-            if c.metric == self.metric
-        )
+        recovered = self.recovered(cell.recover, pruned, mask, cell.seed)
+        recovering = time.perf_counter() - began
+        answers, loss = self.evaluate(recovered.model)
+        comparisons = compare_rows(self.test, self.dense_answers, answers)
+        (found,) = (x for x in comparisons if x.metric == self.task.main_metric)
         return {
             **asdict(cell),
             "heads": mask.count("heads"),
@@ -167,8 +151,8 @@ class Experiment:
             "interval": found.interval,
             "loss": loss,
             "seconds_choosing": round(choosing, 1),
-            "seconds_repairing": round(repairing, 1),
-            "repair": repaired.text,
+            "seconds_repairing": round(recovering, 1),
+            "repair": recovered.text,
         }
 
     def choose(self, cell: Cell) -> tuple[Mask, nn.Module, float]:
@@ -192,8 +176,8 @@ class Experiment:
         for step in range(1, cell.steps + 1):
             if step > 1:
                 pruned = prune(model, self.layers, mask)
-                repaired = self.repair(cell.recover, pruned, mask, cell.seed).model
-                model = restore_shape(self.model, repaired, self.layers, mask)
+                recovered = self.recovered(cell.recover, pruned, mask, cell.seed).model
+                model = restore_shape(self.model, recovered, self.layers, mask)
                 scores = self._score(cell, mask, model)
             mask = self._cut(cell, scores, mask, step / cell.steps)
         return mask, model
@@ -203,48 +187,42 @@ class Experiment:
         floors = self.floors[cell.of]
         if cell.of == "macs":
             path = removal_path(scores, mask, floors, self.costs)
-            return path.mask(path.position_at(1 - (1 - cell.kept / 100) * part))
+            share = 1 - (1 - cell.kept / 100) * part
+            return path.mask(path.position_at(share, f"a share of {share:g}"))
         total = self.full.total("heads")
         gone = total - int(total * cell.kept / 100 + 0.5)
         return select_units(scores, mask, {"heads": total - round(gone * part)}, floors)
 
     def possible(self, cell: Cell) -> bool:
         """Whether so little can be left of the model."""
-        if cell.of == "heads":
-            return True
-        most = self.full.without(
-            (x.name, unit) for x in self._sublayers(cell.prune) for unit in range(x.units)
-        )
-        return self.costs.share(most) <= cell.kept / 100
+        return cell.of == "heads" or self._without(cell.prune) <= cell.kept / 100
 
     def _sublayers(self, prune: str) -> list[Sublayer]:
         return [x for x in self.layers if prune in ("both", units_of(x.kind))]
 
-    def _keep(self, cell: Cell) -> dict[str, int]:
-        """Counts for a learned mask: of the multiply-adds, the same share of heads and neurons."""
-        pools = ["heads"] if cell.of == "heads" else ["heads", "neurons"]
-        share = cell.kept / 100
-        if cell.of == "macs":
-            rest = self.costs.share(
-                self.full.without((x.name, unit) for x in self.layers for unit in range(x.units))
-            )
-            share = (share - rest) / (1 - rest)
-        return {pool: int(self.full.total(pool) * share + 0.5) for pool in pools}
+    def _without(self, prune: str) -> float:
+        """The share of the multiply-adds that is left without any units of a kind."""
+        layers = self._sublayers(prune)
+        mask = self.full.without((x.name, unit) for x in layers for unit in range(x.units))
+        return self.costs.share(mask)
 
     def _learned(self, cell: Cell) -> Mask:
-        learned = learn(
-            LEARNED[cell.method](epochs=self.gate_epochs),
-            LearningJob(
-                model=self.model,
-                layers=self._sublayers(cell.prune),
-                examples=self.examples,
-                task=self.task,
-                keep=self._keep(cell),
-                floors=self.floors[cell.of],
-                seed=cell.seed,
-                report=self.progress.message,
-            ),
+        pools, share = ["heads"], cell.kept / 100
+        if cell.of == "macs":  # the same share of heads and of neurons
+            rest = self._without("both")
+            pools, share = ["heads", "neurons"], (share - rest) / (1 - rest)
+        keep = {pool: int(self.full.total(pool) * share + 0.5) for pool in pools}
+        job = LearningJob(
+            model=self.model,
+            layers=self._sublayers(cell.prune),
+            examples=self.examples,
+            task=self.task,
+            keep=keep,
+            floors=self.floors[cell.of],
+            seed=cell.seed,
+            report=self.progress.message,
         )
+        learned = learn(LEARNED[cell.method](epochs=self.gate_epochs), job)
         return Mask({**self.full.keep, **learned.mask.keep})
 
     def reuse_learned_masks(self, rows: list[dict[str, Any]]) -> None:
@@ -273,20 +251,16 @@ class Experiment:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
         return score(
-            mask, source=self._given, method=method, sublayers=self._sublayers(cell.prune),
+            mask, source=self.source, method=method, sublayers=self._sublayers(cell.prune),
             seed=cell.seed, device="cpu", progress=self.progress, model=model,
         )  # fmt: skip
 
-    @property
-    def _given(self) -> ModelAndRows:
-        return ModelAndRows(self.checkpoint, self.examples, self.calibration)
-
-    def repair(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> Recovered:
+    def recovered(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> Recovered:
         epochs: dict[str, Any] = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
         steps: list[Any] = [RECOVERIES[name](**epochs.get(name, {})) for name in names]
         return recover(
-            steps, self._given, pruned, mask, seed=seed, device="cpu", progress=self.progress
+            steps, self.source, pruned, mask, seed=seed, device="cpu", progress=self.progress
         )
 
     @torch.no_grad()
@@ -309,11 +283,8 @@ def fill(
     """Compute the wanted cells that `path` lacks; each is appended as soon as it is finished."""
     done = read(path)
     known = {cell_of(row).key for row in done}
-    missing = [
-        cell
-        for cell in all_cells()
-        if wanted(cell) and cell.key not in known and experiment.possible(cell)
-    ]
+    cells = (cell for cell in all_cells() if wanted(cell) and cell.key not in known)
+    missing = [cell for cell in cells if experiment.possible(cell)]
     experiment.reuse_learned_masks(done)
     for number, cell in enumerate(missing, 1):
         row = experiment.run(cell)

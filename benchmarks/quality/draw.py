@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.pages import drawing, markdown_table
-from benchmarks.quality.cells import CHOOSERS, MACS, REPAIRS, SHARES
+from benchmarks.quality.cells import CHOOSERS, MACS, RECOVERED_BY, SHARES
 from compressor.report.plots import COLORS, DENSE
 
 UNIT = {"translator": "BLEU", "classifier": "accuracy, %"}
@@ -19,26 +19,25 @@ _SHARES = {"heads": SHARES, "macs": MACS}
 _OF = {"heads": "heads", "macs": "multiply-adds"}
 _PRUNED = {"heads": "heads alone", "neurons": "neurons alone", "both": "heads and neurons"}
 Row = dict[str, Any]
-Line = tuple[str, str]  # method (with its steps) and repair
+Line = tuple[str, str]  # method (with its steps) and recovery
 
 
 def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
-    """(method, repair) -> percent kept -> the cells of all seeds, in the order of the tool."""
+    """(method, recovery) -> percent kept -> the cells of all seeds, in the order of the tool."""
     grouped: dict[Line, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         steps = f", {row['steps']} steps" if row["steps"] > 1 else ""
         what = f", {_PRUNED[row['prune']]}" if row.get("of") == "macs" else ""
         grouped[row["method"] + what + steps, row["recover"]][row["kept"]].append(row)
-    order = CHOOSERS
 
     def place(line: Line) -> tuple[int, int, str]:
-        return (REPAIRS.index(line[1]), order.index(line[0].partition(",")[0]), line[0])
+        return RECOVERED_BY.index(line[1]), CHOOSERS.index(line[0].partition(",")[0]), line[0]
 
     return {line: grouped[line] for line in sorted(grouped, key=place)}
 
 
 def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
-    """Markdown: a line per method and repair, a column per share kept; best ones bold."""
+    """Markdown: a line per method and recovery, a column per share kept; best ones bold."""
     found = lines(rows)
     shares = _SHARES[what]
     best = {
@@ -46,25 +45,20 @@ def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
         for kept in shares
     }
     dense = rows[0]["dense"]
-    text = [
+    cells_of = (
+        [recovery, method, *(_cell(cells.get(kept, []), best[kept]) for kept in shares)]
+        for (method, recovery), cells in found.items()
+    )
+    titles = ["recovery", "method", *(f"{kept} %" for kept in shares)]
+    return (
         f"{UNIT[name]} on the test rows by share of the {_OF[what]} kept; dense {dense:.2f}. "
         "Mean and half the range where several seeds were run, else one seed; – was not run; bold: "
         "the best of its column and all whose 95 % interval (paired bootstrap against dense) "
-        "reaches it.",
-        "",
-        markdown_table(
-            ["recovery", "method", *(f"{kept} %" for kept in shares)],
-            "llr",
-            (
-                [repair, method, *(_cell(cells.get(kept, []), best[kept]) for kept in shares)]
-                for (method, repair), cells in found.items()
-            ),
-        ),
-    ]
-    return "\n".join(text) + "\n"
+        f"reaches it.\n\n{markdown_table(titles, 'llr', cells_of)}\n"
+    )
 
 
-# What docs/results.md shows: from no repair at all to everything.
+# What docs/results.md shows: from no recovery at all to everything.
 SUMMARY = (
     ("random", "none"),
     ("taylor", "none"),
@@ -117,27 +111,23 @@ def _cell(cells: Sequence[Row], best: float) -> str:
 
 
 def figure(rows: Sequence[Row], name: str, path: Path, what: str = "heads") -> None:
-    """A panel per repair, a line per method."""
+    """A panel per recovery, a line per method."""
     found = lines(rows)
-    repairs = [repair for repair in REPAIRS if any(line[1] == repair for line in found)]
+    recoveries = [name for name in RECOVERED_BY if any(line[1] == name for line in found)]
     methods = list(dict.fromkeys(line[0] for line in found))
-    width, count = 4.2 * len(repairs), len(repairs)
+    width, count = 4.2 * len(recoveries), len(recoveries)
     with drawing(path, width, 4.6, ncols=count, sharey=True) as (drawn, (panels,)):
-        for panel, repair in zip(panels, repairs, strict=True):
+        for panel, recovery in zip(panels, recoveries, strict=True):
             panel.axhline(rows[0]["dense"], color=DENSE, linewidth=1, linestyle=":")
             for place, method in enumerate(methods):
-                cells = found.get((method, repair), {})
+                cells = found.get((method, recovery), {})
                 shares = sorted(cells)
+                marker, color = _MARKERS[place % len(_MARKERS)], COLORS[place % len(COLORS)]
                 values = [_mean(cells[kept]) for kept in shares]
-                panel.plot(
-                    shares,
-                    values,
-                    label=method,
-                    marker=_MARKERS[place % len(_MARKERS)],
-                    color=COLORS[place % len(COLORS)],
-                    linestyle="-" if place < len(COLORS) else "--",
-                )
-            panel.set_title(f"repair: {repair}", loc="left")
+                line = "-" if place < len(COLORS) else "--"
+                look = {"marker": marker, "color": color, "linestyle": line}
+                panel.plot(shares, values, label=method, **look)
+            panel.set_title(f"recovery: {recovery}", loc="left")
             panel.set_xlabel(f"{_OF[what]} kept, %")
             panel.set_xlim(95, min(_SHARES[what]) - 5)
         panels[0].set_ylabel(UNIT[name])

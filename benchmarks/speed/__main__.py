@@ -15,15 +15,14 @@ to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda an
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.pages import RESULTS, arguments, read_json, write_json
-from benchmarks.speed.fresh import measure_fresh
-from benchmarks.speed.peers import Run, open_peer
+from benchmarks.speed.peers import Run, measure_fresh, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
 from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
@@ -52,12 +51,11 @@ def make_timed(
     """
     artifact = runtime.artifact
     rows = sorted(runtime.encode(setting.rows.sources), key=len)
-    made = make_workloads(
-        rows,
-        sizes,
-        lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
-        lengths=tokens or "data",
-    )
+
+    def padded(rows: list[Any]) -> Any:
+        return collate(rows, artifact.pad_token_id, artifact.inputs)
+
+    made = make_workloads(rows, sizes, padded, lengths=tokens or "data")
     # Evenly spaced batches, so that short and long rows are among them.
     chosen = (w.batches[:: -(-len(w.batches) // setting.batches)] for w in made)
     target = float(setting.target_length or 0)
@@ -138,9 +136,8 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         fresh = {}
         for peer in chosen:
             progress.message(f"{setting.name}: {peer.name} in a process of its own")
-            fresh[peer.name] = measure_fresh(
-                peer, batch, setting.target_length, args.device, threads
-            )
+            length = setting.target_length
+            fresh[peer.name] = measure_fresh(peer, batch, length, args.device, threads)
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "budget": setting.budget,
@@ -148,7 +145,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         "target_length": setting.target_length,
         "kept": read_pruning_record(setting.output).mask.counts(),
         "peers": [
-            peer.to_json() | {"directory": Path(peer.directory).name}
+            asdict(peer) | {"directory": Path(peer.directory).name}
             | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}
             for peer in chosen
         ],

@@ -1,4 +1,4 @@
-"""One model, opened by each of the programs that can serve it.
+"""One model, opened by each of the programs that can serve it, here or in a process of its own.
 
 Every peer takes the same padded batches of token ids. A classifier returns logits; a translator
 returns, by greedy search, the given number of token ids per row (None: until the sentence ends).
@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +21,9 @@ import numpy as np
 
 from compressor.tasks import TASKS
 from compressor.throughput.measure import Batch
+from compressor.throughput.memory import device_mib, host_peak_mib
 
+ROOT = Path(__file__).parents[2]
 # Rows of token ids (translators), or an array of logits; the number of tokens to generate.
 Run = Callable[[Batch, int | None], Any]
 VOCABULARY_MAP = "vmap.txt"  # CTranslate2's name for it in a converted model
@@ -43,9 +49,6 @@ class Peer:
     precision: str
     bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def open_peer(peer: Peer, device: str, threads: int) -> Run:
     """Load the model; returns a function that runs one batch."""
@@ -59,9 +62,7 @@ def open_peer(peer: Peer, device: str, threads: int) -> Run:
 
 
 def _compress(peer: Peer, device: str, threads: int) -> Run:
-    options: dict[str, Any] = {
-        "precision": peer.precision, "device": device, "threads": threads,
-    }  # fmt: skip
+    options: dict[str, Any] = {"precision": peer.precision, "device": device, "threads": threads}
     runtime = TASKS[peer.task].open(peer.directory, **options)
     if peer.task != "translation":
         return lambda batch, _: runtime.compute(batch)
@@ -79,9 +80,8 @@ def _transformers(peer: Peer, device: str, threads: int) -> Run:
     kind = getattr(transformers, TASKS[peer.task].auto_class)
     kinds = {"fp32": torch.float32, "fp16": torch.float16}
     model = kind.from_pretrained(peer.directory, dtype=kinds[peer.precision]).to(device).eval()
-    logging.getLogger("transformers").setLevel(
-        logging.ERROR
-    )  # no warning that one limit overrides another
+    # No warning that one limit overrides another.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     if peer.program == "compile":
         model.forward = torch.compile(model.forward, dynamic=True)
 
@@ -108,12 +108,9 @@ def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
     import ctranslate2
 
     workers = threads if peer.program == "ctranslate2-workers" else 1
+    share = {"inter_threads": workers, "intra_threads": threads // workers}
     translator = ctranslate2.Translator(
-        peer.directory,
-        device=device,
-        compute_type=peer.precision,
-        inter_threads=workers,
-        intra_threads=threads // workers,
+        peer.directory, device=device, compute_type=peer.precision, **share
     )
     mapped = (Path(peer.directory) / VOCABULARY_MAP).exists()
     names = json.loads((Path(peer.directory) / "shared_vocabulary.json").read_text("utf-8"))
@@ -188,3 +185,49 @@ def vocabulary_map(checkpoint: Path, parallel: Path, most: int = 100) -> str:
         best = others[np.argsort(-dice)[:most]]
         found.append(f"{names[piece]}\t" + " ".join(names[i] for i in best))
     return "\n".join(found) + "\n"
+
+
+def measure_fresh(
+    peer: Peer, batch: Batch, length: int | None, device: str, threads: int
+) -> dict[str, float | None]:
+    """`load_seconds`, `first_seconds` (of the first batch) and `peak_mib` of a new process.
+
+    Loading includes the import of the program's libraries. On CUDA `peak_mib` is GPU memory, None
+    where the driver does not report it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "batch.npz", **batch)  # type: ignore[arg-type]
+        request = Path(folder) / "request.json"
+        content = {"peer": asdict(peer), "length": length, "device": device, "threads": threads}
+        content["batch"] = str(Path(folder) / "batch.npz")
+        request.write_text(json.dumps(content), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.speed.peers", str(request)],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{peer.name} failed in a new process: {done.stderr[-2000:]}")
+    found: dict[str, float | None] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(path: str) -> None:
+    """Answer a request of `measure_fresh`, in its process."""
+    request: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    begun = time.perf_counter()
+    run = open_peer(Peer(**request["peer"]), request["device"], request["threads"])
+    loaded = time.perf_counter()
+    with np.load(request["batch"]) as arrays:
+        batch = dict(arrays)
+    start = time.perf_counter()
+    run(batch, request["length"])
+    answer = {
+        "load_seconds": loaded - begun,
+        "first_seconds": time.perf_counter() - start,
+        "peak_mib": device_mib() if request["device"] == "cuda" else host_peak_mib(),
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

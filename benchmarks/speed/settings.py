@@ -9,22 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import compress
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
 from compressor.export import graph_bytes
 from compressor.export.ctranslate2 import STORED
-from compressor.pipeline.run import export_checkpoint, run
+from compressor.pipeline.run import export_checkpoint
 from compressor.progress import Progress
-from compressor.report.schema import load_report
 from compressor.request import example
-from compressor.request.recipe import ExportRequest, make_recipe, make_request
+from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
 from compressor.tasks import TASKS, Rows
 
-# For random weights: a share of the multiply-adds would be taken from the attention alone, whose
-# random heads are the smallest. Trained models lose some of both kinds.
-_EVEN_HALF = {"keep": "heads=0.5,neurons=0.5"}
+# Of models with random weights. A share of the multiply-adds would be taken from the attention
+# alone, whose random heads are the smallest; trained models lose some of both kinds. Scores from
+# data mean nothing.
+_RANDOM: dict[str, Any] = {
+    "trained": False, "batches": 2, "warmup": 3, "budget": {"keep": "heads=0.5,neurons=0.5"},
+    "recipe": {"calibration_rows": 32, "method": "magnitude", "recover": "none"},
+}  # fmt: skip
+_TRAINED: dict[str, Any] = {"trained": True, "batches": 8, "warmup": 10}
 NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
 
 
@@ -78,26 +83,23 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
     """Create the model if it does not exist, and compress it."""
     work: Path = args.work / name
     work.mkdir(parents=True, exist_ok=True)
-    found = _MAKE[name](args, work)
+    found = _model(name, args, work)
     other = "fp16" if args.device == "cuda" else "int8"
-    recipe = make_recipe(
-        model=str(found["checkpoint"]), precision=["fp32", other], bench=False,
-        device=args.device, **found["budget"], **found["recipe"],
-    )  # fmt: skip
     budget = " ".join(f"--{option} {value}" for option, value in found["budget"].items())
     progress.message(f"{name}: {found['checkpoint']} with {budget}")
-    run(recipe, work / "out", f"python -m benchmarks.speed {name}", progress)
+    report = compress(
+        work / "out", f"python -m benchmarks.speed {name}", model=str(found["checkpoint"]),
+        precision=["fp32", other], bench=False, device=args.device,
+        **found["budget"], **found["recipe"],
+    )  # fmt: skip
     rows = TASKS[found["task"]].read_rows(found["test"], limit=found.get("test_rows"), minimum=2)
     text, restricted = found.get("target_text"), None
     if text:
         restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"
         if not (restricted / GRAPH_DIRECTORY).exists():
             progress.message(f"{name}: exporting with the tokens of {text}")
-            options = {
-                "model": str(work / "out"),
-                "precision": ["fp32", other],
-                "target_text": text,
-            }
+            options = {"model": str(work / "out"), "precision": ["fp32", other]}
+            options["target_text"] = text
             if other == "int8":
                 options["calibration"] = found["recipe"]["calibration"]
             export_checkpoint(make_request(ExportRequest, **options), restricted)
@@ -105,71 +107,44 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
         output=work / "out", rows=rows, trained=found["trained"],
         target_length=found.get("length"), batches=found["batches"], warmup=found["warmup"],
-        budget=found["budget"],
-        macs_share=load_report(work / "out" / "report.json").variants[-1].macs_share,
+        budget=found["budget"], macs_share=report.variants[-1].macs_share,
         restricted=restricted, parallel=found.get("parallel"),
     )  # fmt: skip
 
 
-def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
-    return {
-        "title": "the bundled translator (6 + 6 layers, width 256, 6,000 pieces)",
-        "task": "translation", "checkpoint": example.model(), "trained": True,
-        "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
-        "target_text": args.target_text, "parallel": args.parallel,
-        "budget": {"macs": "0.7"}, "recipe": {"calibration": str(example.calibration())},
-        "batches": 8, "warmup": 10,
-    }  # fmt: skip
-
-
-def _opus(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    checkpoint = models.translator(work / "checkpoint")
-    return {
-        "title": "a translator of OPUS-MT's size (6 + 6 layers, width 512, 58,101 pieces), random "
-        "weights",
-        "task": "translation", "checkpoint": checkpoint, "trained": False,
-        "test": str(example.test()), "length": 24, "budget": _EVEN_HALF,
-        "recipe": _by_magnitude(str(example.calibration())), "batches": 2, "warmup": 3,
-    }  # fmt: skip
-
-
-def _classifier(args: argparse.Namespace, _: Path) -> dict[str, Any]:
+def _model(name: str, args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """What is known of a model before it is compressed."""
+    if name == "translator":
+        return _TRAINED | {
+            "title": "the bundled translator (6 + 6 layers, width 256, 6,000 pieces)",
+            "task": "translation", "checkpoint": example.model(), "length": 12,
+            "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows,
+            "target_text": args.target_text, "parallel": args.parallel, "budget": {"macs": "0.7"},
+            "recipe": {"calibration": str(example.calibration())},
+        }  # fmt: skip
+    if name == "opus-size":
+        return _RANDOM | {
+            "title": "a translator of OPUS-MT's size (6 + 6 layers, width 512, 58,101 pieces), "
+            "random weights",
+            "task": "translation", "checkpoint": models.translator(work / "checkpoint"),
+            "length": 24, "test": str(example.test()),
+            "recipe": _RANDOM["recipe"] | {"calibration": str(example.calibration())},
+        }  # fmt: skip
+    if name == "bert-base-size":
+        test = str(models.labelled_sentences(work / "rows.tsv"))
+        return _RANDOM | {
+            "title": "an encoder of BERT-base's size (12 layers, width 768), random weights",
+            "task": "classification", "checkpoint": models.encoder(work / "checkpoint"),
+            "test": test, "recipe": _RANDOM["recipe"] | {"calibration": test},
+        }  # fmt: skip
     if not (args.classifier and args.clinc):
         raise SystemExit("the classifier needs --classifier and --clinc")
-    return {
+    return _TRAINED | {
         "title": "MiniLM-L6 on CLINC150 (6 layers, width 384)",
-        "task": "classification", "checkpoint": args.classifier, "trained": True,
+        "task": "classification", "checkpoint": args.classifier, "budget": {"macs": "0.4"},
         "test": f"{args.clinc}/test.tsv", "test_rows": args.test_rows,
         "recipe": {"calibration": f"{args.clinc}/valid.tsv", "calibration_rows": 1024},
-        "batches": 8, "warmup": 10, "budget": {"macs": "0.4"},
     }  # fmt: skip
-
-
-def _bert(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    checkpoint = models.encoder(work / "checkpoint")
-    test = models.labelled_sentences(work / "rows.tsv")
-    return {
-        "title": "an encoder of BERT-base's size (12 layers, width 768), random weights",
-        "task": "classification", "checkpoint": checkpoint, "trained": False,
-        "test": str(test), "budget": _EVEN_HALF, "recipe": _by_magnitude(str(test)),
-        "batches": 2, "warmup": 3,
-    }  # fmt: skip
-
-
-def _by_magnitude(calibration: str) -> dict[str, Any]:
-    """Recipe for models with random weights, where scores from data mean nothing."""
-    return {
-        "calibration": calibration, "calibration_rows": 32, "method": "magnitude",
-        "recover": "none",
-    }  # fmt: skip
-
-
-_MAKE = {
-    "translator": _translator,
-    "opus-size": _opus,
-    "classifier": _classifier,
-    "bert-base-size": _bert,
-}
 
 
 def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) -> list[Peer]:

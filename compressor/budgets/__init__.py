@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from compressor.budgets.base import Budget, Choice, Evaluator, Limits
-from compressor.budgets.counts import Counts, SteppedCounts
+from compressor.budgets.counts import Counts, Penalty, SteppedCounts
 from compressor.budgets.macs import Macs
 from compressor.budgets.max_drop import MaxDrop
-from compressor.budgets.penalty import Penalty
 from compressor.budgets.speedup import Speedup
 
 __all__ = ["BUDGETS", "Budget", "Choice", "Counts", "Evaluator", "Limits"]

@@ -34,6 +34,7 @@ from compressor.results import (
     Timing,
 )
 
+UNREACHABLE = "speedup-unreachable"  # id of the error, which a search for layers survives
 Search = SpeedSearch | QualitySearch
 Prune = Literal["heads", "neurons", "both"]
 Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a step leaves
@@ -41,42 +42,27 @@ Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a
 
 @dataclass(frozen=True)
 class Choice:
-    """The units to keep, and what led to them.
-
-    Args:
-        text: how they were chosen, in words, where scores alone do not say.
-        search: what was measured on the way, for budgets that are measured.
-        weights: SHA-256 of the weights that belong to the mask; empty for the dense model's.
-    """
+    """The units to keep, and what led to them."""
 
     mask: Mask
     scores: Scores
-    text: str = ""
-    search: Search | None = None
-    weights: str = ""
+    text: str = ""  # how they were chosen, where scores alone do not say
+    search: Search | None = None  # what was measured on the way
+    weights: str = ""  # SHA-256 of those that belong to the mask; empty for the dense model's
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be removed from a model.
+    """What may be removed from a model."""
 
-    Args:
-        full: all units of the dense model.
-        units: which go: heads, neurons, or both.
-        floors: least number of units in each sublayer of a kind.
-        multiples: in which groups units go.
-        to_drop: stack -> how many of its layers go before units are chosen.
-        dropped: these layers, once they are known.
-        even: whether the attentions of a stack keep equally many heads.
-    """
-
-    full: Mask
-    units: frozenset[Units]
-    floors: Floors
-    multiples: Multiples
+    full: Mask  # all units of the dense model
+    units: frozenset[Units]  # which go: heads, neurons, or both
+    floors: Floors  # least number of units in each sublayer of a kind
+    multiples: Multiples  # in which groups units go
+    # Stack -> how many of its layers go before units are chosen.
     to_drop: Mapping[str, int] = field(default_factory=dict)
-    dropped: frozenset[str] = frozenset()
-    even: bool = False
+    dropped: frozenset[str] = frozenset()  # these layers, once they are known
+    even: bool = False  # whether the attentions of a stack keep equally many heads
 
     @property
     def start(self) -> Mask:
@@ -96,13 +82,9 @@ class Evaluator(Protocol):
     """What a run does for a budget that chooses units."""
 
     @property
-    def limits(self) -> Limits:
-        """What may go."""
-
+    def limits(self) -> Limits: ...
     @property
-    def costs(self) -> UnitCosts:
-        """What units cost in multiply-adds."""
-
+    def costs(self) -> UnitCosts: ...
     def message(self, text: str) -> None:
         """Show the user a line."""
 
@@ -115,8 +97,7 @@ class Evaluator(Protocol):
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
         """Time models in which all sublayers of some kinds have one of these numbers of units.
 
-        Returns:
-            Rows of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
+        The rows are of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
         """
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
@@ -129,14 +110,8 @@ class Evaluator(Protocol):
         """Drop layers, choose units of the others, and measure what that costs after a recovery."""
 
     def require_sight(self, asked: str, drop: float) -> None:
-        """Check that a drop beyond this one would be seen, on the searched and the held-out rows.
-
-        Args:
-            asked: what needs that, as typed.
-
-        Raises:
-            InputError: the dense model's score is at the metric's floor.
-        """
+        """Raise `InputError` if a drop beyond this one would not be seen, on the searched or the
+        held-out rows, because the dense model is at the metric's floor; `asked` needs that."""
 
     def least_provable_drop(self, error: float) -> float:
         """The drop that a model without one changed answer to the searched rows can just prove."""
@@ -150,9 +125,7 @@ class Evaluator(Protocol):
     def judge(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         """Build a smaller model and compare its answers to the searched rows with the dense one's.
 
-        Args:
-            drop: of the main metric that is allowed.
-            error: one-sided, of the bound.
+        `drop` of the main metric is allowed; `error` is that of the bound, one-sided.
         """
 
     def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
@@ -214,18 +187,10 @@ class Budget(Options):
 
     @abstractmethod
     def units(self, full: Mask) -> frozenset[Units]:
-        """Whether heads go, or neurons, or both.
-
-        Raises:
-            UsageError: the model does not have what the budget counts.
-        """
+        """Whether heads go, or neurons, or both; UsageError if the model lacks what is counted."""
 
     def limits(self, full: Mask) -> Limits:
-        """What may go of a model with these units.
-
-        Raises:
-            UsageError: floors, multiples or layers are no numbers, or the model has no such units.
-        """
+        """What may go of a model; UsageError if it lacks the units, or options are no numbers."""
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
         return Limits(full, self.units(full), floors, multiples)
@@ -243,21 +208,13 @@ class Budget(Options):
         return f"choosing units: {self.text}"
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
-        """What a learned mask needs: units to keep per pool, or the penalty per open gate.
-
-        Raises:
-            UsageError: the model does not have what the budget counts.
-        """
+        """What a learned mask needs: units to keep per pool, or the penalty per open gate."""
         # Not reached: the checks of a request refuse it before, by `needs_scores`.
         raise AssertionError(f"a learned mask cannot meet {self.needs_scores}")
 
     @abstractmethod
     def choose(self, evaluator: Evaluator) -> Choice:
-        """The units to keep.
-
-        Raises:
-            UsageError: the budget cannot be met.
-        """
+        """The units to keep; UsageError if the budget cannot be met."""
 
 
 class CompetingUnits(Budget):

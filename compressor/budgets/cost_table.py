@@ -23,8 +23,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.budgets.base import Limits
-from compressor.budgets.layer_search import UNREACHABLE
+from compressor.budgets.base import UNREACHABLE, Limits
 from compressor.budgets.units import MULTIPLES, Group, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
@@ -77,14 +76,11 @@ def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
 
 
 def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
-    """Rows of the cost table for one kind, from timings of `trial_mask`'s models against dense.
+    """Rows of the cost table for one kind with so many layers.
 
-    Savings are monotone in the number of removed units, by isotonic regression, and at least 0:
-    time lost by removing units is noise, and would otherwise be chosen for or against.
-
-    Args:
-        layers: number of sublayers of the kind.
-        timings: unit count -> timing, with the speed-up over dense.
+    `timings` are those of `trial_mask`'s models against dense, by their numbers of units. Savings
+    are monotone in the number of removed units, by isotonic regression, and at least 0: time lost
+    by removing units is noise, and would otherwise be chosen for or against.
     """
     from scipy.optimize import isotonic_regression
 
@@ -133,22 +129,24 @@ def choose(
     """The mask with the least summed score of removed units that the table says is fast enough.
 
     A sublayer that keeps n units keeps those with the highest scores; for `second-order` the sum
-    of the others' scores is exactly the error of removing them together.
-
-    Args:
-        limits: layers that they drop save what sublayers without units do.
-        speedup: over dense, above 1.
-
-    Returns:
-        None where even `fewest` units are not fast enough.
+    of the others' scores is exactly the error of removing them together. Layers that are dropped
+    save what sublayers without units do. None where even `fewest` units are not fast enough.
     """
-    start = limits.start
-    saved, items = savings(table, start), _items(scores, limits)
+    start, items = limits.start, _removal_groups(scores, limits)
+    saved, counts = savings(table, start), start.counts()
     losses, gains = [], []
     for groups in items:
         errors = [group.score * len(group.units) for group in groups]  # a group's score is a mean
         losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
-        gains.append(_gains(groups, start, saved))
+        saved_by_groups = [0.0]  # share of the dense time that 0, 1, … groups save
+        for group in groups:
+            gain = saved_by_groups[-1]
+            for name, removed in Counter(name for name, _ in group.units).items():
+                before, counts[name] = counts[name], counts[name] - removed
+                gain += saved[name][counts[name]] - saved[name][before]
+            saved_by_groups.append(float(gain))
+        # Savings only rise; their sums may fall by rounding.
+        gains.append(np.maximum.accumulate(saved_by_groups))
     # Share of the dense time that is still to be saved, beside what dropped layers save.
     wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
     if wanted <= 0:
@@ -165,28 +163,14 @@ def choose(
     return PredictedChoice(mask, predicted_speedup(mask, saved))
 
 
-def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> Array:
-    """Share of the dense time that 0, 1, … groups save, beside what is removed at the start."""
-    counts = start.counts()
-    gains = [0.0]
-    for group in groups:
-        gain = gains[-1]
-        for name, removed in Counter(name for name, _ in group.units).items():
-            before, counts[name] = counts[name], counts[name] - removed
-            gain += saved[name][counts[name]] - saved[name][before]
-        gains.append(float(gain))
-    return np.maximum.accumulate(gains)  # savings only rise; their sums may fall by rounding
-
-
 def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
     """Every sublayer down to its floor: the fastest choice."""
-    groups = chain.from_iterable(_items(scores, limits))
+    groups = chain.from_iterable(_removal_groups(scores, limits))
     mask = limits.start.without(unit for group in groups for unit in group.units)
     return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
 
 
-def _items(scores: Scores, limits: Limits) -> list[list[Group]]:
-    """What can go from each sublayer, in order; each is an item of the knapsack."""
+def _removal_groups(scores: Scores, limits: Limits) -> list[list[Group]]:
     return removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
 
 
@@ -203,13 +187,9 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
     Gains are rounded down to multiples of `wanted / _STEPS`, so the result is always enough; its
     loss is the least among all choices that stay enough after that rounding.
 
-    Args:
-        losses, gains: per item, one number per option; gains are not negative.
-        wanted: the gain to reach, above 0.
-
-    Returns:
-        The option of every item, the earliest of equally good ones; None if the most there is
-        to gain is not enough.
+    Losses and gains are one number per option of each item; gains are not negative. Returned is the
+    option of every item, the earliest of equally good ones, or None if the most there is to gain is
+    not enough.
     """
     step = wanted / _STEPS
     steps = np.arange(_STEPS + 1)
@@ -252,12 +232,8 @@ def reach(
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
-    Args:
-        wanted: speed-up over dense.
-        measure: times a choice against dense; it also gets the number of the try, from 1.
-
-    Returns:
-        The first choice that reached `wanted`, else the fastest measured; and all tries.
+    `measure` times a choice against dense; it also gets the number of the try, from 1. Returns the
+    first choice that reached `wanted`, else the fastest measured, and all tries.
 
     Raises:
         UsageError: even the fewest units were measured to be slower.

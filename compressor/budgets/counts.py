@@ -1,14 +1,15 @@
-"""`--keep` and `--remove`: a number of units, or a fraction of them."""
+"""`--keep` and `--remove`: a number of units, or a fraction; `--penalty`: as many as it leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 from compressor.budgets.base import Budget, Choice, Evaluator, Limits
-from compressor.budgets.units import check_possible, parse_amount, select
-from compressor.model.sublayers import Mask, Scores, Units, units_of
+from compressor.budgets.units import parse_amount, select
+from compressor.errors import UsageError
+from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, belongs, kind_of, units_of
 from compressor.options.bounds import MOST_STEPS, Amounts
 from compressor.options.declare import option
 
@@ -42,7 +43,18 @@ class Counts(Budget):
         return frozenset(units_of(pool) for one in self.each() for pool in one.amounts(full))
 
     def require_possible(self, limits: Limits) -> None:
-        check_possible(self.text, self.amounts(limits.full), limits.floors, limits.full)
+        for pool, wanted in self.amounts(limits.full).items():
+            totals = limits.full.totals().items()
+            sizes = {name: size for name, size in totals if belongs(name, pool)}
+            needed = sum(min(size, limits.floors[kind_of(name)]) for name, size in sizes.items())
+            if wanted < needed:
+                unit = f"{UNITS_OF[pool]} of {pool}" if pool in UNITS_OF else pool
+                raise UsageError(
+                    f"{self.text} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} "
+                    f"sublayers need {needed:,}; keep more, or lower --floor (0 lets a sublayer "
+                    "lose all)",
+                    id="floors-too-high",
+                )
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return self.amounts(full), None
@@ -67,6 +79,32 @@ class SteppedCounts(Counts):
     @property
     def scorings(self) -> int:
         return self.steps
+
+
+class Penalty(Budget):
+    """As many heads as a penalty on open gates leaves (hard concrete gates)."""
+
+    penalty: float = option(
+        gt=0,
+        allow_inf_nan=False,
+        selects=True,
+        help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
+    )
+
+    by_penalty: ClassVar[bool] = True
+
+    @property
+    def text(self) -> str:
+        return f"penalty {self.penalty:g}"
+
+    def units(self, full: Mask) -> frozenset[Units]:
+        return frozenset({"heads"})  # per open head, as in Voita et al. 2019 (docs/gates.md)
+
+    def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        return None, self.penalty
+
+    def choose(self, evaluator: Evaluator) -> Choice:
+        raise AssertionError("gates choose, by the penalty of `to_learn`")
 
 
 def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:

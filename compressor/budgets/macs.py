@@ -44,20 +44,19 @@ class Macs(CompetingUnits):
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
         if not limits.to_drop:  # else how much is left depends on which layers these are
-            _longest_path(limits, costs).position_at(self.macs[0])
+            (share,) = self.macs
+            _longest_path(limits, costs).position_at(share, asked=f"--macs {share:g}")
 
     def least_share(self, limits: Limits, costs: UnitCosts) -> float:
         """The smallest share of the multiply-adds that can be asked for."""
         return _longest_path(limits, costs).shares[-1]
 
     def choose(self, evaluator: Evaluator) -> Choice:
-        limits = evaluator.limits
+        limits, costs = evaluator.limits, evaluator.costs
 
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
-            path = removal_path(
-                scores, mask, limits.floors, evaluator.costs, limits.multiples, limits.even
-            )
-            return path.mask(path.position_at(share))
+            path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
+            return path.mask(path.position_at(share, asked=f"--macs {share:g}"))
 
         removed, steps = 1 - self.macs[0], self.steps
         return evaluator.cut_in_steps(
@@ -68,8 +67,8 @@ class Macs(CompetingUnits):
 def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:
     """From all units to the fewest; scores order a path, and do not change where it ends."""
     values = {
-        name: (0.0,) * len(flags)
-        for name, flags in limits.full.keep.items()
+        name: (0.0,) * count
+        for name, count in limits.full.totals().items()
         if units_of(name) in limits.units
     }
     scores = Scores(values, "none", "", {})

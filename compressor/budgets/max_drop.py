@@ -62,9 +62,8 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
     The largest of all is tried first. Where acceptance does not fall along the path, the result is
     still accepted, and the next larger cut was tried and is not.
 
-    Args:
-        last: position of the largest cut; position 0 is the dense model, accepted untried.
-        accepts: builds and judges the model at a position.
+    `accepts` builds and judges the model at a position. Position 0 is the dense model, accepted
+    untried; `last` is that of the largest cut.
     """
     if last == 0 or accepts(last):
         return last
@@ -80,19 +79,12 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search ended with.
+    """What a search ended with."""
 
-    Args:
-        position: of the model to deliver; 0 if only the dense one is within the limit.
-        proven: whether its bound on the held-out rows is within the limit.
-        candidates: models judged on the rows of the search, in the order they were made.
-        looks: models judged on the held-out rows, in this order.
-    """
-
-    position: int
-    proven: bool
-    candidates: list[QualityCandidate]
-    looks: list[QualityCandidate]
+    position: int  # of the model to deliver; 0 if only the dense one is within the limit
+    proven: bool  # whether its bound on the held-out rows is within the limit
+    candidates: list[QualityCandidate]  # judged on the rows of the search, in this order
+    looks: list[QualityCandidate]  # judged on the held-out rows, in this order
 
 
 def find(
@@ -112,8 +104,7 @@ def find(
         last: position of the largest cut on the path.
         proof: what a model must show; see `accepted`.
         judge: builds the model at a position and judges it on the rows of the search.
-        judge_held_out: judges the built model at a position on the held-out rows; takes the
-            number of the look, for `error_of_look`.
+        judge_held_out: judges it on the held-out rows; takes the number of the look, too.
         provable: whether the rows of the search are enough to prove any drop within the limit.
     """
     if not provable:

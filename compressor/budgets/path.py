@@ -24,19 +24,12 @@ from compressor.model.sublayers import Mask, Scores, kind_of
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Multiply-adds over the rows, everything counted.
+    """Multiply-adds over the rows, everything counted."""
 
-    Args:
-        dense: of the whole dense model.
-        units: kind of sublayer -> of one of its units.
-        tokens: how many tokens a translator's dense decoder scores; 0 for a classifier.
-        token: of one of them.
-    """
-
-    dense: float
-    units: Mapping[str, float]
-    tokens: int = 0
-    token: float = 0.0
+    dense: float  # of the whole dense model
+    units: Mapping[str, float]  # kind of sublayer -> of one of its units
+    tokens: int = 0  # how many a translator's dense decoder scores; 0 for a classifier
+    token: float = 0.0  # of one of them
 
     def of(self, group: Group) -> float:
         """What goes with the units of a group."""
@@ -45,8 +38,7 @@ class UnitCosts:
     def share(self, mask: Mask, tokens: int | None = None) -> float:
         """What a mask leaves of the dense model's multiply-adds.
 
-        Args:
-            tokens: how many the pruned model's decoder scores; None for as many as the dense one's.
+        `tokens` are those that the pruned model's decoder scores; None: as many as the dense one's.
         """
         saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
         counts = mask.counts()
@@ -94,20 +86,18 @@ class RemovalPath:
         """The mask at a position, and what it leaves."""
         return PathCut(position, self.mask(position), self.shares[position])
 
-    def position_at(self, share: float) -> int:
+    def position_at(self, share: float, asked: str) -> int:
         """The first position that leaves at most a share of the multiply-adds.
 
-        Raises:
-            UsageError: none does.
+        UsageError if none does, in the words of what was `asked`: an option and its value.
         """
         rounding = 1e-12  # shares are sums of thousands of differences
         for position, left in enumerate(self.shares):
             if left <= share + rounding:
                 return position
         raise UsageError(
-            f"--macs {share:g} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left "
-            "when all is removed that may be; ask for more, or prune both heads and neurons with "
-            "--floor 0",
+            f"{asked} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left when all "
+            "is removed that may be; ask for more, or prune both heads and neurons with --floor 0",
             id="macs-unreachable",
         )
 
@@ -122,9 +112,7 @@ def removal_path(
 ) -> RemovalPath:
     """The path from a mask by error per multiply-add; only units that have scores go.
 
-    Args:
-        scores: errors, comparable between sublayers.
-        even: see `removal_groups`.
+    Scores are errors, comparable between sublayers. For `even` see `removal_groups`.
     """
     ranked = []
     for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):

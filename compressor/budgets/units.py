@@ -19,7 +19,6 @@ from compressor.model.sublayers import (
     Mask,
     Scores,
     Units,
-    belongs,
     kind_of,
     stack_of,
     units_of,
@@ -34,15 +33,28 @@ MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}  # 32 neurons suit vector units
 
 
 def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict[str, int]:
-    """Read `--keep` or `--remove`: the units to keep per pool, of a model with those of `full`.
-
-    Raises:
-        UsageError: not a number, out of range, or a pool the model does not have.
-    """
-    keep = {}
+    """Read `--keep` or `--remove`: the units to keep per pool, of a model with those of `full`."""
+    where, keep = f"--{mode} {text}", {}
     for pool, amount in _parts(text, full, f"--{mode}").items():
-        total = full.total(pool)
-        count = _count(amount, total, pool, f"--{mode} {text}")
+        total, unit = full.total(pool), UNITS_OF.get(pool, pool)
+        try:
+            if amount.isdecimal():
+                count = int(amount)
+            else:
+                share = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
+                if not 0 <= share <= 1:  # or NaN
+                    raise ValueError
+                count = int(share * total + 0.5)  # the nearest unit, half a unit up
+        except ValueError as error:
+            raise UsageError(
+                f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of {unit} (36)",
+                id="budget-invalid",
+            ) from error
+        if count > total:
+            raise UsageError(
+                f"{where}: there are only {total:,} {unit}; ask for at most that",
+                id="budget-too-large",
+            )
         keep[pool] = count if mode == "keep" else total - count
     for pool in keep:
         if pool in UNITS_OF and UNITS_OF[pool] in keep:
@@ -51,30 +63,6 @@ def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict
                 id="budget-invalid",
             )
     return keep
-
-
-def _count(amount: str, total: int, pool: str, where: str) -> int:
-    """A count, or a fraction of `total` rounded to the nearest unit (0.5 rounds up)."""
-    unit = UNITS_OF.get(pool, pool)
-    try:
-        if amount.isdecimal():
-            count = int(amount)
-        else:
-            number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
-            if not 0 <= number <= 1:  # or NaN
-                raise ValueError
-            count = int(number * total + 0.5)
-    except ValueError as error:
-        raise UsageError(
-            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of {unit} (36)",
-            id="budget-invalid",
-        ) from error
-    if count > total:
-        raise UsageError(
-            f"{where}: there are only {total:,} {unit}; ask for at most that",
-            id="budget-too-large",
-        )
-    return count
 
 
 def parse_multiples(text: str, full: Mask) -> dict[str, int]:
@@ -110,11 +98,7 @@ def parse_floors(text: str, full: Mask) -> dict[str, int]:
 
 
 def parse_layers(text: str, full: Mask) -> dict[str, int]:
-    """Read `--drop-layers`: `decoder=2`, or `encoder=1,decoder=2`; stack -> number of layers.
-
-    Raises:
-        UsageError: not written so, a stack the model does not have, or all of its layers.
-    """
+    """Read `--drop-layers`: `decoder=2`, or `encoder=1,decoder=2`; stack -> number of layers."""
     layers = Counter(layer.partition(".")[0] for layer in full.layers())
     numbers: dict[str, int] = {}
     for part in text.split(","):
@@ -166,35 +150,11 @@ def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
     return parts
 
 
-def check_possible(text: str, keep: Mapping[str, int], floors: Floors, full: Mask) -> None:
-    """Raise `UsageError` if the floors make a count of units impossible; says how many are needed.
-
-    Args:
-        text: the budget, for the message.
-        keep: units to keep per pool.
-    """
-    for pool, wanted in keep.items():
-        sizes = {name: len(x) for name, x in full.keep.items() if belongs(name, pool)}
-        needed = sum(min(units, floors[kind_of(name)]) for name, units in sizes.items())
-        if wanted < needed:
-            unit = pool if pool in (HEADS, NEURONS) else f"{UNITS_OF[pool]} of {pool}"
-            raise UsageError(
-                f"{text} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} sublayers "
-                f"need {needed:,}; keep more, or lower --floor (0 lets a sublayer lose all)",
-                id="floors-too-high",
-            )
-
-
 class Group(NamedTuple):
-    """Units that are removed together: of one sublayer, or of those that keep equally many.
+    """Units that are removed together: of one sublayer, or of those that keep equally many."""
 
-    Args:
-        score: the mean of theirs.
-        units: sublayer and number of each.
-    """
-
-    score: float
-    units: tuple[tuple[str, int], ...]
+    score: float  # the mean of theirs
+    units: tuple[tuple[str, int], ...]  # sublayer and number of each
 
 
 def removal_groups(
@@ -203,11 +163,9 @@ def removal_groups(
     """What can go from each sublayer that has scores, in the order in which it goes.
 
     The units of a sublayer go in ascending order of their scores. The first group is as large as
-    leaves a multiple; a sublayer stops at its floor.
-
-    Args:
-        even: attentions of a stack keep equally many heads, so one of each goes at a time; those
-            with more lose them first, those without any are left out.
+    leaves a multiple; a sublayer stops at its floor. With `even`, attentions of a stack keep as
+    many heads, so one of each goes at a time; those with more lose them first, those without any
+    are left out.
     """
     per_sublayer = []
     for names in lose_together(list(scores.values), even):
@@ -248,13 +206,9 @@ def select(
     floors: Floors,
     multiples: Multiples = MULTIPLES,
 ) -> Mask:
-    """Remove the least important units of `mask` until as many are left as are wanted.
+    """Remove the least important units of `mask` until as many are left per pool as `keep` wants.
 
     Where units go in groups, as few are left as groups allow without falling below that.
-
-    Args:
-        keep: kept units per pool.
-        floors: least number of units in each sublayer of a kind.
     """
     excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
     ascending = sorted(

@@ -38,7 +38,7 @@ def gate(
         rules,
         write_reports,
     )
-    from compressor.report.gate_text import change_line, outcome_line
+    from compressor.report.phrases import change_line, outcome_line
     from compressor.report.rule_kinds import MaxDropRule
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary

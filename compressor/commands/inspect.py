@@ -54,8 +54,7 @@ def inspect(
 
 
 def _parts(facts: Inspection) -> str:
-    from compressor.report.table import columns
-    from compressor.report.text_table import render_table
+    from compressor.report.table import columns, render_text
 
     rows = []
     for part in facts.parts:
@@ -65,7 +64,7 @@ def _parts(facts: Inspection) -> str:
         macs = [f"{x:.1%}" for x in part.macs_share]
         rows.append([part.name, _units(part), parameters, share, *macs])
     shapes = [f"macs {shape.batch_size}x{shape.source_tokens}" for shape in facts.shapes]
-    return render_table(columns("part, units", "parameters", "share", *shapes), rows)
+    return render_text(columns("part, units", "parameters", "share", *shapes), rows)
 
 
 def _units(part: PartFacts) -> str:

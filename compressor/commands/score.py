@@ -76,8 +76,7 @@ def _tables(scores: Scores) -> str:
     import numpy as np
 
     from compressor.model.sublayers import units_of
-    from compressor.report.table import columns
-    from compressor.report.text_table import render_table
+    from compressor.report.table import columns, render_text
 
     by_units: dict[str, list[list[str]]] = {}
     for name, values in scores.values.items():
@@ -87,5 +86,5 @@ def _tables(scores: Scores) -> str:
         row = [name, *(f"{value:.3g}" for value in shown)]
         by_units.setdefault(units_of(name), []).append(row)
     titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
-    tables = [render_table(titles.get(units, ()), rows) for units, rows in by_units.items()]
+    tables = [render_text(titles.get(units, ()), rows) for units, rows in by_units.items()]
     return "\n\n".join(tables)

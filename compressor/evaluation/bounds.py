@@ -57,11 +57,9 @@ def lower_bound(
 ) -> LowerBound:
     """The lower confidence bound of pruned minus dense in one metric.
 
-    Args:
-        limit: the allowed drop, on the metric's scale.
-        alpha: probability that the true difference is below the bound; 0.025 for the lower end of
-            a 95 % interval.
-        resamples: of the bootstrap; more are drawn if `alpha` needs them.
+    `limit` is the allowed drop on its scale, `alpha` the probability that the true difference is
+    below the bound: 0.025 for the lower end of a 95 % interval. More draws than `resamples` are
+    made if `alpha` needs them.
     """
     pair, rows = Pair.of([metric], dense_outputs, pruned_outputs, references), len(references)
     changed = pair.discordant(metric.name)

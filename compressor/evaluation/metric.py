@@ -1,16 +1,19 @@
-"""The interface of metrics, groups of equal rows, and bootstrap draws of rows."""
+"""The interface of metrics, the metrics by name, and scores of outputs for rows in them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
+from compressor.options.table import Table
+from compressor.results import Quality
+from compressor.tasks import TASKS, Rows
 
 Array = NDArray[np.float64]
 Labels = Sequence[str] | None
@@ -37,6 +40,7 @@ class Metric(ABC):
     name: ClassVar[str]  # in reports, recipes and rules of the gate
     label: ClassVar[str]  # as are unit and digits, how scores are written
     unit: ClassVar[str] = ""
+    definition: ClassVar[str] = ""  # in the signature
     digits: ClassVar[int] = 2
     has_exact_test: ClassVar[bool] = False  # whether it counts correct rows (`right`)
     counted: ClassVar[str] = "rows"  # what it is averaged over, and drawn in a bootstrap
@@ -48,9 +52,9 @@ class Metric(ABC):
     advice: ClassVar[str] = "give more rows, or a model that is good at them"
     tokenizer: str = ""  # the same for all models that are compared, see `choose_tokenizer`
 
-    @abstractmethod
     def signature(self, labels: Labels) -> str:
         """All settings that change the score; `labels` of the model is None without classes."""
+        return self.definition
 
     @abstractmethod
     def statistics(
@@ -117,14 +121,11 @@ class SumMetric(Metric):
 
 
 class MeanMetric(SumMetric):
-    """The mean score of all rows, 0-100. Statistics [rows, 2]: the row's score, and 1.
+    """The mean score of all rows, 0-100. Statistics [rows, 2]: the row's score, and 1."""
 
-    References are parsed once for all systems.
-    """
-
-    @abstractmethod
     def read(self, reference: str) -> Any:
-        """Parse a reference."""
+        """Parse a reference, once for all systems."""
+        return reference
 
     @abstractmethod
     def row_score(self, answer: str, reference: Any) -> float:
@@ -164,3 +165,108 @@ def resampled_counts(groups: NDArray[np.intp], resamples: int, seed: int) -> Ite
         drawn += np.arange(count)[:, None] * width  # each resample has its own range of numbers
         counts = np.bincount(drawn.reshape(-1), minlength=count * width)
         yield counts.reshape(count, width).astype(np.float64)
+
+
+METRICS: Table[type[Metric]] = Table(
+    "metric",
+    {
+        "bleu": "compressor.evaluation.sentences:Bleu",
+        "chrf": "compressor.evaluation.sentences:Chrf",
+        "accuracy": "compressor.evaluation.labels:Accuracy",
+        "macro_f1": "compressor.evaluation.labels:MacroF1",
+        "mcc": "compressor.evaluation.labels:Matthews",
+        "spearman": "compressor.evaluation.rankings:Spearman",
+        "entity_f1": "compressor.evaluation.labels:EntityF1",
+        "entity_precision": "compressor.evaluation.labels:EntityPrecision",
+        "entity_recall": "compressor.evaluation.labels:EntityRecall",
+        "token_accuracy": "compressor.evaluation.labels:TokenAccuracy",
+        "micro_f1": "compressor.evaluation.labels:MicroF1",
+        "pearson": "compressor.evaluation.rankings:Pearson",
+        "ndcg@10": "compressor.evaluation.rankings:Ndcg",
+        "mrr@10": "compressor.evaluation.rankings:ReciprocalRank",
+        "map": "compressor.evaluation.rankings:AveragePrecision",
+        "answer_f1": "compressor.evaluation.words:AnswerF1",
+        "exact_match": "compressor.evaluation.words:ExactMatch",
+        "rouge1": "compressor.evaluation.words:Rouge1",
+        "rouge2": "compressor.evaluation.words:Rouge2",
+        "rougelsum": "compressor.evaluation.words:RougeLsum",
+    },
+    id="metric-unknown",
+)
+
+
+def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, str]) -> Metric:
+    """A metric with its tokenizer in `tokenizers`, or else one that suits the references."""
+    metric = METRICS[name]()
+    if name in tokenizers:
+        metric.tokenizer = tokenizers[name]
+    else:
+        metric.tokenizer = metric.choose_tokenizer(references).name
+    return metric
+
+
+def with_tokenizers(
+    rows: Rows,
+    wanted: Mapping[str, str] | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Rows:
+    """Rows with the tokenizers of their metrics, which all parts of the rows then use.
+
+    `wanted` are those that the user named, by metric; `report` gets the reasons of the others.
+    """
+    tokenizers, reasons = {}, []
+    for name in metrics_of(rows):
+        metric = METRICS[name]()
+        if wanted and name in wanted:
+            metric.require_tokenizer(wanted[name])
+            tokenizers[name] = wanted[name]
+        else:
+            chosen = metric.choose_tokenizer(rows.references)
+            tokenizers[name] = chosen.name
+            reasons.append(chosen.reason)
+    for reason in dict.fromkeys(filter(None, reasons)):
+        report(reason)
+    return replace(rows, tokenizers=tokenizers)
+
+
+def metrics_of(rows: Rows) -> tuple[str, ...]:
+    """Names of the metrics of some rows, the main one first."""
+    return TASKS[rows.task].metrics_of(rows)
+
+
+def metrics_for(rows: Rows) -> list[Metric]:
+    """The metrics of some rows, the main one first."""
+    references = rows.references
+    return [make_metric(name, references, rows.tokenizers) for name in metrics_of(rows)]
+
+
+def require_references(rows: Rows) -> None:
+    """Check that outputs for some rows can be scored; see `Metric.require_references`."""
+    for name in metrics_of(rows):
+        METRICS[name]().require_references(rows.references)
+
+
+def score_rows(rows: Rows, answers: Sequence[str]) -> Quality:
+    """All metrics of a model's outputs; raises InputError for outputs that cannot be scored."""
+    return _score(metrics_for(rows), rows, answers)
+
+
+def main_metric(rows: Rows, answers: Sequence[str]) -> tuple[float, str]:
+    """The main metric of a model's outputs for some rows, and its signature with its name."""
+    metric = metrics_for(rows)[0]
+    quality = _score([metric], rows, answers)
+    return quality.metrics[metric.name], f"{metric.name}|{quality.signatures[metric.name]}"
+
+
+def _score(metrics: Sequence[Metric], rows: Rows, outputs: Sequence[str]) -> Quality:
+    answers, references = rows.judged(outputs), rows.references
+    for metric in metrics:
+        metric.require(answers, references)
+    (distinct, right), groups = group_rows(answers, references)
+    counts = np.bincount(groups).astype(np.float64)
+    values = {}
+    for metric in metrics:
+        (statistics,) = metric.statistics([distinct], right)
+        values[metric.name] = metric.score(statistics, counts)
+    signatures = {metric.name: metric.signature(rows.labels) for metric in metrics}
+    return Quality(metrics=values, signatures=signatures, rows=len(references))

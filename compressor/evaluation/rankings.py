@@ -1,7 +1,10 @@
-"""nDCG, MRR and MAP: whether a query's relevant texts are ranked near the top, 0-100.
+"""Metrics of numbers: correlation with other numbers, and rankings of texts by them.
 
-Outputs and references are rankings, see `compressor.tasks.Rows.judged`: the relevance of each
-query's texts, in the model's order and in the best one. All are means over queries.
+Correlations are Spearman's of the ranks, and Pearson's. Ties have their mean rank, as in SciPy.
+
+nDCG, MRR and MAP say whether a query's relevant texts are ranked near the top, 0-100. Outputs and
+references are then rankings, see `compressor.tasks.Rows.judged`: the relevance of each query's
+texts, in the model's order and in the best one. All are means over queries.
 
 - nDCG: Järvelin & Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", with the
   relevance itself as the gain and the logarithm to base 2, as trec_eval computes it.
@@ -18,13 +21,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compressor.evaluation.metric import Array, Labels, MeanMetric
+from compressor.errors import InputError
+from compressor.evaluation.metric import Array, MeanMetric, Metric
 
 CUT = 10  # number of ranks that nDCG and MRR use
 
 
 class _Ranking(MeanMetric):
     counted = "queries"
+    definition = "queries:with a relevant text|ties:worst|scale:0-100"
 
     @abstractmethod
     def of(self, ranking: list[int], best: list[int]) -> float:
@@ -32,9 +37,6 @@ class _Ranking(MeanMetric):
 
         `best` has the most relevant one first, which is above 0.
         """
-
-    def signature(self, labels: Labels) -> str:
-        return "queries:with a relevant text|ties:worst|scale:0-100"
 
     def read(self, reference: str) -> list[int]:
         relevance: list[int] = json.loads(reference)
@@ -58,9 +60,7 @@ class Ndcg(_Ranking):
     """Normalized discounted cumulative gain of the first ten."""
 
     name, label = f"ndcg@{CUT}", f"nDCG@{CUT}"
-
-    def signature(self, labels: Labels) -> str:
-        return f"gain:linear|discount:log2|{super().signature(labels)}"
+    definition = f"gain:linear|discount:log2|{_Ranking.definition}"
 
     def of(self, ranking: list[int], best: list[int]) -> float:
         return _dcg(ranking) / _dcg(best)
@@ -87,3 +87,72 @@ class AveragePrecision(_Ranking):
 
 def _dcg(ranking: list[int]) -> float:
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ranking[:CUT], 1))
+
+
+class _Correlation(Metric):
+    """Correlation of outputs with references, times 100; 0 where undefined."""
+
+    definition = "undefined:0|scale:-100-100"
+    scale = 200.0
+    floor = 0.0
+
+    @abstractmethod
+    def centered(self, values: Array, counts: Array) -> Array:
+        """Values to correlate, minus their mean, [resamples, rows], each drawn `counts` times."""
+
+    def require(self, answers: Sequence[str], references: Sequence[str]) -> None:
+        for what, texts in (("output", answers), ("reference", references)):
+            for row, text in enumerate(texts, 1):
+                try:
+                    is_number = math.isfinite(float(text))
+                except ValueError:
+                    is_number = False
+                if not is_number:
+                    raise InputError(
+                        f"the {what} {text[:40]!r} in row {row} is not a number",
+                        id="score-not-number",
+                    )
+
+    def statistics(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str]
+    ) -> list[Array]:
+        """[rows, 2]: the output and the reference."""
+        right = np.array(references, dtype=np.float64)
+        return [np.stack([np.array(x, dtype=np.float64), right], axis=1) for x in systems]
+
+    def scores(self, statistics: Array, counts: Array) -> Array:
+        first, second = (self.centered(column, counts) for column in statistics.T)
+        covariance = (first * second * counts).sum(axis=1)
+        spread = np.sqrt((first**2 * counts).sum(axis=1) * (second**2 * counts).sum(axis=1))
+        return 100.0 * covariance / np.where(spread > 0, spread, np.inf)
+
+
+class Spearman(_Correlation):
+    """Correlation of ranks."""
+
+    name, label = "spearman", "Spearman"
+    definition = f"ties:mean rank|{_Correlation.definition}"
+
+    def centered(self, values: Array, counts: Array) -> Array:
+        # Mean ranks minus their mean; values of a tie share theirs.
+        order = np.argsort(values, kind="stable")
+        first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
+        drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]
+        ranks = np.cumsum(drawn, axis=1) - drawn / 2
+        run_of = np.empty(len(values), dtype=np.intp)  # the run of each value
+        run_of[order] = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(values)]))
+        return ranks[:, run_of] - counts.sum(axis=1, keepdims=True) / 2
+
+
+class Pearson(_Correlation):
+    """Correlation of the numbers themselves."""
+
+    name, label = "pearson", "Pearson"
+
+    def centered(self, values: Array, counts: Array) -> Array:
+        # The overall mean is subtracted first, for precision; differences within rounding are 0.
+        shifted = values - values.mean()
+        means = (counts @ shifted) / counts.sum(axis=1)
+        centered = shifted - means[:, None]
+        rounding = 1e-12 * np.abs(values).max(initial=0.0)
+        return np.where(np.abs(centered) > rounding, centered, 0.0)

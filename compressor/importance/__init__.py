@@ -1,14 +1,13 @@
 """Scoring methods: how important is each head, and each neuron?
 
-One file per method, with its options and its function in one class, and one line each in `METHODS`;
-`score_units` runs them. Importing a method imports no torch: its options are part of the help.
+A method is one class here, with its options and the place of its function, and a line in `METHODS`;
+`score_units` runs it. Nothing here imports torch: the options are part of the help.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
 from compressor.options.declare import Options, option
-from compressor.options.table import Table
+from compressor.options.table import Table, opened
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,22 +28,16 @@ TrainedWeights = Literal["none", "encoder", "all"]
 
 
 class UnitMethod(Options):
-    """A method that chooses the units to keep: its options, and what it needs.
-
-    Args:
-        learns: whether it learns a mask instead of scoring units.
-        needs_rows: whether it reads calibration rows; otherwise at most the weights.
-        needs_answers: whether it uses labels, or the largest logit.
-        takes_penalty: whether a penalty on open gates can replace the number of units to keep.
-    """
+    """A method that chooses the units to keep: its options, and what it needs."""
 
     panel: ClassVar[str] = "Method"
 
-    learns: ClassVar[bool] = False
-    needs_rows: ClassVar[bool] = True
-    needs_answers: ClassVar[bool] = False
-    takes_penalty: ClassVar[bool] = False
     name: ClassVar[str] = ""
+    learns: ClassVar[bool] = False  # a mask, instead of scoring units
+    needs_rows: ClassVar[bool] = True  # for calibration; otherwise at most the weights
+    needs_answers: ClassVar[bool] = False  # labels, or the largest logit
+    # Whether a penalty on open gates can replace the number of units to keep.
+    takes_penalty: ClassVar[bool] = False
 
     @property
     def trained_weights(self) -> TrainedWeights:
@@ -73,17 +66,15 @@ class UnitMethod(Options):
 
 
 class ScoringMethod(UnitMethod):
-    """Gives every unit a score that is comparable across layers (but see `NormalizedMethod`).
+    """Gives every unit a score that is comparable across layers (but see `NormalizedMethod`)."""
 
-    Args:
-        scores_neurons: whether it scores neurons too, not heads alone.
-    """
+    function: ClassVar[str]  # `module:function`, which `score` calls with the method and the job
+    scores_neurons: ClassVar[bool] = True  # too, not heads alone
 
-    scores_neurons: ClassVar[bool] = True
-
-    @abstractmethod
     def score(self, scoring: ScoringJob) -> RawScores:
         """Score the units of all sublayers; the model is in evaluation mode."""
+        raw: RawScores = opened(self.function)(self, scoring)
+        return raw
 
     def normalization(self, mixed: bool) -> Normalize:
         """What the scores of a sublayer are divided by; `mixed`: heads and neurons together."""
@@ -119,50 +110,120 @@ class TokenwiseMethod(NormalizedMethod):
     )
 
 
+class Taylor(TokenwiseMethod):
+    """First-order change of the loss without the unit."""
+
+    name: ClassVar[str] = "taylor"
+    function = "compressor.importance.gradients:taylor_scores"
+
+
+class Fisher(NormalizedMethod):
+    """Mean squared gradient of the loss by the unit's gate."""
+
+    name: ClassVar[str] = "fisher"
+    function = "compressor.importance.gradients:fisher_scores"
+
+
+class Ablation(ScoringMethod):
+    """Measured loss, or metric, without the unit; slow, exact."""
+
+    name: ClassVar[str] = "ablation"
+    function = "compressor.importance.ablation_runs:ablation_scores"
+    needs_answers: ClassVar[bool] = True
+
+    ablate: Literal["loss", "metric"] = option(
+        "loss", help="ablation: measure the loss or the metric (BLEU or accuracy)."
+    )
+
+    @property
+    def measures_metric(self) -> bool:
+        return self.ablate == "metric"
+
+    def check_task(self, task: Task) -> None:
+        super().check_task(task)
+        if self.measures_metric and not task.one_example_per_row:
+            raise UsageError(
+                f"--ablate metric needs one output per row from one pass, and rows for {task.name} "
+                "are split into parts; use --ablate loss",
+                id="method-for-other-tasks",
+            )
+
+
+class Confidence(NormalizedMethod):
+    """Mean of the head's largest attention weight; heads only."""
+
+    name: ClassVar[str] = "confidence"
+    function = "compressor.importance.attention:confidence_scores"
+    scores_neurons: ClassVar[bool] = False
+
+
+class Relevance(TokenwiseMethod):
+    """Layer-wise relevance propagation from the largest logit."""
+
+    name: ClassVar[str] = "relevance"
+    function = "compressor.importance.relevance:relevance_scores"
+    needs_answers: ClassVar[bool] = True
+
+
+class SecondOrder(ScoringMethod):
+    """Error that remains after reconstruction from the other units."""
+
+    name: ClassVar[str] = "second-order"
+    function = "compressor.importance.second_order:second_order_scores"
+
+    statistics_memory: float | None = option(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        help="GiB for the statistics of sublayers that are held at the same time; where all need "
+        "more, there are several passes over the rows, with the same scores. Default: half of the "
+        "free memory.",
+    )
+
+
+class Magnitude(NormalizedMethod):
+    """Norm of the unit's weights in the output projection."""
+
+    name: ClassVar[str] = "magnitude"
+    function = "compressor.importance.data_free:magnitude_scores"
+    needs_rows: ClassVar[bool] = False
+
+
+class Random(NormalizedMethod):
+    """Random scores, a baseline."""
+
+    name: ClassVar[str] = "random"
+    function = "compressor.importance.data_free:random_scores"
+    needs_rows: ClassVar[bool] = False
+
+
+_METHODS = (Taylor, Fisher, Ablation, Confidence, Relevance, SecondOrder, Magnitude, Random)
 METHODS: Table[type[ScoringMethod]] = Table(
-    "method",
-    {
-        "taylor": "compressor.importance.taylor:Taylor",
-        "fisher": "compressor.importance.fisher:Fisher",
-        "ablation": "compressor.importance.ablation:Ablation",
-        "confidence": "compressor.importance.confidence:Confidence",
-        "relevance": "compressor.importance.relevance:Relevance",
-        "second-order": "compressor.importance.second_order:SecondOrder",
-        "magnitude": "compressor.importance.magnitude:Magnitude",
-        "random": "compressor.importance.random:Random",
-    },
-    id="method-unknown",
+    "method", {method.name: method for method in _METHODS}, id="method-unknown"
 )
 
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """The model and the data that units are scored on.
-
-    Args:
-        layers: the sublayers whose units are scored.
-        mask: units already removed are gated to zero and score zero.
-        batches: calibration batches of `task`; each rank has those of its own rows.
-        metric: the task's main metric of outputs for all rows, in the order of the rows: its value
-            (0-100) and its signature. None without labels.
-        require_sight: raises `InputError` where the metric could show no loss; takes the option
-            that needs the metric, as typed, and the outputs with all units.
-        progress: called with (steps done, total steps); a step is a batch, with `ablation` a pass.
-        report: called with lines for the user.
-    """
+    """The model and the data that units are scored on."""
 
     model: nn.Module
-    layers: Sequence[Sublayer]
-    mask: Mask
-    batches: Sequence[Batch]
+    layers: Sequence[Sublayer]  # whose units are scored
+    mask: Mask  # units already removed are gated to zero and score zero
+    batches: Sequence[Batch]  # for calibration; each rank has those of its own rows
     task: Task
     tokenizer: Any = None
+    # The task's main metric of outputs for all rows, in the order of the rows: its value (0-100)
+    # and its signature. None without labels.
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
+    # Raises `InputError` where the metric could show no loss; takes the option that needs the
+    # metric, as typed, and the outputs with all units.
     require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
     seed: int = 0
     device: str = "cpu"
+    # Called with (steps done, total steps); a step is a batch, with `ablation` a pass.
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
-    report: Callable[[str], None] = field(default=lambda text: None)
+    report: Callable[[str], None] = field(default=lambda text: None)  # lines for the user
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Attention probabilities of every head.
+"""Attention probabilities of every head, and scores by them.
 
 They are computed from the outputs of the query and key projections, so the model keeps its own
 attention kernel. Where scores are more than products of queries and keys, the model runs with
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
-from compressor.importance import ScoringJob
+from compressor.errors import InputError
+from compressor.importance import Confidence, RawScores, ScoringJob
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import hooks, returned
-from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
 
+# Tokens that mark where a text begins and ends: [CLS], [SEP], <s>, </s>.
+_BOUNDARIES = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 # (layer, probabilities [batch, heads, queries, keys], visible keys of each query [batch or 1, 1,
 # queries or 1, keys], batch) -> None
 Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
@@ -30,28 +34,35 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
 @torch.no_grad()
 def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
-    """Run all batches forward and call `visit` once per layer and batch.
-
-    Returns:
-        The number of forward passes, which is that of the batches on all ranks.
-    """
+    """Run all batches forward and call `visit` once per layer and batch; returns the passes of all
+    ranks."""
     model, total = scoring.model, len(scoring.batches)
     plain = architecture_of(model).plain_scores
     # Where scores are more than products, these may be one projection for all.
     roles = ("query", "key") if plain else ()
     projections = [layer.inputs[role] for layer in scoring.layers for role in roles]
 
-    def hook(layer: Sublayer, recorded: Any, batch: Batch) -> Callable[..., None]:
-        def before_output(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            visible = _visible_keys(batch, layer.kind)
-            if plain:
-                query, key = (recorded.pop(layer.inputs[role]) for role in ("query", "key"))
-                probabilities = _probabilities(layer, query, key, visible)
-            else:
-                probabilities = recorded.last.float()
-            visit(layer, probabilities, visible, batch)
-
-        return before_output
+    def before_output(
+        layer: Sublayer, recorded: Any, batch: Batch, module: nn.Module, inputs: tuple[Tensor, ...]
+    ) -> None:
+        # The keys that each query attends to, broadcastable to [batch, heads, queries, keys].
+        if layer.kind == "decoder_self":
+            ids = batch["decoder_input_ids"]
+            square = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
+            visible = square.tril()[None, None]  # padding is on the right of every real query
+        else:
+            visible = batch["attention_mask"].bool()[:, None, None]
+        if plain:  # softmax(q k^T / sqrt(head_dim)) over the visible keys
+            heads = (layer.units, layer.unit_width)
+            q, k = (
+                recorded.pop(layer.inputs[role]).float().unflatten(-1, heads).transpose(1, 2)
+                for role in roles
+            )
+            scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
+            probabilities = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+        else:
+            probabilities = recorded.last.float()
+        visit(layer, probabilities, visible, batch)
 
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
@@ -62,8 +73,10 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
             gated(model, scoring.layers, mask_gates(scoring.mask)),
             record as recorded,
             hooks(
-                model.get_submodule(x.output).register_forward_pre_hook(hook(x, recorded, batch))
-                for x in scoring.layers
+                model.get_submodule(layer.output).register_forward_pre_hook(
+                    partial(before_output, layer, recorded, batch)
+                )
+                for layer in scoring.layers
             ),
         ):
             scoring.task.logits(model, batch)
@@ -97,18 +110,46 @@ class _SoftmaxOutputs(TorchFunctionMode):
         return result
 
 
-def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(head_dim)) over the visible keys, [batch, heads, queries, keys]."""
-    heads = (layer.units, layer.unit_width)
-    q, k = (x.float().unflatten(-1, heads).transpose(1, 2) for x in (query, key))
-    scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
-    return torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
+    """Mean over real query tokens of a head's largest attention weight, between 0 and 1.
 
+    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4: the average of a head's
+    maximum attention weight, excluding the end-of-sentence symbol. Here the tokenizer's boundary
+    tokens are excluded as queries and as keys (without renormalizing the other weights). Queries
+    that attend to boundary tokens only are excluded too.
 
-def _visible_keys(batch: Batch, kind: Kind) -> Tensor:
-    """The keys that each query attends to, bool, broadcastable to [batch, heads, queries, keys]."""
-    if kind != "decoder_self":
-        return batch["attention_mask"].bool()[:, None, None]
-    ids = batch["decoder_input_ids"]
-    square = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-    return square.tril()[None, None]  # padding is on the right of every real query
+    Raises:
+        InputError: no token is left to average over.
+    """
+    sums = {x.name: torch.zeros(x.units, dtype=torch.float64) for x in scoring.layers}
+    counts = dict.fromkeys(sums, 0)
+    ids = (getattr(scoring.tokenizer, name, None) for name in _BOUNDARIES)
+    excluded = sorted({int(token) for token in ids if token is not None})
+    special = torch.tensor(excluded, dtype=torch.long, device=scoring.device)
+
+    def add(layer: Sublayer, probabilities: Tensor, visible: Tensor, batch: Batch) -> None:
+        of_queries = "input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"
+        of_keys = "decoder_input_ids" if layer.kind == "decoder_self" else "input_ids"
+        is_word = ~torch.isin(batch[of_keys], special)  # [batch, keys]
+        included = visible & is_word[:, None, None]  # as `visible`
+        counted = scoring.task.token_mask(batch, layer.kind)  # [batch, queries]
+        counted = counted & ~torch.isin(batch[of_queries], special)
+        counted = counted & included.any(-1).squeeze(1)
+        largest = (probabilities * included).amax(-1)  # [batch, heads, queries]
+        sums[layer.name] += (largest * counted[:, None]).sum((0, 2)).double().cpu()
+        counts[layer.name] += int(counted.sum())
+
+    passes = visit_attention(scoring, add)
+    parallel.add_up(*sums.values())
+    values = {}
+    for name, total in sums.items():
+        count = parallel.total(counts[name])
+        if count == 0:
+            raise InputError(
+                f"the calibration rows have only special tokens for {name}, and --method "
+                "confidence needs words; give other rows",
+                id="calibration-without-words",
+            )
+        values[name] = (total / count * torch.tensor(scoring.mask.keep[name])).tolist()
+    names = ",".join(map(str, excluded)) or "none"
+    return RawScores(values, f"excluded_ids:{names}", forward_passes=passes)

@@ -22,6 +22,7 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.tasks import Batch, Objective
 
 
+@torch.no_grad()
 def layers_to_drop(
     model: nn.Module,
     sublayers: Sequence[Sublayer],
@@ -53,7 +54,16 @@ def layers_to_drop(
             if name not in excluded and left.get(name.partition(".")[0], 0)
         ]
         masks = [mask.without_layers([name]) for name in names]
-        sums = _divergences(model, sublayers, batches, task, masks, device)
+        sums = torch.zeros(len(masks), dtype=torch.float64)
+        with evaluating(model):
+            for on_host in batches:
+                batch = on_host.to(device)
+                target = _predictions(model, batch, task)
+                for number, candidate in enumerate(masks):
+                    with skipped(model, sublayers, candidate):
+                        predictions = _predictions(model, batch, task)
+                    sums[number] += float(task.divergence(predictions, target))
+        parallel.add_up(sums)
         progress(len(chosen) + 1, sum(numbers.values()))
         means = sums / terms
         least = int(means.argmin())
@@ -62,29 +72,6 @@ def layers_to_drop(
         chosen[name] = float(means[least])
     model.to("cpu")
     return chosen
-
-
-@torch.no_grad()
-def _divergences(
-    model: nn.Module,
-    sublayers: Sequence[Sublayer],
-    batches: Sequence[Batch],
-    task: Objective,
-    masks: Sequence[Mask],
-    device: str,
-) -> Tensor:
-    """Summed divergence of the model that skips the layers of each mask, [masks], float64."""
-    sums = torch.zeros(len(masks), dtype=torch.float64)
-    with evaluating(model):
-        for on_host in batches:
-            batch = on_host.to(device)
-            target = _predictions(model, batch, task)
-            for number, mask in enumerate(masks):
-                with skipped(model, sublayers, mask):
-                    predictions = _predictions(model, batch, task)
-                sums[number] += float(task.divergence(predictions, target))
-    parallel.add_up(sums)
-    return sums
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
-"""Every unit's output and its gradient, from one forward and one backward pass.
+"""Every unit's output and its gradient, from one forward and one backward pass; scores by them.
 
 A unit is a slice a_h of the output projection's input; hooks on it give a_h and dL/da_h for all
 units of all sublayers at once. No weight requires a gradient, so autograd records nothing before
-the first attention output.
+the first attention output. With a gate xi_h = 1 on a unit's output, dL/d xi_h is the sum over an
+example's tokens of a_h . dL/da_h.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compressor import parallel
-from compressor.importance import ScoringJob
+from compressor.importance import Fisher, RawScores, ScoringJob, Taylor
 from compressor.model.modes import evaluating, frozen, hooks
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import Hook, gated, mask_gates
@@ -26,16 +27,11 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Tensor], None]
 def visit_gradients(
     scoring: ScoringJob, visit: Visit, layers: Sequence[Sublayer] | None = None
 ) -> int:
-    """Run the passes over all batches and call `visit` once per layer and batch.
+    """Run the passes over all batches and call `visit` once per batch and layer, by default of all.
 
     The loss is the sum over the batch's tokens (or rows), so a row's contribution does not depend
-    on the other rows of its batch.
-
-    Args:
-        layers: some of `scoring.layers` to visit; None: all.
-
-    Returns:
-        The number of batches on all ranks, which is that of the forward and of the backward passes.
+    on the other rows of its batch. Returns the number of batches on all ranks, which is that of the
+    forward and of the backward passes.
     """
     model, total = scoring.model, len(scoring.batches)
     layers = scoring.layers if layers is None else layers
@@ -78,3 +74,47 @@ def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
         layer.name: torch.zeros(layer.units, dtype=torch.float64, device=scoring.device)
         for layer in scoring.layers
     }
+
+
+def taylor_scores(method: Taylor, scoring: ScoringJob) -> RawScores:
+    """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens.
+
+    How much the loss would change, to first order, without a unit: Michel, Levy & Neubig 2019, "Are
+    Sixteen Heads Really Better than One?", equation 2. Their formula takes the absolute value per
+    example, their released code per token, which is the default here.
+    """
+    sums = zeros(scoring)
+    counts = {name: total.new_zeros(()) for name, total in sums.items()}
+
+    def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
+        products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, units]
+        if method.per == "example":
+            sums[layer.name] += products.sum(1).abs().sum(0).double()
+            counts[layer.name] += len(products)
+        else:
+            sums[layer.name] += products.abs().sum((0, 1)).double()
+            counts[layer.name] += real.sum()
+
+    passes = visit_gradients(scoring, add)
+    parallel.add_up(*sums.values(), *counts.values())
+    values = {name: (total / counts[name]).tolist() for name, total in sums.items()}
+    return RawScores(values, f"per:{method.per}", forward_passes=passes, backward_passes=passes)
+
+
+def fisher_scores(method: Fisher, scoring: ScoringJob) -> RawScores:
+    """Mean over examples of (dL/d xi_h)^2, L being a whole example's log-likelihood.
+
+    The diagonal of the empirical Fisher information: Kwon et al. 2022, "A Fast Post-Training
+    Pruning Framework for Transformers", mask search.
+    """
+    sums = zeros(scoring)
+
+    def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
+        products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, units]
+        sums[layer.name] += products.sum(1).square().sum(0).double()
+
+    passes = visit_gradients(scoring, add)
+    parallel.add_up(*sums.values())
+    examples = parallel.total(sum(len(batch.rows) for batch in scoring.batches))
+    values = {name: (total / examples).tolist() for name, total in sums.items()}
+    return RawScores(values, "per:example", forward_passes=passes, backward_passes=passes)

@@ -20,48 +20,158 @@ use; commercial use may need a license from the patent's holders.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
-from compressor.importance import RawScores, ScoringJob, TokenwiseMethod
+from compressor.importance import Per, RawScores, Relevance, ScoringJob
+from compressor.importance.gradients import require_gradient, zeros
+from compressor.model.architectures import find_sublayers
+from compressor.model.modes import frozen, hooks, is_normalization, received
+from compressor.model.sublayers import parts_of
+from compressor.model.surgery import gated, mask_gates
+from compressor.tasks import Batch
+
+# Projections whose outputs become constant factors: attention probabilities, and gates.
+_FACTORS = frozenset({"query", "key", "gate"})
 
 
-class Relevance(TokenwiseMethod):
-    """Layer-wise relevance propagation from the largest logit."""
+def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
+    """A unit's share of its layer's relevance, averaged over target positions (or rows).
 
-    needs_answers: ClassVar[bool] = True
-    name: ClassVar[str] = "relevance"
+    The relevance of a unit is the signed sum over its columns and tokens; its share is its absolute
+    value divided by the sum of those of the layer's units, since signed ones can cancel to zero.
 
-    def score(self, scoring: ScoringJob) -> RawScores:
-        """A unit's share of its layer's relevance, averaged over target positions (or rows).
+    `per="token"` uses the top-1 logit of every target position by itself, as the paper does: one
+    forward pass and as many backward passes as the batch's longest target has tokens.
+    `per="example"` uses the sum of the example's top-1 logits, in one backward pass, where
+    contributions of opposite sign to different positions cancel. A classifier has one position, so
+    both are the same.
+    """
+    shares = zeros(scoring)
+    counted = backward = 0
+    model, total = scoring.model, len(scoring.batches)
+    gates = gated(model, scoring.layers, mask_gates(scoring.mask))
+    with frozen(model), gates, _linearized(model):
+        for done, batch in enumerate(scoring.batches, 1):
+            positions, passes = _add_batch(scoring, batch.to(scoring.device), method.per, shares)
+            counted += positions
+            backward += passes
+            scoring.progress(done, total)
+    parallel.add_up(*shares.values())
+    counted, total, backward = map(parallel.total, (counted, total, backward))
+    values = {name: (share / counted).tolist() for name, share in shares.items()}
+    return RawScores(values, f"per:{method.per}", total, backward)
 
-        The relevance of a unit is the signed sum over its columns and tokens; its share is its
-        absolute value divided by the sum of those of the layer's units, since signed ones can
-        cancel to zero.
 
-        `per="token"` uses the top-1 logit of every target position by itself, as the paper does:
-        one forward pass and as many backward passes as the batch's longest target has tokens.
-        `per="example"` uses the sum of the example's top-1 logits, in one backward pass, where
-        contributions of opposite sign to different positions cancel. A classifier has one position,
-        so both are the same.
-        """
-        from compressor.importance.gradients import zeros
-        from compressor.importance.propagation import add_batch, linearized
-        from compressor.model.modes import frozen
-        from compressor.model.surgery import gated, mask_gates
+def _add_batch(
+    scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
+) -> tuple[int, int]:
+    """Add the shares of a batch; returns (positions or rows counted, backward passes)."""
+    outputs: dict[str, Tensor] = {}  # inputs of output projections, [batch, tokens, units x width]
 
-        shares = zeros(scoring)
-        counted = backward = 0
-        model, total = scoring.model, len(scoring.batches)
-        gates = mask_gates(scoring.mask)
-        with frozen(model), gated(model, scoring.layers, gates), linearized(model):
-            for done, batch in enumerate(scoring.batches, 1):
-                moved = batch.to(scoring.device)
-                positions, passes = add_batch(scoring, moved, self.per, shares)
-                counted += positions
-                backward += passes
-                scoring.progress(done, total)
-        parallel.add_up(*shares.values())
-        counted, total, backward = map(parallel.total, (counted, total, backward))
-        values = {name: (share / counted).tolist() for name, share in shares.items()}
-        return RawScores(values, f"per:{self.per}", total, backward)
+    def take(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        outputs[name] = require_gradient(inputs[0])
+        return (outputs[name], *inputs[1:])
+
+    modules = {layer.name: scoring.model.get_submodule(layer.output) for layer in scoring.layers}
+    watching = hooks(
+        module.register_forward_pre_hook(partial(take, name)) for name, module in modules.items()
+    )
+    projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
+    with watching, received(projection) as last, torch.enable_grad():
+        logits = scoring.task.logits(scoring.model, batch).float()
+    top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
+    real = scoring.task.term_mask(batch).reshape(top.shape)
+    if per == "example":
+        top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
+    units = [outputs[layer.name] for layer in scoring.layers]
+    for position, gradients in enumerate(_gradients(top, units, last)):
+        for layer, output, gradient in zip(scoring.layers, units, gradients, strict=True):
+            products = (output.detach() * gradient).sum(1)  # [batch, units x columns]
+            slices = (layer.units, layer.unit_width)
+            relevance = products.unflatten(-1, slices).sum(-1).abs().double()
+            share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, units]
+            shares[layer.name] += share[real[:, position]].sum(0)
+    return int(real.sum()), top.shape[1]
+
+
+def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """The gradients of each column of `top` [batch, positions] by the units' outputs."""
+    positions = top.shape[1]
+    if positions == 1:
+        yield torch.autograd.grad(top.sum(), units)
+        return
+    if not last:  # an encoder's head is small
+        for position in range(positions):
+            yield torch.autograd.grad(top[:, position].sum(), units, retain_graph=True)
+        return
+    # A logit depends on the last hidden state of its own position alone, so one backward pass
+    # through the output projection, the most expensive part, serves all positions.
+    (hidden,) = last  # [batch, positions, width]
+    (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
+    for position in range(positions):
+        at_position = torch.zeros_like(slope)
+        at_position[:, position] = slope[:, position]
+        yield torch.autograd.grad(hidden, units, at_position, retain_graph=position + 1 < positions)
+
+
+@contextmanager
+def _linearized(model: nn.Module) -> Iterator[None]:
+    """Within the context, the model's outputs are the same and its gradients are relevance."""
+    from transformers.activations import ACT2CLS
+
+    kinds: Any = tuple(x[0] if isinstance(x, tuple) else x for x in ACT2CLS.values())
+    handles = []
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            handles.append(module.register_forward_hook(_fixed_norm))
+        elif is_normalization(module) or isinstance(module, kinds):
+            # T5's normalization subtracts no mean.
+            handles.append(
+                module.register_forward_hook(lambda _, inputs, output: _scaled(inputs[0], output))
+            )
+    for layer in find_sublayers(model):  # all sublayers, also where only some kinds are scored
+        for roles, path in layer.inputs.items():
+            if not _FACTORS.isdisjoint(parts_of(roles)):
+                detach = partial(_detach_factors, parts_of(roles))
+                handles.append(model.get_submodule(path).register_forward_hook(detach))
+    with hooks(handles), _LinearTanh():
+        yield
+
+
+def _fixed_norm(module: nn.LayerNorm, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
+    deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
+    scaled = centered / deviation
+    if module.weight is not None:
+        scaled = scaled * module.weight
+    return scaled if module.bias is None else scaled + module.bias
+
+
+def _scaled(x: Tensor, y: Tensor) -> Tensor:
+    """y as x times a constant."""
+    return x * torch.where(x == 0, 0, y / x).detach()
+
+
+def _detach_factors(
+    roles: Sequence[str], module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+) -> Tensor:
+    parts = zip(roles, output.chunk(len(roles), dim=-1), strict=True)
+    return torch.cat([x.detach() if role in _FACTORS else x for role, x in parts], dim=-1)
+
+
+class _LinearTanh(TorchFunctionMode):
+    """RoBERTa's classification head calls tanh as a function, which hooks do not see."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return _scaled(args[0], result) if func is torch.tanh else result

@@ -8,8 +8,9 @@ Rows are centered on their batch and multiplied in single precision; sums are in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,9 +34,8 @@ _PANEL = 256  # columns
 class Moments:
     """Mean and covariance of rows x, and their cross-covariance with rows y.
 
-    Args:
-        width, other: columns of x and of y; 0 without y.
-        precision: of the sums of products of x.
+    `width` and `other` are the columns of x and of y, 0 without y; `precision` is that of the sums
+    of products of x.
     """
 
     def __init__(
@@ -60,20 +60,40 @@ class Moments:
             return
         mean, other_mean = x.mean(0), y.mean(0)
         x, y = x - mean, y - other_mean
-        weight, shift, other_shift = self._add_means(len(x), mean.double(), other_mean.double())
-        self._add_products(x)
-        self._add_shift(weight, shift)
-        self._cross += (x.T @ y).double() + weight * shift.outer(other_shift)
-        self._spread += y.double().pow(2).sum() + weight * other_shift.pow(2).sum()
+        # The upper triangle of x^T x, block by block, without a copy of the sum.
+        for start in range(0, x.shape[1], _PANEL):
+            above = self._scatter[start : start + _PANEL, start:]
+            left, right = x[:, start : start + _PANEL].T, x[:, start:]
+            if above.dtype == x.dtype:
+                above.addmm_(left, right)
+            else:
+                above += left @ right
+        cross, spread = self._add_means(len(x), mean.double(), other_mean.double())
+        self._cross += (x.T @ y).double() + cross
+        self._spread += y.double().pow(2).sum() + spread
 
     def merge(self, more: Moments) -> None:
         """Add the rows of `more`."""
         if more.rows:
-            weight, shift, other_shift = self._add_means(more.rows, more.mean, more.other_mean)
             self._scatter += more._scatter
-            self._add_shift(weight, shift)
-            self._cross += more._cross + weight * shift.outer(other_shift)
-            self._spread += more._spread + weight * other_shift.pow(2).sum()
+            cross, spread = self._add_means(more.rows, more.mean, more.other_mean)
+            self._cross += more._cross + cross
+            self._spread += more._spread + spread
+
+    def _add_means(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """Update the means and, for the shift of the mean, the products of x.
+
+        Returns the terms for the shift in the products of x with y, and in the squares of y.
+        """
+        shift, other_shift = mean - self.mean, other_mean - self.other_mean
+        total = self.rows + rows
+        weight = self.rows * rows / total
+        in_precision = shift.to(self._scatter)
+        self._scatter.addr_(in_precision, in_precision, alpha=weight)
+        self.mean += shift * (rows / total)
+        self.other_mean += other_shift * (rows / total)
+        self.rows = total
+        return weight * shift.outer(other_shift), weight * other_shift.pow(2).sum()
 
     def add_up_ranks(self) -> None:
         """Add the rows of all other ranks; sums are added up in double precision."""
@@ -91,32 +111,6 @@ class Moments:
         parallel.add_up(scatter, self._cross, self._spread)
         self._scatter.copy_(scatter)
         (self.mean, self.other_mean), self.rows = means, rows
-
-    def _add_means(
-        self, rows: int, mean: Tensor, other_mean: Tensor
-    ) -> tuple[float, Tensor, Tensor]:
-        """Update the means; returns the weight of the shifts' products, and both shifts."""
-        shift, other_shift = mean - self.mean, other_mean - self.other_mean
-        total = self.rows + rows
-        weight = self.rows * rows / total
-        self.mean += shift * (rows / total)
-        self.other_mean += other_shift * (rows / total)
-        self.rows = total
-        return weight, shift, other_shift
-
-    def _add_products(self, x: Tensor) -> None:
-        """Add the upper triangle of x^T x, block by block, without a copy of the sum."""
-        for start in range(0, x.shape[1], _PANEL):
-            above = self._scatter[start : start + _PANEL, start:]
-            left, right = x[:, start : start + _PANEL].T, x[:, start:]
-            if above.dtype == x.dtype:
-                above.addmm_(left, right)
-            else:
-                above += left @ right
-
-    def _add_shift(self, weight: float, shift: Tensor) -> None:
-        shift = shift.to(self._scatter)
-        self._scatter.addr_(shift, shift, alpha=weight)
 
     def covariance(self, *, centered: bool = True) -> Tensor:
         """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`; [width, width]."""
@@ -140,26 +134,22 @@ class Moments:
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Statistics of one sublayer on the calibration rows, on the device of the model.
+    """Statistics of one sublayer on the calibration rows, on the device of the model."""
 
-    Args:
-        covariance: of the output projection's inputs over real tokens, [D, D]; centered if the
-            projection has a bias, which absorbs any constant. Float64, but float32 where D is above
-            1,024, since many sublayers are in memory at the same time.
-        sensitivity: G = sum over real tokens of g g^T, per row of the data, [width, width], with
-            g the gradient of the summed loss at the projection's output; float64.
-    """
-
+    # Of the output projection's inputs over real tokens, [D, D]; centered if the projection has a
+    # bias, which absorbs any constant. Float64, but float32 where D is above 1,024, since many
+    # sublayers are in memory at the same time.
     covariance: Tensor
+    # G = sum over real tokens of g g^T, per row of the data, [width, width], with g the gradient of
+    # the summed loss at the projection's output; float64.
     sensitivity: Tensor
 
 
 def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[Sublayer]]:
     """Group the sublayers whose statistics are collected in the same pass over the rows.
 
-    Args:
-        most: bytes for the statistics of a pass; None: half of the free memory. A sublayer that
-            needs more gets a pass of its own.
+    Those of a pass take at most so many bytes, by default half of the free memory; a sublayer that
+    needs more gets a pass of its own.
     """
     if most is None:
         free = free_bytes(scoring.device)
@@ -192,16 +182,11 @@ def _precision(columns: int) -> torch.dtype:
 def collect_statistics(
     scoring: ScoringJob, layers: Sequence[Sublayer] | None = None
 ) -> tuple[dict[str, LayerStatistics], int]:
-    """One forward and one backward pass over all batches.
+    """Statistics per layer name, of some layers or all, and the number of batches.
 
-    G is per row and not per token, so layers with more tokens (a longer source) weigh more: a
-    layer's error is the joint effect of all its tokens on the loss of a row.
-
-    Args:
-        layers: some of `scoring.layers` to collect for; None: all.
-
-    Returns:
-        The statistics per layer name, and the number of batches.
+    One forward and one backward pass over all batches. G is per row and not per token, so layers
+    with more tokens (a longer source) weigh more: a layer's error is the joint effect of all its
+    tokens on the loss of a row.
 
     Raises:
         InputError: a layer's inputs or gradients are not finite.
@@ -212,11 +197,8 @@ def collect_statistics(
     outputs: dict[str, Tensor] = {}
     output_gradients: dict[str, Tensor] = {}  # computed just before the gradient at the input
 
-    def watch(name: str) -> Callable[..., None]:
-        def watch_output(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            output.register_hook(lambda gradient: output_gradients.update({name: gradient}))
-
-        return watch_output
+    def watch(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        output.register_hook(lambda gradient: output_gradients.update({name: gradient}))
 
     def add(layer: Sublayer, heads: Tensor, gradient: Tensor, real: Tensor) -> None:
         slopes = output_gradients.pop(layer.name)[real].float()  # [tokens, width]
@@ -229,7 +211,7 @@ def collect_statistics(
         outputs[layer.name] += (slopes.T @ slopes).double()
 
     modules = {layer.name: scoring.model.get_submodule(layer.output) for layer in layers}
-    with hooks(module.register_forward_hook(watch(name)) for name, module in modules.items()):
+    with hooks(m.register_forward_hook(partial(watch, name)) for name, m in modules.items()):
         passes = visit_gradients(scoring, add, layers)
     statistics = {}
     for name, module in modules.items():

@@ -26,11 +26,8 @@ class UnitGroup:
 class GateLayout:
     """The position of each unit's gate, and the pools in which units are counted.
 
-    A training step never loops over units, of which there may be thousands.
-
-    Args:
-        layers: the sublayers of the mask.
-        keep, floors, multiples: as of `LearningJob`; without `keep` all heads are one pool.
+    A training step never loops over units, of which there may be thousands. `keep`, `floors` and
+    `multiples` are those of `LearningJob`; without `keep` all heads are one pool.
 
     Attributes:
         gated: the sublayers whose units have gates: those that belong to a pool.

@@ -80,10 +80,6 @@ class Lagrangian:
     units of the loss's sensitivity to a gate (the running mean of |dL/dg| over the pool, times the
     pool's size), which differs a hundredfold between models and between heads and neurons; so one
     learning rate of the multipliers suits all.
-
-    Args:
-        pools: units that are counted together, and how many of them to keep.
-        pool_of: number of the pool of each gate, [n].
     """
 
     def __init__(self, pools: Sequence[UnitGroup], pool_of: Tensor, device: str) -> None:
@@ -117,8 +113,7 @@ class Lagrangian:
     def penalty(self, expected: Tensor, progress: float) -> Tensor:
         """A term of value zero whose gradient is descent on the gates, ascent on the multipliers.
 
-        Args:
-            expected: expected number of open gates of each pool, [pools].
+        `expected` is the expected number of open gates of each pool, [pools].
         """
         excess = (expected - self.target(progress)) / self._sizes
         linear, square = self.multipliers.unbind(1)
@@ -136,9 +131,8 @@ class Lagrangian:
 class HardConcreteGates(Gates):
     """Gates with a parameter log alpha each, [n].
 
-    Args:
-        penalty: Voita et al.'s lambda, in units of the loss (nats) per open head. None: the
-            layout's counts are the targets.
+    With Voita et al.'s lambda as `penalty`, in units of the loss (nats) per open head, it decides
+    on the count; without it the layout's counts are the targets.
     """
 
     def __init__(

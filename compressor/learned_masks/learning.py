@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _NOTABLE = 0.05
 
 @sharding.noticing_lost_ranks()
 def run(method: LearnedMask, job: LearningJob) -> Learned:
-    """Train the gates to the end; `compressor.learned_masks.learn` is the entry."""
+    """See `compressor.learned_masks.learn`."""
     gates = method.make_gates(GateLayout(job.layers, job.keep, job.floors, job.multiples), job)
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
@@ -69,7 +69,9 @@ def run(method: LearnedMask, job: LearningJob) -> Learned:
             if fitted.best is not None and fitted.best < hard_loss:
                 sentences.append(f"{fitted.best:.4f} after fitting the weights to the mask")
             else:
-                gated_model.restore(before)
+                with torch.no_grad():
+                    for name, tensor in gated_model.tensors().items():
+                        tensor.copy_(before[name])
                 sentences.append("fitting the weights to the mask gained nothing and was dropped")
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
     values = gates.layout.score_values(gates.scores())
@@ -145,21 +147,17 @@ class GatedModel(Problem):
             parameter.requires_grad_(id(parameter) in kept)
 
     def groups(self) -> list[dict[str, Any]]:
-        """Weight matrices with weight decay, biases and normalization without."""
-        rate = {"lr": self.rate}
+        # Weight matrices with weight decay, biases and normalization without.
         matrices = [p for p in self.parameters.values() if p.dim() > 1]
         vectors = [p for p in self.parameters.values() if p.dim() <= 1]
-        groups = [{"params": matrices, **rate}, {"params": vectors, **rate, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "lr": self.rate},
+            {"params": vectors, "lr": self.rate, "weight_decay": 0.0},
+        ]
         return [group for group in groups if group["params"]]
 
     def tensors(self) -> dict[str, Tensor]:
         return {f"weights.{name}": parameter for name, parameter in self.parameters.items()}
-
-    @torch.no_grad()
-    def restore(self, before: Mapping[str, Tensor]) -> None:
-        """Restore the weights from a copy of `tensors`."""
-        for name, tensor in self.tensors().items():
-            tensor.copy_(before[name])
 
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         return self.loss_with(batch, self.gates, whole)

@@ -44,8 +44,7 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
         pools: each the union of some of the layers, with its total number of kept units.
         total: number of units, n.
 
-    Returns:
-        For each round [groups, n] bool; a group's row is True at its members.
+    Returns [groups, n] bool for each round; a group's row is True at its members.
     """
     by_round = [
         [layer.members for layer in layers if layer.count > turn]
@@ -67,14 +66,10 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
 
 
 def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
-    """Gates [n] that sum to the number of elements that `plan` selects.
+    """Gates [n] that sum to the number of elements that `plan`, from `rounds`, selects.
 
-    An entry can exceed 1 while the temperature is high.
-
-    Args:
-        scores: [n], with their noise.
-        plan: from `rounds`; without rounds the gates are zero.
-        temperature: above zero.
+    An entry can exceed 1 while the temperature, which is above zero, is high. `scores` [n] have
+    their noise. Without rounds the gates are zero.
     """
     gates = scores * 0  # part of the autograd graph also without rounds
     for rows in plan:

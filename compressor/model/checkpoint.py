@@ -99,7 +99,7 @@ class Checkpoint:
     def max_source_tokens(self) -> int:
         """The longest input it has positions for, special tokens included."""
         positions = self.entry.most_positions(self.model.config) or POSITIONS
-        return min(positions, int(self.tokenizer.model_max_length))
+        return int(min(positions, self.tokenizer.model_max_length))
 
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:

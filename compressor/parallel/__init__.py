@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from compressor.errors import EnvironmentProblem
 
@@ -24,35 +24,19 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class EncodedRow(Protocol):
-    """A row as token ids."""
-
-    @property
-    def source(self) -> tuple[int, ...]: ...
-    @property
-    def target(self) -> tuple[Any, ...]: ...
-
-
-Row = TypeVar("Row", bound=EncodedRow)
 Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a run.
-
-    Args:
-        control: group for objects and tensors on the CPU; operations time out after
-            `launch.seconds`.
-        patient: as `control`, without a time limit, to wait for work of rank 0 alone.
-        shards: whether models in training are sharded (`compressor.parallel.sharding`).
-    """
+    """The processes of a run."""
 
     rank: int = 0
     size: int = 1
+    # For objects and tensors on the CPU; operations time out after `launch.seconds`.
     control: ProcessGroup | None = None
-    patient: ProcessGroup | None = None
-    shards: bool = False
+    patient: ProcessGroup | None = None  # without a time limit, to wait for work of rank 0 alone
+    shards: bool = False  # whether models in training are sharded (`compressor.parallel.sharding`)
 
 
 _ranks = Ranks()
@@ -92,17 +76,17 @@ def threads() -> int | None:
     return max(1, int(threads)) if threads.isdecimal() else 1
 
 
-def shard(examples: Sequence[Row]) -> Sequence[Row]:
-    """The rows of this rank, with about the same number of tokens on every rank.
+def shard(examples: Sequence[Value]) -> Sequence[Value]:
+    """The encoded rows of this rank, with about the same number of tokens on every rank.
 
     Rows are assigned by length, longest first, in alternating order of the ranks, and keep their
     order within a rank.
     """
     if _ranks.size == 1:
         return examples
-    rank, size = _ranks.rank, _ranks.size
-    lengths = [len(row.source) + len(row.target) for row in examples]
-    order = sorted(range(len(examples)), key=lambda i: -lengths[i])
+    rank, size, rows = _ranks.rank, _ranks.size, cast("Sequence[Any]", examples)
+    lengths = [len(row.source) + len(row.target) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
     mine = order[rank :: 2 * size] + order[2 * size - 1 - rank :: 2 * size]
     return [examples[i] for i in sorted(mine)]
 

@@ -30,11 +30,7 @@ _FSDP: dict[str, tuple[str, str | None, str | None]] = {
 
 
 def training_precision() -> Literal["fp32", "bf16"] | None:
-    """The configured mixed precision; None if it is not configured.
-
-    Raises:
-        EnvironmentProblem: it is not supported.
-    """
+    """The configured mixed precision; None if it is not configured."""
     wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if wanted not in ("no", "bf16"):
         raise EnvironmentProblem(

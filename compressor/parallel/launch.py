@@ -59,9 +59,8 @@ def seconds() -> float:
 def start(device: str, shards: bool = False) -> None:
     """Connect with the other processes, if there are any.
 
-    Args:
-        device: `auto`, `cpu` or `cuda`; each process of a machine takes its own GPU.
-        shards: whether models in training are sharded.
+    `device` is `auto`, `cpu` or `cuda`; each process of a machine takes its own GPU. With `shards`
+    models in training are sharded.
 
     Raises:
         EnvironmentProblem: accelerate is not installed, the ranks are invalid, a process is
@@ -119,12 +118,7 @@ def finish() -> None:
 def require_same(
     facts: Mapping[str, object], advice: str, kind: type[CompressError], id: str
 ) -> None:
-    """Raise an error of this kind, on all ranks, if processes have different facts.
-
-    Args:
-        facts: name -> value.
-        advice: what to do about a difference.
-    """
+    """Raise an error of this kind, on all ranks, if processes have different facts, by name."""
     first, *others = parallel.gather({name: str(value) for name, value in facts.items()})
     for number, other in enumerate(others, 1):
         for name, value in first.items():
@@ -326,11 +320,7 @@ def is_ended() -> bool:
 
 
 def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Progress of a pass over rows, summed over ranks by their last heartbeats.
-
-    Args:
-        progress: called with (steps done, total steps) of all ranks.
-    """
+    """Progress of a pass over rows: (steps done, total) of all ranks, by their last heartbeats."""
     if parallel.size() == 1:
         return progress
     _watch.passes += 1  # the same number on all ranks, which make the same passes

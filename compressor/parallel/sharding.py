@@ -42,10 +42,8 @@ def everywhere(condition: bool) -> bool:
 def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
     """This rank's part of a copy of a model, on the device; gradients are sums over ranks.
 
-    Args:
-        model: not changed; on the CPU (`home`).
-        layers: paths of its Transformer layers.
-        device: where to compute.
+    The model is on the CPU (`home`) and does not change; `layers` are paths of its Transformer
+    layers.
     """
     if not parallel.shards():
         return copy.deepcopy(model)
@@ -111,8 +109,7 @@ def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[
 def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
     """A whole model with the weights of a sharded one; the model itself if it is not sharded.
 
-    Args:
-        like: a whole model of the same structure; not changed.
+    `like` is a whole model of the same structure, which does not change.
     """
     from torch import nn
     from torch.distributed.fsdp import FSDPModule
@@ -149,11 +146,7 @@ def outer_weights(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def noticing_lost_ranks() -> Iterator[None]:
-    """Translate the errors of sharded models when another rank is lost.
-
-    Raises:
-        EnvironmentProblem: another process has ended or does not respond.
-    """
+    """Translate the errors of sharded models to `rank_lost` when another process has ended."""
     if not parallel.shards():
         yield
         return

@@ -17,7 +17,7 @@ from compressor.pipeline.engines import DENSE, delivered
 from compressor.pipeline.setup import RunSetup
 from compressor.progress import Progress
 from compressor.report import facts
-from compressor.report.samples import sample_answers
+from compressor.report.publish import sample_answers
 from compressor.request.sections import Benchmark
 from compressor.results import Comparison, Throughput, Variant
 from compressor.steps import Steps

@@ -19,10 +19,8 @@ from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of, source_of_text
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.model_card import render_card
-from compressor.report.one_variant import only, share_scoring
-from compressor.report.samples import sample_rows
+from compressor.report.publish import only, sample_rows, share_scoring, without_paths
 from compressor.report.schema import Report
-from compressor.report.without_paths import without_paths
 from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import STATE, Steps

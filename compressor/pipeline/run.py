@@ -56,8 +56,8 @@ from compressor.pipeline.search import RunEvaluator, choose, learn
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, TargetTokens, prepare, target_tokens
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
+from compressor.report.publish import without_paths
 from compressor.report.schema import Report
-from compressor.report.without_paths import without_paths
 from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
 from compressor.request.resolve import resolve
 from compressor.request.validate import check_options, gate_rules, require_rows, texts_to_keep

@@ -43,7 +43,7 @@ from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
 from compressor.pipeline.time_masks import time_masks
-from compressor.report.max_drop import unproven
+from compressor.report.searches import unproven
 from compressor.results import (
     QualityCandidate,
     QualitySearch,

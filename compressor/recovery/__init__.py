@@ -1,22 +1,21 @@
 """Recovery after pruning: better weights for the remaining units.
 
-One file per method, with its options and its function in one class, and one line each in
-`RECOVERIES`; `recover` runs them. Importing a method imports no torch: its options are part of the
-help.
+A method is one class here, with its options and the place of its function, and a line in
+`RECOVERIES`; `recover` runs them. Nothing here imports torch: the options are part of the help.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from compressor.errors import UsageError
-from compressor.options.declare import Options
-from compressor.options.table import Table
-from compressor.training.job import TrainingJob
+from compressor.options.bounds import MOST_BEAMS, Count
+from compressor.options.declare import Options, option
+from compressor.options.table import Table, opened
+from compressor.training import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,32 +25,30 @@ if TYPE_CHECKING:
     from compressor.training.precision import Precision
     from compressor.training.text import Text
 
+# Rows of a step with AdamW, and with Muon, which has a fixed cost per step.
+BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
+# On a GPU, launching the thousands of kernels of a step takes as long as computing so many rows.
+GPU_BATCH_ROWS = 512
+
 
 @dataclass(frozen=True)
 class ExtraText:
-    """A file of sentences to train on in addition to the calibration rows.
-
-    Args:
-        beams: beam width of the dense model's translations of it.
-    """
+    """A file of sentences to train on in addition to the calibration rows."""
 
     path: Path
-    beams: int
+    beams: int  # width of the dense model's translations of it
 
 
 class RecoveryMethod(Options):
-    """One recovery step: the options of a method, and its properties.
-
-    Args:
-        trains: whether it holds out some of the rows for validation.
-        undoes_training: whether it pulls trained weights back towards the dense model's.
-    """
+    """One recovery step: the options of a method, and its properties."""
 
     panel: ClassVar[str] = "Recovery"
 
-    trains: ClassVar[bool] = False
-    undoes_training: ClassVar[bool] = False
     name: ClassVar[str] = ""
+    function: ClassVar[str]  # `module:function`, which `recover` calls with the method and the job
+    trains: ClassVar[bool] = False  # whether it holds out some of the rows for validation
+    # Whether it pulls trained weights back towards the dense model's.
+    undoes_training: ClassVar[bool] = False
 
     @property
     def extra_text(self) -> ExtraText | None:
@@ -75,39 +72,129 @@ class RecoveryMethod(Options):
         """A copy with what the task decides, where the device does not."""
         return self
 
-    @abstractmethod
     def recover(self, job: RecoveryJob) -> Recovered:
         """Recover `job.pruned`; both models are in evaluation mode, on the device.
 
         With sharded training, a method that `trains` gets them on the CPU.
         """
+        recovered: Recovered = opened(self.function)(self, job)
+        return recovered
+
+
+class Reconstruct(RecoveryMethod):
+    """Re-solve the projections into the residual stream by least squares; needs no labels."""
+
+    name: ClassVar[str] = "reconstruct"
+    function = "compressor.recovery.least_squares:reconstruct"
+    undoes_training: ClassVar[bool] = True
+
+
+class Distill(RecoveryMethod):
+    """Fine-tune with the dense model as teacher."""
+
+    name: ClassVar[str] = "distill"
+    function = "compressor.recovery.distillation:distill"
+    trains: ClassVar[bool] = True
+
+    epochs: Count = option(5, name="distill_epochs", help="Distillation: epochs, at most.")
+    steps: Count | None = option(
+        None,
+        name="distill_steps",
+        help="Distillation: steps, at most. Default: as many as the epochs have.",
+    )
+    batch: Count | None = option(
+        None,
+        name="distill_batch",
+        help="Distillation: rows of a step; the default learning rate grows with the root of it. "
+        "Default: 32 (64 where encoder-decoders learn from --distill-text), on a GPU 512.",
+    )
+    minutes: float | None = option(
+        None,
+        name="distill_minutes",
+        gt=0,
+        allow_inf_nan=False,
+        help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
+    )
+    precision: Literal["fp32", "bf16"] | None = option(
+        None,
+        name="distill_precision",
+        help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
+        "processors with AMX. Default: bf16 on a GPU, else fp32.",
+    )
+    learning_rate: float | None = rate_option()
+    patience: Count = PATIENCE
+    hidden: float | None = option(
+        None,
+        name="distill_hidden",
+        ge=0,
+        allow_inf_nan=False,
+        help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
+        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders.",
+    )
+    text: str | None = option(
+        None,
+        name="distill_text",
+        help="Distillation: more text to learn from, in the source language, a sentence a line, "
+        "or JSONL; the dense model answers or embeds it. Of any size, packed (.gz, .zst) or not.",
+    )
+    start: str | None = option(
+        None,
+        name="distill_start",
+        help="Distillation: go on from the weights of this artifact, which has kept the same "
+        "units, as an earlier run with the same budget has.",
+    )
+    beams: int = option(
+        1,
+        ge=1,
+        le=MOST_BEAMS,
+        name="distill_beams",
+        only_with="distill_text",
+        help="Beam width of the dense model's answers to --distill-text.",
+    )
+
+    @property
+    def extra_text(self) -> ExtraText | None:
+        return None if self.text is None else ExtraText(Path(self.text), self.beams)
+
+    @property
+    def earlier(self) -> Path | None:
+        return None if self.start is None else Path(self.start)
+
+    def with_precision(self, precision: Precision | None) -> Distill:
+        return self.model_copy(update={"precision": self.precision or precision})
+
+    def on_device(self, device: str) -> Distill:
+        on_gpu = device != "cpu"
+        # On processors, with a text, the task decides on the rows.
+        usual = GPU_BATCH_ROWS if on_gpu else BATCH_ROWS if self.text is None else None
+        decided = self.model_copy(update={"batch": self.batch or usual})
+        return decided.with_precision(usual_precision(device))
+
+    def for_task(self, task: Task) -> Distill:
+        usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
+        return self.model_copy(update={"batch": self.batch or usual})
+
+
+def usual_precision(device: str) -> Precision:
+    """Of the products of distillation."""
+    return "fp32" if device == "cpu" else "bf16"
 
 
 RECOVERIES: Table[type[RecoveryMethod]] = Table(
     "recovery method",
-    {
-        "reconstruct": "compressor.recovery.reconstruct:Reconstruct",
-        "distill": "compressor.recovery.distill:Distill",
-    },
+    {"reconstruct": Reconstruct, "distill": Distill},
     id="recovery-unknown",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryJob(TrainingJob):
-    """The models and the data of a recovery method.
+    """The models and the data of a recovery method."""
 
-    Args:
-        dense: the model before pruning; not changed.
-        pruned: the model to recover; not changed.
-        mask: the units of the dense model that `pruned` keeps.
-        text: more rows to train on, without labels, for methods that train.
-    """
-
-    dense: nn.Module
-    pruned: nn.Module
-    mask: Mask
-    text: Text | None = None
+    dense: nn.Module  # before pruning; not changed
+    pruned: nn.Module  # to recover; not changed
+    mask: Mask  # the units of the dense model that `pruned` keeps
+    text: Text | None = None  # more rows to train on, without labels
 
 
 @dataclass(frozen=True)
@@ -132,10 +219,7 @@ def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
 
 
 def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
-    """Recover a pruned model with some methods, one after the other.
-
-    Args:
-        methods: in order of application; without methods the result is `job.pruned`.
+    """Recover a pruned model with some methods in their order; without any it is `job.pruned`.
 
     Raises:
         UsageError: without calibration rows.

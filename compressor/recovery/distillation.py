@@ -30,6 +30,7 @@ that do not fit cost a forward pass of the dense model in every epoch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -46,7 +47,15 @@ from compressor.model.depth import names_without_skipped
 from compressor.model.modes import masks_unread
 from compressor.model.sublayers import Mask
 from compressor.parallel import sharding
-from compressor.recovery import Recovered, RecoveryJob
+from compressor.recovery import (
+    BATCH_ROWS,
+    GPU_BATCH_ROWS,
+    MUON_BATCH_ROWS,
+    Distill,
+    Recovered,
+    RecoveryJob,
+    usual_precision,
+)
 from compressor.recovery.teacher import (
     Teacher,
     difference,
@@ -69,10 +78,7 @@ from compressor.training.precision import Precision, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
-    """A copy of a pruned model with the weights of an artifact that keeps the same units.
-
-    Args:
-        mask: the units of the dense model that `pruned` keeps.
+    """A copy of a pruned model with the weights of an artifact that keeps the same units, `mask`.
 
     Raises:
         InputError: it is no pruned checkpoint, keeps other units, or has other shapes.
@@ -103,16 +109,32 @@ def by_muon(job: RecoveryJob) -> bool:
     return job.text is not None and job.task.muon_on_text
 
 
-def distill(
-    job: RecoveryJob, schedule: Schedule, rate: float, hidden: float, precision: Precision = "fp32"
-) -> Recovered:
-    """Train a copy to match the dense model's predictions; never worse on the held-out rows.
+def distill(method: Distill, job: RecoveryJob) -> Recovered:
+    """Train a copy to match the dense model's predictions; never worse on the held-out rows."""
+    task, usual_rows = job.task, MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
+    rows = method.batch or (usual_rows if job.device == "cpu" else GPU_BATCH_ROWS)
+    usual = task.learning_rate
+    if job.text is not None:
+        usual = task.text_learning_rate or usual
+    # Gradient noise falls with the square root of the rows; for the scaling rule see Malladi et
+    # al. 2022, "On the SDEs and scaling rules for Adam".
+    rate = method.learning_rate or usual * math.sqrt(rows / usual_rows)
+    hidden = task.hidden_weight if method.hidden is None else method.hidden
+    precision = method.precision or usual_precision(job.device)
+    if method.earlier is not None:
+        job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, method.earlier))
+    seconds = None if method.minutes is None else 60 * method.minutes
+    schedule = Schedule(
+        method.epochs, rows, patience=method.patience, steps=method.steps, seconds=seconds
+    )
+    done = _fine_tuned(job, schedule, rate, hidden, precision)
+    since = "" if method.earlier is None else f"; started from the weights of {method.earlier}"
+    return replace(done, text=done.text + since)
 
-    Args:
-        rate: learning rate.
-        hidden: weight of the difference in hidden states; 0 for none.
-        precision: of products in training; validation is in float32.
-    """
+
+def _fine_tuned(
+    job: RecoveryJob, schedule: Schedule, rate: float, hidden: float, precision: Precision
+) -> Recovered:
     learn, held = hold_out(job.examples, job.seed)
     pruned = job.pruned
     student = sharding.sharded(pruned, layer_paths(pruned), job.device)
@@ -126,16 +148,9 @@ def distill(
         before = problem.validate(0.0)
         if job.text is not None and schedule.epochs > 1:
             problem.teacher.cache_text(job.text, job.progress)
+        rows = TrainingRows(learn, job.task, job.dense, job.device, job.text)
         with sparse_gradients(embedding_tables(student)):
-            trained = train(
-                problem,
-                TrainingRows(learn, job.task, job.dense, job.device, job.text),
-                schedule,
-                seed=job.seed,
-                state=job.state,
-                report=job.report,
-                progress=job.progress,
-            )
+            trained = train(problem, rows, schedule, job.seed, job.state, job.report, job.progress)
     if trained.best is None or not trained.best < before:
         text = f"distill: nothing gained on {len(held)} held-out rows, weights not changed"
         return Recovered(pruned, text)
@@ -157,7 +172,8 @@ class Distillation(Problem):
     Args:
         student: in evaluation mode; its weights change.
         held: batches of this rank to validate on, and to compute variances of hidden states.
-        hidden, precision: as of `distill`.
+        hidden: weight of the difference in hidden states; 0 for none.
+        precision: of products in training; validation is in float32.
     """
 
     def __init__(
@@ -172,26 +188,25 @@ class Distillation(Problem):
         self.job, self.student, self.held = job, student, held
         self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
         self.blocks = find_blocks(job.layers) if hidden else []
-        self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
-        self.variances = variances(self._held_states())
+
+        def teacher_batches() -> Iterator[Batch]:
+            """All calibration rows, with progress."""
+            batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
+            for done, batch in enumerate(batches):
+                job.progress(done, len(batches))
+                yield batch
+
+        def held_states() -> Iterator[tuple[Tensor, ...]]:
+            for batch in held if self.blocks else ():
+                _, states = self.teacher.outputs(batch.to(job.device))
+                if not batch.spare:
+                    yield states
+
+        self.teacher = Teacher(job.dense, job.task, teacher_batches(), self.blocks)
+        self.variances = variances(held_states())
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
-
-    def _teacher_batches(self) -> Iterator[Batch]:
-        """Batches of the calibration rows for the teacher, with progress."""
-        job = self.job
-        batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
-        for done, batch in enumerate(batches):
-            job.progress(done, len(batches))
-            yield batch
-
-    def _held_states(self) -> Iterator[tuple[Tensor, ...]]:
-        """The dense model's hidden states of the held-out rows, if they are matched."""
-        for batch in self.held if self.blocks else ():
-            _, states = self.teacher.outputs(batch.to(self.job.device))
-            if not batch.spare:
-                yield states
 
     def groups(self) -> list[dict[str, object]]:
         layers = layer_paths(self.student) if by_muon(self.job) else ()

@@ -36,10 +36,10 @@ from compressor.importance.statistics import Moments, add_damping, require_finit
 from compressor.model.modes import fixed_outputs, hooks, is_normalization
 from compressor.model.shared_copy import shared_copy
 from compressor.model.sublayers import Sublayer, by_layer
-from compressor.recovery import Recovered, RecoveryJob
+from compressor.recovery import Reconstruct, Recovered, RecoveryJob
 from compressor.tasks import Batch, Objective
 
-# Share of the inputs' mean variance: see `compressor.importance.removal_order`.
+# Share of the inputs' mean variance: see `compressor.importance.second_order`.
 DAMPING = 1e-3
 # Feed-forward parts have several times as many inputs, so 1,000 rows determine each less well. With
 # 80 % of the bundled translator's heads removed, 0.1 %, 1 % and 5 % gave a loss of 2.059, 2.046 and
@@ -51,7 +51,7 @@ DAMPINGS = 4  # to try, each ten times the one before
 
 
 @torch.no_grad()
-def reconstruct(job: RecoveryJob) -> Recovered:
+def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
     """Re-solve the projections of a copy; solutions that do not help are dropped."""
     on_host: list[Batch] = job.task.batches(job.examples, job.dense)
     rows = [row for batch in on_host for row in batch.rows]
@@ -93,8 +93,7 @@ def _gather(
 ) -> tuple[Moments, Moments]:
     """Moments of an output projection's inputs and of the residual after it, over real tokens.
 
-    Returns:
-        Of the rows to fit on, and of the held-out rows.
+    First those of the rows to fit on, then of the held-out rows.
     """
     both: list[Moments] = []
     module = pruned.model.get_submodule(sublayer.output)
@@ -119,14 +118,11 @@ def _reconstruct_projection(
 ) -> float:
     """Solve for one projection on all rows, and change its weight and bias.
 
-    `fit` ends with the moments of all rows, which saves the memory of a third copy.
-
     The damping grows while the solution of `fit` is worse on the held-out rows, as with few rows
-    and many inputs; if none is better, nothing changes.
+    and many inputs; if none is better, nothing changes. `fit` ends with the moments of all rows,
+    which saves the memory of a third copy.
 
-    Returns:
-        The squared difference to the dense model, in units of the difference before; 1 if nothing
-        has changed.
+    Returns the squared difference to the dense model, in units of that before: 1 for no change.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
@@ -188,11 +184,7 @@ class LayerwiseForward:
     of the next sublayer. Every finished block of the encoder or decoder stack is skipped by
     returning its cached output: one hidden state per token and stack. Embeddings, masks and the
     arguments of each block come from the model's own code, so only the paths of its blocks need to
-    be known.
-
-    Args:
-        model: in evaluation mode.
-        batches: on the device of the model.
+    be known. The model is in evaluation mode; batches are on its device.
     """
 
     def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Objective) -> None:
@@ -203,10 +195,9 @@ class LayerwiseForward:
     def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
         """Run batch `number` up to the output projection of a sublayer.
 
-        Returns:
-            Its input [batch, tokens, its input width], and the residual stream with its output
-            added [batch, tokens, width], which is the input of the next layer normalization in
-            every architecture.
+        Returns its input [batch, tokens, its input width], and the residual stream with its output
+        added [batch, tokens, width], which is the input of the next layer normalization in every
+        architecture.
         """
         values: dict[str, Tensor] = {}
 

@@ -32,18 +32,14 @@ _READ_BLOCKS = 32  # of text at a time
 
 
 def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
-    """The first sublayer of each Transformer layer, in order of execution, to stand for the layer:
-    its kind determines which tokens the layer processes."""
+    """The first sublayer of each Transformer layer; its kind says which tokens that processes."""
     return [sublayers[0] for sublayers in by_layer(layers).values()]
 
 
 def record_outputs(
     model: nn.Module, blocks: Sequence[Sublayer]
 ) -> AbstractContextManager[dict[str, Any]]:
-    """Record the outputs of blocks in forward passes within the context, for `states_of`.
-
-    The dictionary is filled while the model runs. Gradients flow through its tensors.
-    """
+    """Outputs of blocks in forward passes within the context, for `states_of`; with gradients."""
     return returned(model, [block.layer_path for block in blocks])
 
 
@@ -64,10 +60,7 @@ def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
 
     The mean over the width of the variance over tokens. It is the unit of differences between two
     models, so that their weight has the same meaning for all layers and models. 1 for a constant
-    stream.
-
-    Args:
-        batches: the hidden states of each batch of this rank: [tokens, width] for each block.
+    stream. `batches` are the hidden states of this rank's, [tokens, width] for each block.
     """
     sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
     for states in batches:
@@ -93,12 +86,8 @@ def difference(
 ) -> Tensor:
     """Mean squared difference of hidden states in units of their variance, mean over blocks.
 
-    0 for equal states; about 1 for a model that outputs each layer's mean.
-
-    Args:
-        states, targets: of the pruned and of the dense model, [tokens, width] for each block.
-        variances: from the function of that name.
-        tokens: number of tokens to average over for each block; `states` may have some of them.
+    0 for equal states; about 1 for a model that outputs each layer's mean. States are [tokens,
+    width] for each block; `tokens` is the number to average over, of which they may be a part.
     """
     parts = [
         (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
@@ -109,16 +98,13 @@ def difference(
 
 @dataclass(frozen=True)
 class TeacherOutputs:
-    """The dense model's outputs for a batch, or for a cached row.
+    """The dense model's outputs for a batch, or for a cached row."""
 
-    Args:
-        read: the input of its logits, [loss terms, width]: a translator's last hidden states
-            (float16 in the cache), or a classifier's logits.
-        hidden: the residual stream after each block, [real tokens, width] each; bfloat16 in the
-            cache, with an error of at most 0.4 %, far below that of a pruned model.
-    """
-
+    # The input of its logits, [loss terms, width]: a translator's last hidden states (float16 in
+    # the cache), or a classifier's logits.
     read: Tensor
+    # The residual stream after each block, [real tokens, width] each; bfloat16 in the cache, with
+    # an error of at most 0.4 %, far below that of a pruned model.
     hidden: tuple[Tensor, ...]
 
     @property
@@ -179,9 +165,6 @@ class Teacher:
 
         Nothing is cached if less than half of the text fits, which is estimated from the first
         rows: it would take long and save little, or nothing if training ends in the first epoch.
-
-        Args:
-            progress: called with (rows done, total rows).
         """
         device = next(self.dense.parameters()).device
         blocks, before = -(-text.rows // BLOCK_ROWS), self.memory_left
@@ -204,9 +187,8 @@ class Teacher:
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Predictions as from `Objective.predictions`, and the hidden states after each block.
 
-        Returns:
-            [loss terms, classes, vocabulary or width], float32, in the order of the batch;
-            [tokens, width] of each block's real tokens, row by row.
+        [loss terms, classes, vocabulary or width], float32, in the order of the batch; [tokens,
+        width] of each block's real tokens, row by row.
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.
@@ -216,7 +198,12 @@ class Teacher:
         rows = [self.kept[row] for row in batch.rows if row in self.kept]
         with torch.autocast(rows[0].read.device.type, enabled=False):  # has no float16 on CPUs
             read = torch.cat([row.read for row in rows])
-        logits = self._project(read.float())
+        logits = read.float()
+        if self.projection is not None:
+            bias = architecture_of(self.dense).logits_bias
+            with sharding.outer_weights(self.dense):
+                logits = self.projection(logits)
+            logits = logits if bias is None else logits + getattr(self.dense, bias)
         hidden = tuple(torch.cat(parts) for parts in zip(*(x.hidden for x in rows), strict=True))
         if not all(known):
             others = batch.host.lines([i for i, x in enumerate(known) if not x])
@@ -260,14 +247,6 @@ class Teacher:
         read_terms = chosen(read[-1] if read else logits, terms)
         return chosen(logits, terms), TeacherOutputs(read_terms, states)
 
-    def _project(self, read: Tensor) -> Tensor:
-        if self.projection is None:
-            return read
-        bias = architecture_of(self.dense).logits_bias
-        with sharding.outer_weights(self.dense):
-            logits: Tensor = self.projection(read)
-        return logits if bias is None else logits + getattr(self.dense, bias)
-
 
 def _to_half(states: Tensor) -> Tensor:
     """In float16; unchanged if that changes a value by over 0.1 % of the largest."""
@@ -279,11 +258,7 @@ def _to_half(states: Tensor) -> Tensor:
 
 
 def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]) -> Tensor:
-    """Values of all rows in order, from those of the `known` rows and those of the others.
-
-    Args:
-        counts: number of values of each row.
-    """
+    """Values of all rows in order, `counts` of each, from those of `known` rows and of others."""
     parts = {
         is_known: iter(x.split([n for n, k in zip(counts, known, strict=True) if k == is_known]))
         for is_known, x in ((True, kept), (False, computed))

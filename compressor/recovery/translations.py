@@ -37,7 +37,6 @@ def translate_lines(
         key: everything the translations depend on (hashes of the text and of the model, beam
             width); chunks are reused only with the same key.
         chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
-        progress: called with (lines done, total lines).
     """
     size = CHUNK_ROWS if chunk_rows is None else chunk_rows
     key = key if size == CHUNK_ROWS else f"{key} {size}"

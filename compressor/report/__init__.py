@@ -1,6 +1,6 @@
 """The report's formats: one table of what can be written.
 
-To add one, make a `formats.ReportFormat` and add a line to `FORMATS`.
+To add one, make a `ReportFormat` and add a line to `FORMATS`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from compressor.storage.files import require_file, write_at_once
 from compressor.storage.outputs import update_manifest
 
 if TYPE_CHECKING:
-    from compressor.report.formats import ReportFormat
-    from compressor.report.schema import Report
-
+    from compressor.report.schema import Report, ReportFormat
 
 FORMATS: Table[ReportFormat] = Table(
     "report format",
     {
-        "json": "compressor.report.formats:JSON",
-        "markdown": "compressor.report.templates:MARKDOWN",
+        "json": "compressor.report.schema:JSON",
+        "markdown": "compressor.report.page:MARKDOWN",
         "html": "compressor.report.page:HTML",
         "junit": "compressor.report.ci_files:JUNIT",
         "summary": "compressor.report.ci_files:SUMMARY",

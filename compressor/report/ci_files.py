@@ -18,11 +18,9 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
-from compressor.report import facts, gate_text, markdown, numbers, phrases, sentences
-from compressor.report.formats import ReportFormat
-from compressor.report.rule import worst_of
-from compressor.report.schema import Report
-from compressor.report.speedup_rules import MinSpeedupRule
+from compressor.report import facts, markdown, numbers, phrases, sentences
+from compressor.report.rule_kinds import MinSpeedupRule
+from compressor.report.schema import Report, ReportFormat
 from compressor.report.table import ReportTable
 from compressor.report.tables import tables
 from compressor.results import Timing, Variant
@@ -41,11 +39,8 @@ def render_junit(report: Report) -> str:
     for outcome in report.gate:
         skipped = outcome.met and outcome.verdict == "inconclusive"
         results.append("failure" if not outcome.met else "skipped" if skipped else "system-out")
-        names = {
-            "classname": numbers.printable(outcome.variant),
-            "name": numbers.printable(outcome.rule),
-        }
-        case = ElementTree.SubElement(suite, "testcase", names)
+        variant, rule = map(numbers.printable, (outcome.variant, outcome.rule))
+        case = ElementTree.SubElement(suite, "testcase", classname=variant, name=rule)
         element = ElementTree.SubElement(case, results[-1])
         element.text = message = numbers.printable(outcome.message)
         if not outcome.met:
@@ -82,9 +77,7 @@ _NOTE = "The rest is in the report: it is too long for this page."
 _NOTIFIES = re.compile(r"(?<!\w)@(?=[\w-])|(?<![\w&])#(?=\d)")
 _TITLES = {"passed": "✅ Passed", "failed": "❌ Failed", "inconclusive": "⚠️ Inconclusive"}
 # Tables in the order of their importance here: the first one with rows stays open.
-_SHOWN = (
-    *("gate", "baseline", "quality", "throughput", "size", "checks", "origin", "environment"),
-)
+_SHOWN = ["gate", "baseline", "quality", "throughput", "size", "checks", "origin", "environment"]
 
 
 def render_summary(report: Report) -> str:
@@ -104,14 +97,17 @@ def render_comment(report: Report) -> str:
 
 def _fitted(report: Report, head: list[str], count: int, most: int) -> str:
     """As much as fits: `count` tables at most, the first one open."""
-    title = "No gate rule"
-    if report.gate:
-        verdict = worst_of(outcome.verdict for outcome in report.gate)
-        title = _TITLES[verdict]
-        if verdict == "inconclusive":
-            met = all(outcome.met for outcome in report.gate)
-            title += f", counts as {'passed' if met else 'failed'}"
-    lead = gate_text.gate_sentence(report) or "No rule was given."
+
+    def fits(blocks: list[str]) -> bool:
+        # With the note that something was left out, and a newline at the end.
+        return len("\n\n".join([*blocks, _NOTE]).encode("utf-8", "replace")) < most
+
+    verdict = facts.gate_verdict(report)
+    title = _TITLES[verdict] if verdict else "No gate rule"
+    if verdict == "inconclusive":
+        met = all(outcome.met for outcome in report.gate)
+        title += f", counts as {'passed' if met else 'failed'}"
+    lead = phrases.gate_sentence(report) or "No rule was given."
     lines = (lead, *sentences.floors(report), sentences.conclusion(report))
     head += [
         f"## {title}: compress {_inert(markdown.escape, facts.model_name(report))}",
@@ -121,20 +117,16 @@ def _fitted(report: Report, head: list[str], count: int, most: int) -> str:
     first, *folded = [made[key] for key in _SHOWN if key in made][:count]
     for rows in (40, 10, 2):
         blocks = [*head, _table(first, rows)]
-        if _bytes([*blocks, _NOTE]) <= most:
+        if fits(blocks):
             break
     for table in folded:
         fold = _table(table, len(table.rows) if not table.columns else 40)
         fold = f"<details><summary>{table.title}</summary>\n\n{fold}\n\n</details>"
-        if _bytes([*blocks, fold, _NOTE]) > most:
+        if not fits([*blocks, fold]):
             blocks.append(_NOTE)
             break
         blocks.append(fold)
     return "\n\n".join(blocks) + "\n"
-
-
-def _bytes(blocks: list[str]) -> int:
-    return len("\n\n".join(blocks).encode("utf-8", "replace")) + 1
 
 
 def _table(table: ReportTable, most: int) -> str:
@@ -166,11 +158,8 @@ def render_badge(report: Report) -> str:
     The verdict, the speed-up, with its interval if that reaches below 1, and the difference in
     quality.
     """
-    message, color = "no rules", "lightgrey"
-    if report.gate:
-        message = worst_of(outcome.verdict for outcome in report.gate)
-        color = _COLORS[message]
-    parts = [message]
+    verdict = facts.gate_verdict(report)
+    parts: list[str] = [verdict or "no rules"]
     variant, metric = facts.headline(report), facts.primary_metric(report)
     if variant is not None:
         row, compared = _timing(report, variant), facts.comparison(variant, metric)
@@ -180,6 +169,7 @@ def render_badge(report: Report) -> str:
         if compared is not None:
             label = numbers.printable(facts.metric_style(compared.metric).label)[:40]
             parts.append(f"{label} {phrases.change(compared)}")
+    color = _COLORS[verdict] if verdict else "lightgrey"
     badge = {"schemaVersion": 1, "label": LABEL, "message": ", ".join(parts), "color": color}
     return _json(badge)
 
@@ -193,11 +183,11 @@ def render_bigger(report: Report) -> str:
             bounds = None if compared is None else facts.bounds(report, variant, compared)
             more = {} if bounds is None else {"extra": f"against dense {_range(bounds)}"}
             score = facts.value(variant, metric)
-            entries += _entry(variant, style.label, style.unit or "points", score, more)
+            entries += _entry(variant, style.label, style.unit or "points", score, **more)
         for row in facts.timings(report, variant.name):
             more = {} if row.speedup_interval is None else {"range": _range(row.speedup_interval)}
             what = f"speed-up at batch {row.batch_size}"
-            entries += _entry(variant, what, "x", row.speedup, more)
+            entries += _entry(variant, what, "x", row.speedup, **more)
     return _json(entries)
 
 
@@ -212,13 +202,13 @@ def render_smaller(report: Report) -> str:
 
 
 def _entry(
-    variant: Variant, what: str, unit: str, value: float | None, more: dict[str, Any] | None = None
+    variant: Variant, what: str, unit: str, value: float | None, **more: str
 ) -> list[dict[str, Any]]:
     """One entry of a benchmark; none if the value was not measured, or is not finite."""
     if value is None or not math.isfinite(value):
         return []
     name = numbers.printable(f"{variant.name}: {what}")[:200]
-    return [{"name": name, "unit": numbers.printable(unit), "value": value, **(more or {})}]
+    return [{"name": name, "unit": numbers.printable(unit), "value": value, **more}]
 
 
 def _range(bounds: tuple[float, float]) -> str:
@@ -244,7 +234,7 @@ def render_outputs(report: Report) -> str:
             low = None if bounds is None else bounds[0]
     values = {
         "passed": str(all(outcome.met for outcome in report.gate)).lower(),
-        "verdict": worst_of(x.verdict for x in report.gate) if report.gate else "none",
+        "verdict": facts.gate_verdict(report) or "none",
         "speedup": _plain(speedup),
         "quality-delta": _plain(difference),
         "quality-interval-low": _plain(low),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report import numbers
 from compressor.report.schema import Report
-from compressor.results import Comparison, Ranking, Timing, Variant
+from compressor.results import Comparison, Ranking, Timing, Variant, Verdict
 from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
@@ -142,23 +142,20 @@ def scoring(report: Report, variant: Variant) -> Ranking | None:
 # --- units
 
 
-def neuron_kinds(report: Report) -> list[str]:
-    """Kinds of feed-forward parts in the report; empty if no model lost neurons."""
-    return _kinds(report.dense.neurons) if any(map(lost_neurons, report.variants)) else []
+def shows_neurons(report: Report) -> bool:
+    """Whether any model lost neurons; only then are they mentioned."""
+    return any(map(lost_neurons, report.variants))
 
 
 def kinds(report: Report) -> list[str]:
     """Kinds of sublayers to show: attention, and feed-forward parts if any lost neurons."""
-    return _kinds(report.dense.heads) + neuron_kinds(report)
-
-
-def _kinds(names: Iterable[str]) -> list[str]:
-    return sorted(set(map(kind_of, names)), key=KINDS.index)
+    parts = (report.dense.heads, report.dense.neurons if shows_neurons(report) else {})
+    return [kind for part in parts for kind in KINDS if kind in map(kind_of, part)]
 
 
 def units_title(report: Report) -> str:
     """`Heads`, or `Heads and neurons` if a model lost neurons."""
-    return "Heads and neurons" if neuron_kinds(report) else "Heads"
+    return "Heads and neurons" if shows_neurons(report) else "Heads"
 
 
 def layers(variant: Variant, kind: str) -> list[str]:
@@ -169,23 +166,21 @@ def layers(variant: Variant, kind: str) -> list[str]:
 
 def kept(variant: Variant, which: str) -> int:
     """Number of kept units: all `heads`, all `neurons`, or those of one kind of sublayer."""
-    return sum(variant.counts[name] for name in _names(variant, which))
+    return _sum(variant, which, variant.counts)
 
 
 def total(variant: Variant, which: str) -> int:
     """Number of units before removal, as in `kept`."""
-    before = variant.heads | variant.neurons
-    return sum(before[name] for name in _names(variant, which))
+    return _sum(variant, which, variant.heads | variant.neurons)
 
 
-def _names(variant: Variant, which: str) -> list[str]:
-    if which in ("heads", "neurons"):
-        return list(variant.heads if which == "heads" else variant.neurons)
-    return layers(variant, which)
+def _sum(variant: Variant, which: str, counts: Mapping[str, int]) -> int:
+    groups = {"heads": variant.heads, "neurons": variant.neurons}
+    return sum(counts[name] for name in groups.get(which) or layers(variant, which))
 
 
 def lost_neurons(variant: Variant) -> bool:
-    """Whether neurons were removed; only then are they mentioned."""
+    """Whether neurons were removed."""
     return kept(variant, "neurons") < total(variant, "neurons")
 
 
@@ -202,11 +197,11 @@ def lost(variant: Variant) -> list[str]:
 
 def metrics(report: Report) -> list[str]:
     """Metrics of any model in the report, in the order of first mention."""
-    names: dict[str, None] = {}
+    names: list[str] = []
     for model in models(report):
-        names.update(dict.fromkeys(model.quality.metrics if model.quality else ()))
-        names.update(dict.fromkeys(comparison.metric for comparison in model.comparisons))
-    return list(names)
+        names += model.quality.metrics if model.quality else ()
+        names += (comparison.metric for comparison in model.comparisons)
+    return list(dict.fromkeys(names))
 
 
 def primary_metric(report: Report) -> str | None:
@@ -267,12 +262,10 @@ def floor_text(compared: Comparison, whose: str = "the dense model's") -> str:
     if not compared.at_floor:
         return ""
     style = metric_style(compared.metric)
-    chance = (
-        f"{style.with_unit(compared.floor)} for answers that know nothing of the {style.counted}"
-    )
     return (
         f"{whose} {style.label} of {style.with_unit(compared.dense)} is at the metric's floor "
-        f"({chance}), so nothing can be concluded from it"
+        f"({style.with_unit(compared.floor)} for answers that know nothing of the {style.counted})"
+        ", so nothing can be concluded from it"
     )
 
 
@@ -334,6 +327,17 @@ def is_wide(timing: Timing) -> bool:
 
 
 # --- the report as a whole
+
+
+def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Failed if one is, else inconclusive if one is."""
+    order: tuple[Verdict, ...] = ("passed", "inconclusive", "failed")
+    return max(verdicts, key=order.index)
+
+
+def gate_verdict(report: Report) -> Verdict | None:
+    """The worst verdict of the gate's rules; None without rules."""
+    return worst_of(outcome.verdict for outcome in report.gate) if report.gate else None
 
 
 def headline(report: Report) -> Variant | None:

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from compressor.errors import InputError, did_you_mean
 from compressor.model.card import CardFacts
 from compressor.report import facts, phrases, searches
-from compressor.report.one_variant import only
+from compressor.report.page import render_template
+from compressor.report.publish import only
 from compressor.report.schema import Report
-from compressor.report.templates import render_template
 from compressor.results import Variant
 from compressor.tasks import TASKS
 

@@ -1,4 +1,4 @@
-"""Phrases that sentences, tables and messages share."""
+"""Phrases that sentences, tables and messages share, outcomes of gate rules among them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from compressor.model.sublayers import layer_of
 from compressor.report import facts, numbers
-from compressor.results import Comparison, Timing, Variant
+from compressor.report.schema import Change, Report
+from compressor.results import Comparison, Outcome, Timing, Variant
 
 
 def join(items: Sequence[str]) -> str:
@@ -55,6 +56,12 @@ def ratio(value: float | None, interval: tuple[float, float] | None) -> str:
     return shown if interval is None else f"{shown} {numbers.interval(interval, 2)}"
 
 
+def over_fastest(row: Timing) -> str:
+    """`1.25 [1.20, 1.30] at batch 16 (heads-50-int8 over dense-int8)`."""
+    gained = ratio(row.fastest_speedup, row.fastest_speedup_interval)
+    return f"{gained} at batch {row.batch_size} ({row.variant} over {row.fastest})"
+
+
 def change(compared: Comparison) -> str:
     """`-0.31 [-0.62, +0.01]`: the difference with its interval."""
     style = facts.metric_style(compared.metric)
@@ -65,3 +72,49 @@ def shared_rows(shared: int, total: int) -> str:
     """`3 of 24 test rows are calibration rows too, so …`, without the final full stop."""
     are = "is a calibration row" if shared == 1 else "are calibration rows"
     return f"{shared:,} of {total:,} test rows {are} too, so the loss on new text can be greater"
+
+
+def outcome_result(outcome: Outcome) -> str:
+    """`passed`, `FAILED`, or `inconclusive, counts as failed`."""
+    met = "passed" if outcome.met else "FAILED"
+    if outcome.verdict == "inconclusive":
+        return f"inconclusive, counts as {met}"
+    return "passed" if outcome.verdict == "passed" else "FAILED"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """One rule's outcome for one artifact, with the numbers."""
+    return numbers.printable(f"{outcome_result(outcome)}  {outcome.variant}: {outcome.message}")
+
+
+def change_result(change: Change) -> str:
+    """Whether a number got worse since an earlier run; sizes and counts need no test."""
+    if change.interval is None and change.judgment != "unknown":
+        return {"worse": "larger", "better": "smaller", "same": "unchanged"}[change.judgment]
+    return facts.JUDGMENT_WORDS[change.judgment]
+
+
+def change_line(change: Change) -> str:
+    """One number beside that of an earlier run."""
+    bounds = "" if change.interval is None else f" {numbers.interval(change.interval, 3)}"
+    note = f" ({change.note})" if change.note else ""
+    return numbers.printable(
+        f"{change_result(change)}  {change.variant}: {change.what} {change.after:.6g}, earlier "
+        f"{change.before:.6g}{bounds}{note}"
+    )
+
+
+def gate_sentence(report: Report) -> str | None:
+    """How many gate rules are met; None without rules."""
+    total = len(report.gate)
+    unmet = sum(not outcome.met for outcome in report.gate)
+    inconclusive = sum(outcome.verdict == "inconclusive" for outcome in report.gate)
+    if total == 0:
+        return None
+    if total == 1:
+        which = " (inconclusive)" if inconclusive else ""
+        return f"The gate check is {'not met' if unmet else 'met'}{which}."
+    which = f" ({inconclusive} inconclusive)" if inconclusive else ""
+    if unmet:
+        return f"{unmet} of {total} gate checks {'is' if unmet == 1 else 'are'} not met{which}."
+    return f"All {total} gate checks are met{which}."

@@ -184,8 +184,8 @@ def quality_figure(report: Report) -> Figure | None:
     for axes in panels[len(sizes) :]:
         axes.remove()
     speeds = [(row.speedup or 0.0, row.speedup_interval) for row in timed]
-    panels[0].set_xlim(*limits(speeds, 1.0))
-    panels[0].set_ylim(*limits([(compared[x].pruned, spans[x]) for x in shown], dense))
+    qualities = [(compared[name].pruned, spans[name]) for name in shown]
+    panels[0].set(xlim=limits(speeds, 1.0), ylim=limits(qualities, dense))
     figure.supxlabel("times as fast as dense", fontsize=10)
     figure.supylabel(style.title, fontsize=10)
     names = [f"{_label(report.dense.name)} ({style.score(dense)})"]
@@ -207,21 +207,17 @@ def throughput_figure(report: Report) -> Figure | None:
     figure, (axes,) = _panels(1, 1, len(timed))
     handles = []
     for name, rows in timed.items():
-        handles += axes.plot(
-            [row.batch_size for row in rows],
-            [row.sentences_per_second for row in rows],
-            **looks[name],
-            linestyle="--" if name == report.dense.name else "-",
-        )
+        batches, rates = zip(*((x.batch_size, x.sentences_per_second) for x in rows), strict=True)
+        line = "--" if name == report.dense.name else "-"
+        handles += axes.plot(batches, rates, **looks[name], linestyle=line)
     # Batch sizes on a base-2 logarithmic axis, with a tick at each one measured.
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.set(xlabel="batch size (sentences)", ylabel="throughput (sentences/s)")
     axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
-    axes.set_xlabel("batch size (sentences)")
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("throughput (sentences/s)")
     _legend(figure, handles, [_label(name) for name in timed], 2)
     return figure
 
@@ -258,26 +254,11 @@ def units_figure(report: Report) -> Figure | None:
 
 
 def _draw_heads(axes: Axes, variant: Variant, names: list[str], scoring: Ranking | None) -> None:
-    """A square for each head kept, darker with its score, and a cross for each removed."""
-    shades = _shades(scoring)
-    points: dict[tuple[str, str], list[tuple[int, int]]] = {}  # marker, color -> head, layer
-    for layer, name in enumerate(names):
-        for head in range(variant.heads[name]):
-            kept = head in variant.kept[name]
-            look = ("s", shades.get((name, head), DENSE)) if kept else ("x", FAINT)
-            points.setdefault(look, []).append((head, layer))
-    for (marker, color), drawn in points.items():
-        axes.plot(*zip(*drawn, strict=True), linestyle="", marker=marker, color=color)
-    axes.set_xticks([])
-    axes.set_xlim(-0.6, max(variant.heads[name] for name in names) - 0.4)
-    axes.set_ylim(-0.6, len(names) - 0.4)
+    """A square for each head kept, and a cross for each removed.
 
-
-def _shades(scoring: Ranking | None) -> dict[tuple[str, int], str]:
-    """(layer name, head) -> the color of the fifth of all finite scores that it is in.
-
-    By rank over all kinds: scores of most methods span orders of magnitude, of which a linear
-    scale would show two shades. Equal scores share a shade. Empty without scores.
+    Squares have the color of the fifth of all finite scores that the head is in, by rank over all
+    kinds: scores of most methods span orders of magnitude, of which a linear scale would show two
+    shades. Equal scores share a shade.
     """
     scores = {
         (name, head): score
@@ -286,10 +267,20 @@ def _shades(scoring: Ranking | None) -> dict[tuple[str, int], str]:
         if math.isfinite(score)
     }
     ordered = sorted(scores.values())
-    return {
+    shades = {
         key: SHADES[len(SHADES) * bisect.bisect_left(ordered, score) // len(ordered)]
         for key, score in scores.items()
     }
+    points: dict[tuple[str, str], list[tuple[int, int]]] = {}  # marker, color -> head, layer
+    for layer, name in enumerate(names):
+        for head in range(variant.heads[name]):
+            kept = head in variant.kept[name]
+            look = ("s", shades.get((name, head), DENSE)) if kept else ("x", FAINT)
+            points.setdefault(look, []).append((head, layer))
+    for (marker, color), drawn in points.items():
+        axes.plot(*zip(*drawn, strict=True), linestyle="", marker=marker, color=color)
+    width = max(variant.heads[name] for name in names)
+    axes.set(xticks=[], xlim=(-0.6, width - 0.4), ylim=(-0.6, len(names) - 0.4))
 
 
 # In the order of importance. Each draws within `plot_style`; None if the report has no data for it.

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from compressor.errors import InputError, UsageError
 from compressor.report import facts
-from compressor.report.rule import Rule
-from compressor.report.rule_kinds import RULE_KINDS
+from compressor.report.rule_kinds import RULE_KINDS, Rule
 from compressor.report.schema import Report
 from compressor.results import Inconclusive, Outcome
 

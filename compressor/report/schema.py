@@ -7,6 +7,9 @@ Units are in the field names; ratios are pruned over dense where larger is bette
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,7 +30,7 @@ from compressor.results import (
     Variant,
     Whole,
 )
-from compressor.storage.input_files import read_json
+from compressor.storage.input_files import read_json, read_text
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
 
@@ -146,3 +149,23 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
         raise InputError(
             f"{path} is not a valid report: {what}; {wanted}", id="report-invalid"
         ) from error
+
+
+@dataclass(frozen=True)
+class ReportFormat:
+    """A format that reports are written in."""
+
+    file: str
+    render: Callable[[Report], str]
+    start: str  # pattern of how its files begin; others are not replaced
+    for_ci: bool = False  # whether `compress gate --ci` writes it
+
+    def is_own_file(self, path: Path) -> bool:
+        """Whether a file is of this format."""
+        try:
+            return re.match(self.start, read_text(path), re.DOTALL) is not None
+        except (OSError, ValueError):
+            return False
+
+
+JSON = ReportFormat("report.json", render_json, r'\s*\{\s*"schema_version":')

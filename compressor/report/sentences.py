@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from compressor.recovery import RECOVERIES
 from compressor.report import baseline, facts, numbers, phrases, searches
-from compressor.report.gate_text import gate_sentence
-from compressor.report.phrases import join
+from compressor.report.phrases import gate_sentence, join
 from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Timing, Variant

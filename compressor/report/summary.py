@@ -7,11 +7,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from compressor.report import facts, gate_text, numbers, phrases, sentences
-from compressor.report.rule import worst_of
+from compressor.report import facts, numbers, phrases, sentences
 from compressor.report.schema import Report
-from compressor.report.table import Column, columns
-from compressor.report.text_table import render_table
+from compressor.report.table import Column, columns, render_text
 from compressor.results import Comparison, Throughput, Variant
 
 WIDTH = 100
@@ -27,7 +25,7 @@ def short_table(report: Report) -> str:
     verdict = textwrap.wrap(numbers.printable(sentences.verdict(report)), WIDTH)
     for outcome in report.gate:
         if not outcome.met:
-            line = gate_text.outcome_line(outcome)
+            line = phrases.outcome_line(outcome)
             verdict += textwrap.wrap(line, WIDTH, subsequent_indent=" " * 9)
     return "\n\n".join([*blocks, "\n".join(verdict)])
 
@@ -38,7 +36,7 @@ def _size_table(report: Report) -> str:
     If neurons were removed, multiply-adds say more than parameters, and not both fit.
     """
     metric, models = facts.primary_metric(report), facts.models(report)
-    neurons = bool(facts.neuron_kinds(report))
+    neurons = facts.shows_neurons(report)
     quality = facts.metric_style(metric).label if metric else "quality"
     titles = [
         "heads",
@@ -58,10 +56,10 @@ def _size_table(report: Report) -> str:
         ]
         for model in models
     ]
-    unnamed = render_table([Column(title) for title in titles], rows)
+    unnamed = render_text([Column(title) for title in titles], rows)
     room = min(WIDTH - 2 - max(map(len, unnamed.splitlines())), _NAME_WIDTH)
     named = ([_shorten(x.name, room), *row] for x, row in zip(models, rows, strict=True))
-    return render_table(columns("model", *titles), named)
+    return render_text(columns("model", *titles), named)
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
@@ -92,7 +90,7 @@ def _speed_tables(report: Report) -> Iterator[str]:
                 [_shorten(name), *(cells.get((name, size), numbers.ABSENT) for size in part)]
                 for name in names
             ]
-            table = render_table(titles, rows)
+            table = render_text(titles, rows)
             if max(map(cell_len, table.splitlines())) <= WIDTH:
                 break
         yield table
@@ -142,7 +140,7 @@ def timing_table(throughput: Throughput) -> str:
     )
     return (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
-        f"lengths: {throughput.lengths}\n{render_table(titles, rows)}"
+        f"lengths: {throughput.lengths}\n{render_text(titles, rows)}"
     )
 
 
@@ -170,7 +168,7 @@ def gate_summary(report: Report) -> dict[str, Any]:
         {
             "gate": [dict(outcome) for outcome in report.gate],
             "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
-            "gate_verdict": worst_of(x.verdict for x in report.gate) if report.gate else None,
+            "gate_verdict": facts.gate_verdict(report),
             "changes": [dict(change) for change in report.changes],
         }
     )

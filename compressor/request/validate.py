@@ -15,7 +15,7 @@ from compressor.options.assemble import assemble
 from compressor.options.declare import Options, as_flag, option_name
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
-from compressor.report.rule import Rule
+from compressor.report.rule_kinds import Rule
 from compressor.report.rules import parse_rules
 from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Export, Gate

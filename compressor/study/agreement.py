@@ -14,9 +14,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import hypergeom, kendalltau, rankdata, spearmanr
 
@@ -27,26 +28,21 @@ from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS, is_plot, plot_style, save_figure
 from compressor.report.table import ReportTable
-from compressor.study.inputs import StudiedModel, facts_of
 from compressor.study.options import AgreementStudy
 from compressor.study.output import Result, by_kind, legend, table, tables_as_text
+from compressor.study.run import StudiedModel, facts_of
 from compressor.tasks import Rows
 from compressor.tasks.rows import some_rows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 # Shares of all units that are compared as "the lowest": about as many as are pruned in practice.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 PERMUTATIONS = 10_000  # no p-value can be below 1 in 10,001
-TIED = "the cut falls between equal scores"
 PLOT_TITLE = "Head scores compared by compress"
 is_comparison_plot = partial(is_plot, title=PLOT_TITLE)
 
 
-def study(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> Result:
+def agreement(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> Result:
     """Score on both data sets and on halves of each, and compare."""
     method, seed = options.method, model.seed
     if not method.needs_rows:
@@ -97,7 +93,7 @@ def verdict(pairs: Mapping[str, Any]) -> str:
             f"Spearman's correlation of {' and of '.join(missing)} is not defined, because "
             "all heads have the same score, so it is not known whether the data differ."
         )
-    # In the order in which `study` compares them: the two data sets first.
+    # In the order in which `agreement` compares them: the two data sets first.
     whole, *halves = (numbers.fixed(value, 2, sign=True) for value in spearman.values())
     return (
         f"Spearman's correlation of the two data sets' scores is {whole}; of two halves of the "
@@ -226,33 +222,20 @@ def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[Repor
         for row in rows[:1] if len(rows) == 2 else rows:
             kind = f"all {of}" if row["kind"] == "all" else kind_label(row["kind"])
             values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
-            ranks.append((name, kind, str(row["units"]), *values, *_p_cell(row)))
+            p = numbers.p_value(row.get("p"))
+            ranks.append((name, kind, str(row["units"]), *values, p))
         for row in pair["lowest"]:
             shared, chance = numbers.fixed(row["shared"], 0), numbers.fixed(row["by_chance"], 1)
-            lowest.append((name, str(row["units"]), shared, chance, *_p_cell(row)))
-    kinds = "attention" if of == "heads" else "sublayer"
-    p_title, by_shuffling, at_least = "", "", ""
-    if all("p" in row for pair in pairs.values() for row in pair["lowest"]):
-        p_title, by_shuffling = ", p", f"; p by shuffling {of} (two-sided, Spearman)"
+            p = numbers.p_value(row.get("p"))
+            lowest.append((name, str(row["units"]), shared, chance, p))
+    sublayers, by_shuffling, at_least = "attention" if of == "heads" else "sublayer", "", ""
+    left_out = [] if all("p" in row for x in pairs.values() for row in x["lowest"]) else ["p"]
+    if not left_out:
+        by_shuffling = f"; p by shuffling {of} (two-sided, Spearman)"
         at_least = f"; p is the probability of at least as many shared {of} by chance"
-    return [
-        table(
-            f"Rank correlations{by_shuffling}.",
-            f"compared, kind of {kinds}, {of}, Spearman, Kendall{p_title}",
-            ranks,
-            texts=2,
-        ),
-        table(
-            f"Overlap of the two sets of {of} with the lowest scores{at_least}. "
-            f"{numbers.ABSENT}: {TIED}.",
-            f"compared, {of}, shared, by chance{p_title}",
-            lowest,
-        ),
-    ]
-
-
-def _p_cell(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (numbers.p_value(row["p"]),) if "p" in row else ()
+    fill = partial(table, left_out=left_out, of=of, sublayers=sublayers)
+    correlations = fill("correlations", ranks, tested=by_shuffling)
+    return [correlations, fill("overlap", lowest, tested=at_least)]
 
 
 def comparison_text(comparison: Mapping[str, Any]) -> str:
@@ -270,32 +253,25 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
 
 def comparison_figure(scores: Sequence[Scores]) -> Figure:
     """The figure of `comparison_plot`: one panel per pair, in a triangle; a marker per kind."""
-    from matplotlib.figure import Figure
-
     size = len(scores) - 1
     side = 3.6 if size == 1 else 2.8
     figure = Figure(figsize=(side * size, side * size + 0.5), layout="constrained")
+    names = scores[0].values
+    kinds = np.array([kind_of(name) for name, values in names.items() for _ in values])
     for column, row in combinations(range(len(scores)), 2):
         axes = figure.add_subplot(size, size, (row - 1) * size + column + 1)
-        _scatter_ranks(axes, scores[column], scores[row])
+        first, second = scores[column], scores[row]
+        x, y = rankdata(flat(first)), rankdata(flat(second))
+        axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
+        # There are more colors and markers than kinds.
+        for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
+            of_kind = kinds == kind
+            if of_kind.any():
+                label, drawn = kind_label(kind), (x[of_kind], y[of_kind])
+                axes.scatter(*drawn, s=14, color=color, marker=marker, label=label)
+        axes.set(xlabel=f"rank by {first.method}", ylabel=f"rank by {second.method}")
+        spearman = compared_pair(first, second)["correlations"][0]["spearman"]
+        axes.set_title(f"Spearman {numbers.fixed(spearman, 2, sign=True)}", loc="left", fontsize=9)
+        axes.set(aspect="equal", xlim=(0, len(x) + 1), ylim=(0, len(x) + 1))
     legend(figure, figure.axes[0], min(3, size + 1))
     return figure
-
-
-def _scatter_ranks(axes: Axes, first: Scores, second: Scores) -> None:
-    x, y = rankdata(flat(first)), rankdata(flat(second))
-    kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
-    axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
-    # There are more colors and markers than kinds.
-    for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
-        of_kind = kinds == kind
-        if of_kind.any():
-            label = kind_label(kind)
-            axes.scatter(x[of_kind], y[of_kind], s=14, color=color, marker=marker, label=label)
-    axes.set_xlabel(f"rank by {first.method}")
-    axes.set_ylabel(f"rank by {second.method}")
-    spearman = compared_pair(first, second)["correlations"][0]["spearman"]
-    axes.set_title(f"Spearman {numbers.fixed(spearman, 2, sign=True)}", loc="left", fontsize=9)
-    axes.set_aspect("equal")
-    axes.set_xlim(0, len(x) + 1)
-    axes.set_ylim(0, len(x) + 1)

@@ -12,8 +12,7 @@ from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
 from compressor.options.declare import option, split_commas
 from compressor.options.parts import some_of
 from compressor.options.table import Table
-from compressor.recovery import RecoveryMethod
-from compressor.recovery.reconstruct import Reconstruct
+from compressor.recovery import Reconstruct, RecoveryMethod
 from compressor.request.recipe import DEFAULT_METHOD, scoring
 from compressor.request.sections import (
     DEVICE,
@@ -61,6 +60,7 @@ class StudyRequest(Request):
     panel: ClassVar[str] = "Study"
 
     name: ClassVar[str]
+    function: ClassVar[str]  # `package.module:function`, imported when the study runs
     example: ClassVar[str]
     model: ModelSection
     data: Columns
@@ -91,6 +91,7 @@ class HeadsStudy(MeasuringStudy):
     """Quality with each head removed alone."""
 
     name = "heads"
+    function = "compressor.study.quality:heads"
     example = "compress study heads -m MODEL --test test.tsv -o out"
     data: TestRows
 
@@ -99,6 +100,7 @@ class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
+    function = "compressor.study.quality:layers"
     example = "compress study layers -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Annotated[
@@ -120,6 +122,7 @@ class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
+    function = "compressor.study.curves:curve"
     example = "compress study curve -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Method
@@ -141,6 +144,7 @@ class AgreementStudy(StudyRequest):
     """Do two data sets, or two halves of one, rank heads alike?"""
 
     name = "agreement"
+    function = "compressor.study.agreement:agreement"
     example = "compress study agreement -m MODEL --calibration a.tsv --other b.tsv -o out"
     data: AgreementData
     method: Method
@@ -161,6 +165,7 @@ class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
+    function = "compressor.study.curves:training"
     example = (
         "compress study training --checkpoint EARLY --checkpoint LAST --calibration valid.tsv "
         "--test test.tsv -o out"
@@ -175,6 +180,7 @@ class RolesStudy(StudyRequest):
     """Which heads are positional, syntactic, or attend to rare words."""
 
     name = "roles"
+    function = "compressor.study.roles:roles"
     example = "compress study roles -m MODEL --calibration valid.tsv -o out"
     data: CalibrationData
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")

@@ -1,25 +1,24 @@
-"""The result of a study, as JSON, Markdown and text for a terminal, and parts of its plot."""
+"""The result of a study: its four files, its text for a terminal, and what its plots share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compressor.errors import InputError
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label
 from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.plots import COLORS, MARKERS, PLOT_FORMATS, save_figure
-from compressor.report.table import Column, ReportTable
-from compressor.report.text_table import render_table as text_of
-from compressor.storage import staging
-from compressor.storage.files import require_directory, write_at_once, write_json
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from compressor.report.table import ReportTable, make_table
+from compressor.report.table import render_text as text_of
+from compressor.storage.files import write_at_once, write_json
 
 PREFIX = "study-"
 _CELL = 0.34  # inches
@@ -37,30 +36,11 @@ class Result:
     details: Sequence[ReportTable] = ()  # longer tables, on the page alone
 
 
-def table(
-    caption: str, titles: str, rows: Sequence[tuple[str, ...]], texts: int = 1
-) -> ReportTable:
-    """A table with comma-separated titles; the first `texts` columns are not numeric."""
-    columns = tuple(Column(t, numeric=i >= texts) for i, t in enumerate(titles.split(", ")))
-    return ReportTable(key="", caption=caption, columns=columns, rows=tuple(rows))
+table = partial(make_table, words=Path(__file__).with_name("tables.toml"))
 
 
-def require_output(output: Path, study: str) -> None:
-    """Check that a study can be written to a directory, which may contain other studies."""
-    require_directory(output)
-    for path in sorted(output.iterdir()) if output.exists() else ():
-        # The JSON file is written last: without it the other three are of a study that was killed.
-        is_done = path.name == f"{PREFIX}{study}.json"
-        if is_done or not path.name.startswith((PREFIX, staging.PREFIX)):
-            raise InputError(
-                f"{output} holds {path.name} already; choose another --output",
-                id="output-not-empty",
-            )
-
-
-def write_result(result: Result, study: str, output: Path) -> None:
+def write_result(result: Result, stem: Path) -> None:
     """Write all four files of a study; the plot in the current style."""
-    stem = output / f"{PREFIX}{study}"
     for suffix in PLOT_FORMATS:
         save_figure(result.figure, stem.with_suffix(suffix))
     plot = f"![{stem.name}.png]({stem.name}.png)"
@@ -68,6 +48,7 @@ def write_result(result: Result, study: str, output: Path) -> None:
     for shown in (*result.tables, *result.details):
         blocks += render_table(shown)
     write_at_once(stem.with_suffix(".md"), "\n\n".join(blocks) + "\n")
+    # Last, because it says that the study is complete.
     write_json(stem.with_suffix(".json"), result.data)
 
 
@@ -82,12 +63,36 @@ def tables_as_text(tables: Sequence[ReportTable]) -> str:
     return "\n\n".join(f"{x.caption}\n{text_of(x.columns, x.rows)}" for x in tables)
 
 
-def panel(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of one panel; sizes in inches."""
-    from matplotlib.figure import Figure
+def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
+    """Layer names by kind of sublayer, in the canonical order."""
+    names = list(names)
+    groups = {kind: [name for name in names if kind_of(name) == kind] for kind in KINDS}
+    return {kind: layers for kind, layers in groups.items() if layers}
 
+
+def panels(width: float, height: float, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side; sizes in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
+    return figure, list(figure.subplots(1, columns, squeeze=False, **grid)[0])
+
+
+def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel per kind: a row per layer, a column per head, both from 0."""
+    kinds = by_kind(heads)
+    columns = [max(heads[name] for name in names) for names in kinds.values()]
+    room = [max(width, 7) for width in columns]  # enough for the panel's title
+    rows = max(len(names) for names in kinds.values())
+    size = max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)
+    figure, row = panels(*size, len(kinds), width_ratios=room)
+    for (kind, names), axes, width in zip(kinds.items(), row, columns, strict=True):
+        axes.set_title(kind_label(kind), loc="left", fontsize=9)
+        axes.grid(False)
+        # Layer 0 on top, as in the tables.
+        axes.set(xlim=(-0.5, width - 0.5), ylim=(len(names) - 0.5, -0.5))
+        axes.set(xlabel="head", ylabel="layer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, dict(zip(kinds, row, strict=True))
 
 
 def draw_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
@@ -101,39 +106,3 @@ def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """Put the legend of some axes above the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=columns)
-
-
-def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
-    """Layer names by kind of sublayer, in the canonical order."""
-    names = list(names)
-    groups = {kind: [name for name in names if kind_of(name) == kind] for kind in KINDS}
-    return {kind: layers for kind, layers in groups.items() if layers}
-
-
-def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a panel per kind: a row per layer, a column per head, both from 0."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    kinds = by_kind(heads)
-    columns = [max(heads[name] for name in names) for names in kinds.values()]
-    room = [max(width, 7) for width in columns]  # enough for the panel's title
-    rows = max(len(names) for names in kinds.values())
-    figure = Figure(
-        figsize=(max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
-        layout="constrained",
-    )
-    # `squeeze` would take the panel of a single kind out of its array.
-    (row,) = figure.subplots(1, len(kinds), squeeze=False, width_ratios=room)
-    panels = dict(zip(kinds, row, strict=True))
-    for (kind, axes), width in zip(panels.items(), columns, strict=True):
-        axes.set_title(kind_label(kind), loc="left", fontsize=9)
-        axes.set_xlabel("head")
-        axes.set_ylabel("layer")
-        axes.grid(False)
-        axes.set_xlim(-0.5, width - 0.5)
-        # Layer 0 on top, as in the tables.
-        axes.set_ylim(len(kinds[kind]) - 0.5, -0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, panels

@@ -1,25 +1,32 @@
-"""What removing heads does to the metric, and which of many such effects are significant.
+"""What removing heads does to the metric: each head alone, all of a layer but one.
 
-Of many tests some are significant by chance, so the p-values are also corrected for their number.
+Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", sections 3.2 and 3.3 and
+tables 1 to 3, with a paired test for each head and layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import false_discovery_control
 from torch import nn
 
+from compressor.errors import UsageError
 from compressor.evaluation import METRICS, compare_rows, main_metric, metrics_of
-from compressor.importance.ablation_runs import outputs_without_units
+from compressor.importance.ablation_runs import losses_alone, outputs_without_units
 from compressor.model.sublayers import Mask
 from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
-from compressor.report.facts import SIGNIFICANCE, MetricStyle, metric_style, significant
-from compressor.study.inputs import StudiedModel
-from compressor.study.options import Testing
+from compressor.report.facts import SIGNIFICANCE, MetricStyle, kind_label, metric_style, significant
+from compressor.report.plots import COLORS, DENSE, INK, MARKERS
+from compressor.report.table import Column
+from compressor.study.options import HeadsStudy, LayersStudy, Testing
+from compressor.study.output import Result, by_kind, head_panels, legend, panels, table
+from compressor.study.run import StudiedModel
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
 # the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
@@ -27,8 +34,6 @@ from compressor.study.options import Testing
 # `p_holm` (Holm: the chance of even one false discovery) and `p_bh` (Benjamini & Hochberg: the
 # share of false discoveries).
 Effect = dict[str, Any]
-
-MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, ** after Holm's"
 
 
 class MeasuredQuality:
@@ -42,16 +47,16 @@ class MeasuredQuality:
         self.batches = model.batches(self.rows)
         model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.outputs()
+        self.value, self.signature = main_metric(self.rows, self.dense)
+        if "--num-beams" in model.task.options:
+            self.signature += f"|beams:{settings.num_beams or 1}"
 
     def facts(self) -> dict[str, Any]:
         """The dense model's value, for the JSON file."""
-        value, signature = main_metric(self.rows, self.dense)
-        beams = self.settings.num_beams or 1
-        searches = "--num-beams" in self.model.task.options
         return {
             "metric": self.metric,
-            "dense": value,
-            "signature": f"{signature}|beams:{beams}" if searches else signature,
+            "dense": self.value,
+            "signature": self.signature,
             "resamples": self.settings.resamples,
         }
 
@@ -80,16 +85,45 @@ class MeasuredQuality:
         """The metric's change when the heads that a mask removes are silenced."""
         return self.effect(self.dense if mask.count() == mask.total() else self.outputs(mask))
 
+    def corrected(
+        self, effects: Sequence[Effect], what: str
+    ) -> tuple[list[Effect], dict[str, Any], list[str]]:
+        """Correct the p-values of many effects for their number: some are small by chance.
 
-def is_significant(effect: Effect, p: str = "p") -> bool:
-    """Whether an effect is significant by one of its p-values."""
-    # Only p-values are corrected; the interval is that of the single test.
-    return significant(effect[p], effect["interval"])
-
-
-def mark(effect: Effect) -> str:
-    """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
-    return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
+        Returns:
+            The effects with `p_holm` and `p_bh`; how many are significant (`expected_by_chance` is
+            the most to expect if no head had an effect); and this in sentences.
+        """
+        p_values = [effect["p"] for effect in effects]
+        p_bh = false_discovery_control(p_values, method="bh").tolist()
+        adjusted = zip(effects, holm(p_values), p_bh, strict=True)
+        tests = [effect | {"p_holm": p, "p_bh": share} for effect, p, share in adjusted]
+        count, resamples = len(tests), self.settings.resamples
+        chance = SIGNIFICANCE * count
+        plain, bh, by_holm = (
+            sum(is_significant(test, p) for test in tests) for p in ("p", "p_bh", "p_holm")
+        )
+        sentences = [
+            f"At the 5% level {plain} of {count} {what} change the metric significantly; up to "
+            f"{numbers.fixed(chance, 1)} would by chance if none had an effect. Corrected for "
+            f"{count} tests: {bh} (Benjamini-Hochberg), {by_holm} (Holm)."
+        ]
+        # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have exact tests.
+        if not METRICS[self.metric].has_exact_test and count / (resamples + 1) >= SIGNIFICANCE:
+            sentences.append(
+                f"{resamples:,} resamples are too few for Holm's correction of {count} tests: it "
+                f"needs at least {int(count / SIGNIFICANCE):,} for any p-value to be small enough."
+            )
+        counts = {
+            "tests": count,
+            "level": SIGNIFICANCE,
+            "expected_by_chance": chance,
+            "significant": plain,
+            "significant_bh": bh,
+            "significant_holm": by_holm,
+            "at_floor": any(test["at_floor"] for test in tests),
+        }
+        return tests, counts, sentences
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -103,48 +137,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def corrected(effects: Sequence[Effect]) -> list[Effect]:
-    """The effects with their p-values corrected for the number of effects."""
-    p_values = [effect["p"] for effect in effects]
-    p_bh = false_discovery_control(p_values, method="bh")
-    return [
-        effect | {"p_holm": adjusted, "p_bh": float(share)}
-        for effect, adjusted, share in zip(effects, holm(p_values), p_bh, strict=True)
-    ]
+def is_significant(effect: Effect, p: str = "p") -> bool:
+    """Whether an effect is significant by one of its p-values."""
+    # Only p-values are corrected; the interval is that of the single test.
+    return significant(effect[p], effect["interval"])
 
 
-def count_significant(tests: Sequence[Effect]) -> dict[str, Any]:
-    """How many tests are significant, uncorrected and corrected.
-
-    `expected_by_chance` is their expected number, at most, if no test had an effect.
-    """
-    return {
-        "tests": len(tests),
-        "level": SIGNIFICANCE,
-        "expected_by_chance": SIGNIFICANCE * len(tests),
-        "significant": sum(is_significant(test) for test in tests),
-        "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
-        "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
-        "at_floor": any(test["at_floor"] for test in tests),
-    }
-
-
-def significance_sentences(data: Mapping[str, Any], what: str) -> list[str]:
-    """`count_significant` in words, and whether the resamples suffice for it."""
-    tests, resamples = data["tests"], data["resamples"]
-    sentences = [
-        f"At the 5% level {data['significant']} of {tests} {what} change the metric significantly; "
-        f"up to {numbers.fixed(data['expected_by_chance'], 1)} would by chance if none had an "
-        f"effect. Corrected for {tests} tests: {data['significant_bh']} (Benjamini-Hochberg), "
-        f"{data['significant_holm']} (Holm)."
-    ]
-    # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have an exact test.
-    if not METRICS[data["metric"]].has_exact_test and tests / (resamples + 1) >= SIGNIFICANCE:
-        sentences.append(
-            f"{resamples:,} resamples are too few for Holm's correction of {tests} tests: it needs "
-            f"at least {int(tests / SIGNIFICANCE):,} for any p-value to be small enough."
-        )
-    return sentences
+def mark(effect: Effect) -> str:
+    """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
+    return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
 
 
 def unit_of(style: MetricStyle) -> str:
@@ -152,8 +153,146 @@ def unit_of(style: MetricStyle) -> str:
     return f"points of {style.label}" if style.unit == "%" else style.label
 
 
-def cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[str, ...]:
+def effect_cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[str, ...]:
     """Change, interval and p-values, without correction and, if it is corrected, by BH and Holm."""
     change = style.difference(effect["difference"]) + mark
     p_values = (numbers.p_value(effect[p]) for p in ("p", "p_bh", "p_holm") if p in effect)
     return change, style.interval(effect["interval"]), *p_values
+
+
+def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
+    """Remove every head alone and compare with the dense model."""
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    style, progress = quality.style, model.progress
+    heads = [(layer.name, head) for layer in model.layers for head in range(layer.units)]
+    progress.message(f"removing each of {len(heads)} heads alone …")
+    with model.scoring(quality.batches) as scoring:
+        _, outputs = outputs_without_units(scoring, model.layers, options.evaluation.num_beams)
+    effects = []
+    for done, (name, head) in enumerate(heads, 1):
+        effects.append({"head": head, **quality.effect(outputs[name, head])})
+        progress.update("heads compared", done, len(heads))
+    tests, counts, significance = quality.corrected(effects, "heads")  # all heads together
+    layers: dict[str, list[Effect]] = {layer.name: [] for layer in model.layers}
+    for (name, _), test in zip(heads, tests, strict=True):
+        layers[name].append(test)
+    grids = []  # a row per layer, a column per head
+    for kind, names in by_kind(layers).items():
+        width = max(len(layers[name]) for name in names)
+        cells = []
+        for name in names:
+            changes = [style.difference(x["difference"]) + mark(x) for x in layers[name]]
+            padding = [""] * (width - len(changes))
+            cells.append((name.rpartition(".")[2], *changes, *padding))
+        titles = [Column(f"head {head}") for head in range(width)]
+        label = kind_label(kind)
+        grids.append(table("one-head", cells, more=titles, metric=style.title, kind=label))
+    every = [(*map(str, x), *effect_cells(y, style)) for x, y in zip(heads, tests, strict=True)]
+    free = sum(test["difference"] >= 0 for test in tests)
+    return Result(
+        title=f"Each head of {model.checkpoint.name} removed alone",
+        data={**quality.facts(), **counts, "layers": layers},
+        sentences=[
+            f"All heads: {style.title} {style.score(quality.value)} on {len(quality.dense)} rows.",
+            f"Removing one head: {free} of {len(tests)} heads cost nothing.",
+            *significance,
+        ],
+        tables=grids,
+        details=[table("every-head", every)],
+        figure=_heads_figure(layers, f"change in {unit_of(style)}"),
+    )
+
+
+def _heads_figure(layers: dict[str, list[Effect]], label: str) -> Figure:
+    """The change without each head, red below and blue above zero, significant ones dotted."""
+    figure, panels = head_panels({name: len(tests) for name, tests in layers.items()})
+    # The same range to both sides, so that white is no change; any range where all are zero.
+    limit = max(abs(test["difference"]) for tests in layers.values() for test in tests) or 1.0
+    for kind, names in by_kind(layers).items():
+        shape = len(names), max(len(layers[name]) for name in names)
+        changes = np.ma.masked_all(shape)  # [layers, heads]; masked: no such head
+        dots = []
+        for row, name in enumerate(names):
+            for test in layers[name]:
+                changes[row, test["head"]] = test["difference"]
+                if mark(test):
+                    dots.append((test["head"], row))
+        image = panels[kind].imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal")
+        if dots:
+            panels[kind].scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
+    # The color bar of the last panel is that of all, since they have one range of values.
+    figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
+    return figure
+
+
+def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
+    """Remove all heads of a layer but its best one, and compare with the dense model."""
+    best, how = _best_heads(model, rows, options)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    style, effects = quality.style, []
+    for layer in model.layers:
+        model.progress.message(f"leaving {layer.name} one of {layer.units} heads …")
+        head = best[layer.name]
+        others = [(layer.name, other) for other in range(layer.units) if other != head]
+        effect = quality.without(Mask.full(model.layers).without(others))
+        effects.append({"layer": layer.name, "heads": layer.units, "head": head, **effect})
+    tests, counts, significance = quality.corrected(effects, "layers")
+    cells = []
+    for test in tests:
+        kept, value = f"{test['head']} of {test['heads']}", style.score(test["value"])
+        cells.append((test["layer"], kept, value, *effect_cells(test, style, mark(test))))
+    worst = min(tests, key=lambda test: test["difference"])
+    loss = f"The largest loss is in {worst['layer']}: {style.difference(worst['difference'])}."
+    return Result(
+        title=f"One head per layer of {model.checkpoint.name}",
+        data={**quality.facts(), "chosen_by": how, **counts, "layers": tests},
+        sentences=[
+            f"All heads: {style.title} {style.score(quality.value)}; each layer's one head "
+            f"chosen by {how}.",
+            loss if worst["difference"] < 0 else "No layer loses anything.",
+            *significance,
+        ],
+        tables=[table("layers", cells, metric=style.title)],
+        figure=_layers_figure(style, tests),
+    )
+
+
+def _best_heads(
+    model: StudiedModel, rows: DataRows, options: LayersStudy
+) -> tuple[dict[str, int], str]:
+    """The head that each layer keeps, the best one alone or by its score, and how it was chosen."""
+    if options.method is not None:
+        scores = model.score(options.method, rows.calibration)
+        best = {name: values.index(max(values)) for name, values in scores.values.items()}
+        return best, f"highest score: {scores.signature}"
+    if rows.calibration is None:
+        raise UsageError(
+            "`compress study layers` needs --calibration FILE to choose each layer's head on",
+            id="calibration-missing",
+        )
+    model.progress.message("losses of each head alone …")
+    # On other rows than the metric, which would otherwise flatter the heads chosen by it.
+    with model.scoring(model.batches(rows.calibration)) as scoring:
+        losses = losses_alone(scoring)
+    best = {name: values.index(min(values)) for name, values in losses.items()}
+    return best, "lowest loss on the calibration rows of the head alone in its layer"
+
+
+def _layers_figure(style: MetricStyle, tests: Sequence[Effect]) -> Figure:
+    figure, (axes,) = panels(5.2, 3.4)
+    axes.axhline(0, color=DENSE, linestyle="--", linewidth=1.2)
+    effects = {test["layer"]: test for test in tests}
+    kinds = by_kind(effects)
+    for i, (kind, names) in enumerate(kinds.items()):
+        # Kinds beside each other, not on top of each other.
+        shift = 0.12 * (i - (len(kinds) - 1) / 2)
+        x = [place + shift for place in range(len(names))]
+        for at, name in zip(x, names, strict=True):
+            axes.plot([at, at], effects[name]["interval"], color=COLORS[i], marker="_")
+        y = [effects[name]["difference"] for name in names]
+        axes.plot(x, y, MARKERS[i], color=COLORS[i], label=kind_label(kind))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="layer that has one head left", ylabel=f"change in {unit_of(style)}")
+    axes.set_title("bars: 95% interval", loc="left", fontsize=9)
+    legend(figure, axes)
+    return figure

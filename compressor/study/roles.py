@@ -1,52 +1,36 @@
 """Roles of heads: positional, syntactic and rare-word heads, and which of them pruning keeps.
 
 Voita et al. 2019, "Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the
-Rest Can Be Pruned", section 5. `patterns` counts, `role_criteria` has the definitions of the roles.
+Rest Can Be Pruned", section 5. `attention` counts, `role_criteria` has the definitions of roles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.sublayers import Sublayer
 from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS
 from compressor.report.table import ReportTable
-from compressor.study.inputs import StudiedModel
+from compressor.study import role_criteria as c
+from compressor.study.attention import arcs_of, count_arcs, count_positions
+from compressor.study.conllu import Tokens, read_conllu, tokenize
 from compressor.study.options import RolesStudy
 from compressor.study.output import Result, by_kind, head_panels, legend, table
-from compressor.study.parsed_sentences import Tokens, read_conllu, tokenize
-from compressor.study.patterns import arcs_of, count_arcs, count_positions
-from compressor.study.role_criteria import (
-    COMMON,
-    MINIMUM_ARCS,
-    POSITIONAL,
-    RARE,
-    ROLES,
-    SYNTACTIC,
-    Dependencies,
-    Roles,
-    dependencies,
-    head_roles,
-    relation_counts,
-    survival,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from torch import nn
-
-    from compressor.model.sublayers import Sublayer
-
-Positions = dict[str, dict[str, Any]]  # see `patterns.count_positions`
+from compressor.study.run import StudiedModel
 
 
-def study(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
+def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     """The roles of all self-attention heads, before and after pruning."""
     # Opened first, so that a wrong directory is an error before anything is counted.
     pruned = None if options.pruned is None else _open_pruned(options.pruned, model.checkpoint)
@@ -59,51 +43,49 @@ def study(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     # Parsed sentences have no translations, which a decoder would have to read.
     batches = parsed if rows.calibration is None else model.batches(rows.calibration)
     kinds = ("encoder_self",) if rows.calibration is None else ("encoder_self", "decoder_self")
-    counts = relation_counts(sentences)
-    relations = [name for name, count in counts.items() if count >= MINIMUM_ARCS]
+    occurring = Counter(arc[2] for tokens in sentences for arc in tokens.arcs)
+    others = sorted(set(occurring).difference(c.RELATIONS, c.NOT_SYNTAX))
+    counts = {name: occurring[name] for name in (*c.RELATIONS, *others) if occurring[name]}
+    relations = [name for name, count in counts.items() if count >= c.MINIMUM_ARCS]
     arcs = arcs_of(sentences, relations)
 
-    def count(
-        network: nn.Module, layers: Sequence[Sublayer]
-    ) -> tuple[Positions, Dependencies, Roles]:
+    def count(network: nn.Module, layers: Sequence[Sublayer]) -> dict[str, Any]:
         watched = [layer for layer in layers if layer.kind in kinds]
         with model.scoring(batches, watched, network=network) as scoring:
-            positions = count_positions(scoring, special_ids(model.checkpoint), COMMON)
+            positions = count_positions(scoring, _special_ids(model.checkpoint), c.COMMON)
         encoder = [layer for layer in layers if layer.kind == "encoder_self"]
         with model.scoring(parsed, encoder, network=network) as scoring:
             hits = count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)
         heads = [(layer.name, head) for layer in encoder for head in range(layer.units)]
-        followed = dependencies(relations, heads, arcs.numpy(), hits.numpy())
-        return positions, followed, head_roles(positions, followed)
+        found = c.dependencies(relations, heads, arcs.numpy(), hits.numpy())
+        roles = c.head_roles(positions, found)
+        return {"positions": positions, "relations": found, "heads_roles": roles}
 
     model.progress.message("to which tokens the heads of the dense model attend …")
-    positions, followed, roles = count(model.checkpoint.model, model.layers)
     data: dict[str, Any] = {
         "conllu": options.conllu,
         "sentences": len(sentences),
         "left_out": left_out,
         "from_word": options.from_word,
         "thresholds": {
-            "positional": POSITIONAL, "syntactic": SYNTACTIC, "rare-word": RARE, "common": COMMON,
-            "arcs": MINIMUM_ARCS,
+            "positional": c.POSITIONAL, "syntactic": c.SYNTACTIC, "rare-word": c.RARE,
+            "common": c.COMMON, "arcs": c.MINIMUM_ARCS,
         },
-        "too_rare": {name: count for name, count in counts.items() if count < MINIMUM_ARCS},
-        "positions": positions,
-        "relations": followed.to_json(),
-        "heads_roles": roles,
+        "too_rare": {name: count for name, count in counts.items() if count < c.MINIMUM_ARCS},
+        **count(model.checkpoint.model, model.layers),
     }  # fmt: skip
     if pruned is not None:
         model.progress.message("to which tokens the heads of the pruned model attend …")
-        kept = {name: pruned.mask.kept(name) for name in roles}
+        kept = {name: pruned.mask.kept(name) for name in data["heads_roles"]}
         # With the heads that are left; a layer without any attends to nothing.
         left = [replace(x, units=len(kept[x.name])) for x in model.layers if kept.get(x.name)]
         data["pruned"] = {
             "directory": options.pruned,
             "kept": kept,
-            "heads_roles": count(pruned.model, left)[2],
-            "survival": survival(roles, kept),
+            "heads_roles": count(pruned.model, left)["heads_roles"],
+            "survival": c.survival(data["heads_roles"], kept),
         }
-    return _result(model.checkpoint.name, data, followed)
+    return _result(model.checkpoint.name, data)
 
 
 def _open_pruned(directory: str, dense: Checkpoint) -> Checkpoint:
@@ -150,7 +132,7 @@ def _read_sentences(
     return sentences, left_out
 
 
-def special_ids(checkpoint: Checkpoint) -> frozenset[int]:
+def _special_ids(checkpoint: Checkpoint) -> frozenset[int]:
     """All special tokens other than the unknown word, and the decoder's start token."""
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     # An unknown word is a word all the same.
@@ -160,88 +142,89 @@ def special_ids(checkpoint: Checkpoint) -> frozenset[int]:
     return frozenset(int(token) for token in ids if token is not None)
 
 
-def _result(model: str, data: dict[str, Any], followed: Dependencies) -> Result:
-    roles, pruned = data["heads_roles"], data.get("pruned")
+def _result(model: str, data: dict[str, Any]) -> Result:
+    roles, pruned, relations = data["heads_roles"], data.get("pruned"), data["relations"]
     heads = {(name, i): has for name, heads in roles.items() for i, has in enumerate(heads)}
-    rows = {key: _cells(data, followed, *key) for key in heads}
-    titles = (
-        "layer, head, roles, position, best relation, accuracy (baseline), p (Holm), rare, "
-        f"special tokens{'' if pruned is None else ', after pruning'}"
-    )
-    tables = [] if pruned is None else [_survival_table(pruned["survival"])]
+    rows = {key: _cells(data, *key) for key in heads}
+    left_out = ["after pruning"] if pruned is None else []
+    tables = []
+    if pruned is not None:
+        kept = []
+        for one in pruned["survival"]:
+            role = {"any": "any role", "none": "no role"}.get(one["role"], one["role"])
+            counts = kind_label(one["kind"]), role, str(one["heads"]), str(one["kept"])
+            p = numbers.p_value(one["p"]) if one["heads"] else numbers.ABSENT
+            kept.append((*counts, numbers.fixed(one["expected"], 1), p))
+        tables.append(table("survival", kept))
     if any(heads.values()):
         with_role = [row for key, row in rows.items() if heads[key]]
-        tables.append(table("Heads with a role.", titles, with_role, texts=3))
-    if followed.rows:
-        tables.append(_dependencies_table(followed))
+        tables.append(table("roles", with_role, left_out=left_out, which="Heads with a role."))
+    if relations:
+        tables.append(_dependencies_table(relations))
     return Result(
         title=f"Roles of the heads of {model}",
         data=data,
-        sentences=_sentences(data, followed, list(heads.values())),
+        sentences=_sentences(data, list(heads.values())),
         tables=tables,
-        details=[table("All self-attention heads.", titles, list(rows.values()), texts=3)],
+        details=[
+            table("roles", rows.values(), left_out=left_out, which="All self-attention heads.")
+        ],
         figure=_figure(roles, None if pruned is None else pruned["kept"]),
     )
 
 
-def _sentences(
-    data: dict[str, Any], followed: Dependencies, heads: Sequence[list[str]]
-) -> list[str]:
-    counts = ", ".join(f"{sum(role in roles for roles in heads)} {role}" for role in ROLES)
+def _sentences(data: dict[str, Any], heads: Sequence[list[str]]) -> list[str]:
+    counts = ", ".join(f"{sum(role in roles for roles in heads)} {role}" for role in c.ROLES)
     none = sum(not roles for roles in heads)
     sentences = [f"{len(heads)} self-attention heads: {counts}, {none} without a role."]
     if data["conllu"] is None:
         sentences.append("Syntactic heads were not counted: no --conllu FILE was given.")
-    elif not followed.rows:
+    elif not data["relations"]:
         sentences.append(
             "Syntactic heads were not counted: no relation is frequent enough; give more sentences."
         )
     else:
-        above = followed.gain >= SYNTACTIC
+        pairs = [(row, *head) for row in data["relations"] for head in c.heads_of(row)]
+        above = sum(c.gain(*pair) >= c.SYNTACTIC for pair in pairs)
         sentences.append(
             f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). The "
             "weight on a word is the largest on one of its tokens, the weight from a word that of "
             f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}. "
-            f"{above.sum()} of {above.size} pairs of head and relation are 10 points above the "
-            f"best fixed distance, {followed.syntactic.sum()} of these significantly "
-            "(Holm), which makes the head syntactic."
+            f"{above} of {len(pairs)} pairs of head and relation are 10 points above the "
+            f"best fixed distance, {sum(c.is_syntactic(*pair) for pair in pairs)} of these "
+            "significantly (Holm), which makes the head syntactic."
         )
     if data["too_rare"]:
         names = ", ".join(f"{name} ({count})" for name, count in data["too_rare"].items())
-        sentences.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
+        sentences.append(f"Relations too rare, below {c.MINIMUM_ARCS} arcs, and left out: {names}.")
     rare = [one for one in data["positions"].values() if "rare" in one]
     sentences.append(
-        f"Rare-word heads attend to the least frequent token in at least {RARE:.0%} of the cases; "
-        f"a random choice does in {rare[0]['rare_chance']:.0%}."
+        f"Rare-word heads attend to the least frequent token in at least {c.RARE:.0%} of the "
+        f"cases; a random choice does in {rare[0]['rare_chance']:.0%}."
         if rare
         else "Rare-word heads were not counted: the least frequent token of every sentence is "
-        f"among the {COMMON} most frequent ones; give more rows."
+        f"among the {c.COMMON} most frequent ones; give more rows."
     )
     return sentences
 
 
-def _cells(data: dict[str, Any], followed: Dependencies, name: str, head: int) -> tuple[str, ...]:
+def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
     """A head's row in the tables of heads."""
     counted = data["positions"][name]
     syntax = ("", "", "")
-    if followed.rows and (name, head) in followed.heads:
-        column = followed.heads.index((name, head))
-        best = followed.gain[:, column].argmax()
-        # A relation that a fixed distance predicts as often says nothing about a head.
-        if followed.gain[best, column] > 0:
-            row, accuracy = followed.rows[best], followed.accuracy[best, column]
-            syntax = (
-                f"{row['relation']} → {row['direction'].rpartition(' ')[2]}",
-                f"{100 * accuracy:.0f}% ({100 * row['baseline']:.0f}%)",
-                numbers.p_value(followed.p_holm[best, column]),
-            )
-    after_pruning: tuple[str, ...] = ()
-    if (pruned := data.get("pruned")) is not None:
-        kept = pruned["kept"][name]
-        after_pruning = ("removed",)
-        if head in kept:
-            roles = pruned["heads_roles"][name][kept.index(head)]
-            after_pruning = ("kept: " + (", ".join(roles) or "no role"),)
+    relations = [row for row in data["relations"] if name in row["accuracy"]]
+    best = max(relations, key=lambda row: c.gain(row, name, head), default=None)
+    # A relation that a fixed distance predicts as often says nothing about a head.
+    if best is not None and c.gain(best, name, head) > 0:
+        syntax = (
+            f"{best['relation']} → {best['direction'].rpartition(' ')[2]}",
+            f"{100 * best['accuracy'][name][head]:.0f}% ({100 * best['baseline']:.0f}%)",
+            numbers.p_value(best["p_holm"][name][head]),
+        )
+    after_pruning = "removed"  # left out where nothing was pruned
+    if "pruned" in data and head in (kept := data["pruned"]["kept"][name]):
+        roles = data["pruned"]["heads_roles"][name][kept.index(head)]
+        after_pruning = f"kept: {', '.join(roles) or 'no role'}"
     return (
         name,
         str(head),
@@ -250,66 +233,38 @@ def _cells(data: dict[str, Any], followed: Dependencies, name: str, head: int) -
         *syntax,
         f"{counted['rare'][head]:.0%}" if "rare" in counted else "",
         f"{counted['special'][head]:.0%}",
-        *after_pruning,
+        after_pruning,
     )
 
 
-def _dependencies_table(followed: Dependencies) -> ReportTable:
+def _dependencies_table(relations: Sequence[c.Dependency]) -> ReportTable:
     rows = []
-    for i, row in enumerate(followed.rows):
+    for row in relations:
+        heads = c.heads_of(row)
         # The baseline is the same for all heads: the most accurate one is the most above it.
-        best = followed.accuracy[i].argmax()
-        name, head = followed.heads[best]
+        name, head = max(heads, key=lambda one: row["accuracy"][one[0]][one[1]])
         rows.append(
             (
                 row["relation"],
                 row["direction"],
                 f"{name} head {head}",
                 str(row["arcs"]),
-                f"{100 * followed.accuracy[i, best]:.1f}",
+                f"{100 * row['accuracy'][name][head]:.1f}",
                 f"{100 * row['baseline']:.1f} at {row['offset']:+d}",
-                numbers.fixed(100 * followed.gain[i, best], 1, sign=True),
-                numbers.p_value(followed.p_holm[i, best]),
-                str(followed.syntactic[i].sum()),
+                numbers.fixed(100 * c.gain(row, name, head), 1, sign=True),
+                numbers.p_value(row["p_holm"][name][head]),
+                str(sum(c.is_syntactic(row, *one) for one in heads)),
             )
         )
-    return table(
-        "Dependencies: the best head of each against the best fixed distance (in words), in "
-        "percent; p of the difference, corrected for all heads and relations; how many heads are "
-        "10 points above with p below 0.05.",
-        "relation, direction, best head, arcs, accuracy, baseline, above, p (Holm), heads",
-        rows,
-        texts=3,
-    )
+    return table("dependencies", rows)
 
 
-def _survival_table(survival: Sequence[dict[str, Any]]) -> ReportTable:
-    rows = [
-        (
-            kind_label(one["kind"]),
-            {"any": "any role", "none": "no role"}.get(one["role"], one["role"]),
-            str(one["heads"]),
-            str(one["kept"]),
-            numbers.fixed(one["expected"], 1),
-            numbers.p_value(one["p"]) if one["heads"] else numbers.ABSENT,
-        )
-        for one in survival
-    ]
-    return table(
-        "Heads that pruning has kept, by role; expected is the number if as many heads of the kind "
-        "were kept at random, p the probability of at least as many by chance (hypergeometric).",
-        "kind of attention, role, heads, kept, expected, p",
-        rows,
-        texts=2,
-    )
-
-
-def _figure(roles: Roles, kept: dict[str, list[int]] | None) -> Figure:
+def _figure(roles: c.Roles, kept: Mapping[str, Sequence[int]] | None) -> Figure:
     figure, panels = head_panels({name: len(heads) for name, heads in roles.items()})
     for kind, names in by_kind(roles).items():
         axes = panels[kind]
         heads = [(x, y, has) for y, name in enumerate(names) for x, has in enumerate(roles[name])]
-        for i, role in enumerate(ROLES):
+        for i, role in enumerate(c.ROLES):
             with_role = [(x, y) for x, y, has in heads if role in has]
             axes.scatter(
                 # The marks of a head with several roles stand beside each other.

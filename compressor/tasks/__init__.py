@@ -1,4 +1,4 @@
-"""The tasks: each is one file with everything about it; see `compressor.tasks.base`.
+"""The tasks: each is one class with everything about it; see `compressor.tasks.base`.
 
 To add one, write a subclass of `Task` and add a line to `TASKS`, or from outside this package call
 `TASKS.register`. Nothing here imports torch until tensors are made.
@@ -25,22 +25,22 @@ __all__ = [
 TASKS: Table[Task] = Table(
     "task",
     {
-        "translation": "compressor.tasks.translation:TASK",
-        "classification": "compressor.tasks.classification:TASK",
-        "embedding": "compressor.tasks.embedding:TASK",
-        "token-classification": "compressor.tasks.token_classification:TASK",
-        "regression": "compressor.tasks.regression:TASK",
-        "reranking": "compressor.tasks.reranking:TASK",
-        "multilabel": "compressor.tasks.multilabel:TASK",
-        "question-answering": "compressor.tasks.question_answering:TASK",
-        "summarization": "compressor.tasks.summarization:TASK",
+        "translation": "compressor.tasks.encoder_decoder:TRANSLATION",
+        "classification": "compressor.tasks.classification:CLASSIFICATION",
+        "embedding": "compressor.tasks.embedding:EMBEDDING",
+        "token-classification": "compressor.tasks.token_classification:TOKEN_CLASSIFICATION",
+        "regression": "compressor.tasks.scores:REGRESSION",
+        "reranking": "compressor.tasks.scores:RERANKING",
+        "multilabel": "compressor.tasks.classification:MULTILABEL",
+        "question-answering": "compressor.tasks.question_answering:QUESTION_ANSWERING",
+        "summarization": "compressor.tasks.encoder_decoder:SUMMARIZATION",
     },
     id="task-unknown",
 )
 
 
 def require_task(checkpoint: Checkpoint) -> Task:
-    """The task of a checkpoint, which must fit its model.
+    """The task of a checkpoint.
 
     Raises:
         UsageError: an unknown task, or one for other models.

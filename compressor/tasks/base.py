@@ -84,13 +84,9 @@ class Objective(ABC):
     ) -> list[Batch]:
         """Batches of rows of similar length, longest first: tensors in the host's memory.
 
-        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`.
-
-        Args:
-            model: decides about padding and inputs; it is not run.
-            batch_tokens, batch_size: see `compressor.tasks.batching.group`; `batch_tokens` is at
-                most `most_tokens` of the model.
-            device: where the model will run; on a GPU `batch_tokens` is always the most.
+        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. The
+        model decides about padding and inputs; it is not run. For the sizes see `batching.group`;
+        `batch_tokens` is at most `most_tokens` of the model on the device, and on a GPU just that.
 
         Raises:
             InputError: the model's configuration lacks the padding id.

@@ -41,15 +41,11 @@ class Example:
 
 
 class Batch(dict[str, "Tensor"]):
-    """Padded tensors by name, and the row of each line.
+    """Padded tensors by name, [batch, …], and the row of each line, its index in `Rows`.
 
     `labels` are what the loss compares with; all other tensors are inputs of the model's forward.
-
-    Args:
-        tensors: name -> [batch, …].
-        rows: index in `Rows` of every line of the tensors, in order.
-        spare: what a model computes from it does not count, see `compressor.parallel.sharding`.
-        host: the same batch in the host's memory, if the tensors are elsewhere.
+    What a model computes from a `spare` one does not count, see `compressor.parallel.sharding`.
+    `host` is the same batch in the host's memory, if the tensors are elsewhere.
     """
 
     def __init__(
@@ -128,9 +124,8 @@ def encode_texts(
         offsets: also the characters of each token.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
-    Returns:
-        What the tokenizer returns for each row (`input_ids`, with `types` also `token_type_ids`,
-        with `offsets` `offset_mapping`), and for each row whether it was cut.
+    Returns the tokenizer's lists (`input_ids`, `token_type_ids`, `offset_mapping`), and for each
+    row whether it was cut.
     """
     options = {
         "truncation": True,
@@ -147,12 +142,10 @@ def encode_texts(
         encoded = tokenizer(**some, max_length=max_tokens + 1, **options)
         values = {name: list(map(tuple, encoded[name])) for name in encoded}
         is_long = [len(ids) > max_tokens for ids in values["input_ids"]]
-        if any(is_long):
-            long = [row for row, is_cut in enumerate(is_long) if is_cut]
-            again = {
-                name: column and [column[row] for row in long] for name, column in some.items()
-            }
-            shorter = tokenizer(**again, max_length=max_tokens, **options)
+        long = [row for row, is_cut in enumerate(is_long) if is_cut]
+        if long:
+            texts_of_long = {name: x and [x[row] for row in long] for name, x in some.items()}
+            shorter = tokenizer(**texts_of_long, max_length=max_tokens, **options)
             for name, column in values.items():
                 for row, value in zip(long, shorter[name], strict=True):
                     column[row] = tuple(value)
@@ -240,13 +233,9 @@ def group(
 ) -> list[list[int]]:
     """Indices of rows of similar length, batch by batch, longest first.
 
-    Longest first, so that a lack of memory shows at once and not after an hour.
-
-    Args:
-        lengths: token counts of each row, one per padded tensor (source, target).
-        batch_tokens: rows x longest length of a batch is at most this (a row that is longer has a
-            batch of its own); None for no limit.
-        batch_size: rows per batch at most; None for no limit.
+    Longest first, so that a lack of memory shows at once and not after an hour. `lengths` are token
+    counts of each row, one per padded tensor (source, target). Rows x longest length of a batch is
+    at most `batch_tokens` (a row that is longer has a batch of its own).
     """
     order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
     groups: list[list[int]] = []

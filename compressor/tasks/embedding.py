@@ -15,14 +15,13 @@ optimization", section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError, UsageError
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import Example
-from compressor.tasks.cells import number_cell, require_columns, text_cell, usual_column
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
 from compressor.tasks.scores import (
@@ -32,7 +31,15 @@ from compressor.tasks.scores import (
     relevance_cell,
     require_queries,
 )
-from compressor.tasks.tables import Record, RowTable, read_lines, read_table
+from compressor.tasks.tables import (
+    number_cell,
+    read_lines,
+    read_table,
+    require_columns,
+    row_texts,
+    text_cell,
+    usual_column,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -81,17 +88,28 @@ class Embedding(EncoderTask):
         query, text and label, none of which an option names, contains queries with texts to find.
         """
         if format_suffix(spec) == ".txt":
-            return RowTexts([spec], _lines(spec))
+
+            def lines() -> Iterator[RowText]:
+                for number, line in enumerate(read_lines(spec), 1):
+                    if not line.strip():
+                        raise InputError(
+                            f"{spec}:{number}: the line is empty; remove it", id="line-empty"
+                        )
+                    yield line, None, ""
+
+            return RowTexts([spec], lines())
         table = read_table(spec, header)
         if {*RANKED_COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
-            return _pairs(table, [*RANKED_COLUMNS.values()], relevance_cell, ranked=True)
+            query, answer, label = RANKED_COLUMNS.values()
+            return row_texts(table, query, answer, label, relevance_cell, ranked=True)
         text, pair, score = (
             columns.get(option) or usual_column(table, names)
             for option, names in NUMBER_COLUMNS.items()
         )
         text = text or table.columns[0]
         if pair is not None and score is not None and {pair, score} <= {*table.columns}:
-            return _pairs(table, [text, pair, score], number_cell)
+            require_columns(table, [text, pair, score])
+            return row_texts(table, text, pair, score, number_cell)
         require_columns(table, [text])
         return RowTexts([spec], ((text_cell(row, text), None, "") for row in table.records))
 
@@ -190,32 +208,10 @@ class Embedding(EncoderTask):
         return [repr(float(value)) for value in runtime.compare(*sides)]
 
 
-def _pairs(
-    table: RowTable,
-    columns: Sequence[str],
-    read_label: Callable[[Record, str], str],
-    ranked: bool = False,
-) -> RowTexts:
-    require_columns(table, columns)
-    text, pair, label = columns
-
-    def row(record: Record) -> RowText:
-        return text_cell(record, text), text_cell(record, pair), read_label(record, label)
-
-    return RowTexts([table.path], map(row, table.records), ranked)
-
-
-def _lines(path: str) -> Iterator[RowText]:
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            raise InputError(f"{path}:{number}: the line is empty; remove it", id="line-empty")
-        yield line, None, ""
-
-
 def _by_cosine(model: nn.Module) -> bool:
     from compressor.model.sentence_head import head_of
 
     return head_of(model).settings.similarity == "cosine"
 
 
-TASK = Embedding()
+EMBEDDING = Embedding()

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.cells import (
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
+from compressor.tasks.tables import (
+    Record,
     first_two_columns,
     label_cell,
+    quoted,
+    read_table,
     require_columns,
-    text_cell,
+    row_texts,
     usual_column,
 )
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
-from compressor.tasks.tables import Record, quoted, read_table, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from compressor.tasks.batching import Tensors
 
     Logits = NDArray[np.float32]
-
-_CLASS_ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
 class EncoderTask(Task):
@@ -64,7 +63,6 @@ class EncoderTask(Task):
     ) -> RowTexts:
         """A table with a column of texts, one of labels, and maybe one of second texts."""
         table = read_table(spec, header)
-        read_label = self.label_reader(labels)
         text, pair, label = (
             columns.get(option, usual_column(table, self.usual_columns.get(option, ())))
             for option in ("text_column", "text_pair_column", "label_column")
@@ -80,13 +78,7 @@ class EncoderTask(Task):
                     id="column-not-named",
                 )
         require_columns(table, [text, label] if pair is None else [text, label, pair])
-
-        def row(record: Record) -> RowText:
-            source = text_cell(record, text)
-            second = None if pair is None else text_cell(record, pair)
-            return source, second, read_label(record, label)
-
-        return RowTexts([spec], map(row, table.records))
+        return row_texts(table, text, pair, label, self.label_reader(labels))
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
@@ -161,55 +153,3 @@ class EncoderTask(Task):
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
         return (actual.argmax(-1) == expected.argmax(-1)).tolist()
-
-
-class Labels:
-    """The checkpoint's label names, two or more, in the order of its class ids."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        if len(self.names) < 2:
-            raise InputError(
-                f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
-                "needed",
-                id="too-few-labels",
-            )
-        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
-        self.allow_ids = not any(_CLASS_ID.fullmatch(name) for name in self.names)
-
-    def name_of(self, cell: str, where: str) -> str:
-        """The label name of a cell with a name or, unless names are numbers, a class id."""
-        if cell in self.names:
-            return cell
-        if self.allow_ids and _CLASS_ID.fullmatch(cell) and int(cell) < len(self.names):
-            return self.names[int(cell)]
-        raise InputError(
-            f"{where}: the label {shortened(cell)!r} is not one of the checkpoint's "
-            f"{len(self.names)} ({quoted(self.names, most=5)})"
-            + did_you_mean(cell.strip()[:100], self.names),
-            id="label-unknown",
-        )
-
-
-class LabelTask(EncoderTask):
-    """Labels by the checkpoint's names."""
-
-    def label_names(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
-
-    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        """Names of labels; cells as they are if no labels are known."""
-        if labels is None:
-            return label_cell
-        known = Labels(labels)
-        return lambda record, column: known.name_of(label_cell(record, column), record.where)
-
-
-def known_labels(rows: Rows) -> list[str]:
-    """The label names that rows were read with, in the order of their ids."""
-    if rows.labels is None:
-        raise InputError(
-            f"the labels of {', '.join(rows.files)} were read without the checkpoint's label names",
-            id="label-names-missing",
-        )
-    return rows.labels

@@ -1,4 +1,4 @@
-"""Texts to texts with an encoder-decoder model: pairs to batches, the loss, and the search."""
+"""Texts to texts with an encoder-decoder model: translation of sentences, and summarization."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.cells import first_two_columns, require_columns, text_cell, usual_column
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import FORMATS, Record, read_lines, read_table
+from compressor.tasks.tables import (
+    FORMATS,
+    first_two_columns,
+    read_lines,
+    read_table,
+    require_columns,
+    row_texts,
+    text_cell,
+    usual_column,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,21 +75,18 @@ class EncoderDecoderTask(Task):
                 id="column-of-a-pair-missing",
             )
         files = _parallel_files(spec)
-        if files is None:
-            return self._read_table(spec, columns, header)
-        if columns:
-            raise UsageError(
-                f"the plain text files {spec} have no columns; leave {self.column_options} out",
-                id="columns-of-plain-text",
-            )
-        if not header:
-            raise UsageError(
-                f"the plain text files {spec} have no header anyway; leave --no-header out",
-                id="header-of-plain-text",
-            )
-        return RowTexts([*files], _parallel_rows(*files))
-
-    def _read_table(self, spec: str, columns: ColumnNames, header: bool) -> RowTexts:
+        if files is not None:
+            if columns:
+                raise UsageError(
+                    f"the plain text files {spec} have no columns; leave {self.column_options} out",
+                    id="columns-of-plain-text",
+                )
+            if not header:
+                raise UsageError(
+                    f"the plain text files {spec} have no header anyway; leave --no-header out",
+                    id="header-of-plain-text",
+                )
+            return RowTexts([*files], _parallel_rows(*files))
         if format_suffix(spec) == ".txt":
             raise InputError(
                 f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
@@ -95,11 +100,7 @@ class EncoderDecoderTask(Task):
         if source is None or target is None:
             source, target = first_two_columns(table, self.column_options)
         require_columns(table, [source, target])
-
-        def row(record: Record) -> RowText:
-            return text_cell(record, source), None, text_cell(record, target)
-
-        return RowTexts([spec], map(row, table.records))
+        return row_texts(table, source, None, target, text_cell)
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; the targets may be as long as the sources."""
@@ -136,7 +137,13 @@ class EncoderDecoderTask(Task):
         """
         labels = pad([example.target for example in examples], IGNORED)
         shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        inputs = _shifted(labels, model.config) if shift is None else shift(labels)
+        if shift is not None:
+            return {"decoder_input_ids": shift(labels), "labels": labels}
+        # As M2M100's forward makes them: the start token, and all labels but the last.
+        config: Any = model.config
+        inputs = labels.roll(1, 1)
+        inputs[:, 0] = config.decoder_start_token_id
+        inputs = inputs.where(inputs != IGNORED, config.pad_token_id)
         return {"decoder_input_ids": inputs, "labels": labels}
 
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
@@ -198,15 +205,6 @@ class EncoderDecoderTask(Task):
         return Timed({"forced_length": forced}, float(forced), text)
 
 
-def _shifted(labels: Tensor, config: Any) -> Tensor:
-    """The start token, and all labels but the last, as M2M100's forward makes them."""
-    import torch
-
-    start = labels.new_full((len(labels), 1), config.decoder_start_token_id)
-    before = labels[:, :-1]
-    return torch.cat([start, before.where(before != IGNORED, config.pad_token_id)], dim=1)
-
-
 def require_target_language(tokenizer: Any) -> None:
     """Raise InputError if a multilingual tokenizer has no language to translate into."""
     if getattr(tokenizer, "tgt_lang", "") is None:
@@ -251,3 +249,34 @@ def _parallel_rows(source_path: str, target_path: str) -> Iterator[RowText]:
                     id="line-empty",
                 )
         yield source, None, target
+
+
+class Translation(EncoderDecoderTask):
+    """Translation of sentences."""
+
+    name = "translation"
+    metrics = ("bleu", "chrf")
+    options: ClassVar[tuple[str, ...]] = (*EncoderDecoderTask.options, "--bleu-tokenizer")
+    runtime = "compressor.runtime:Translator"
+    pipeline_tag = "translation"
+    usage = 'print(model.translate(["First sentence.", "Second one."]))'
+    answers = "translations"
+
+
+class Summarization(EncoderDecoderTask):
+    """Summaries of texts.
+
+    ROUGE-2 is the main metric: variants of it agree best with people's judgments of systems
+    (Owczarzak et al. 2012; Graham 2015), and unlike ROUGE-Lsum it does not change with line breaks,
+    which references often have between sentences and models seldom write.
+    """
+
+    name = "summarization"
+    metrics = ("rouge2", "rouge1", "rougelsum")
+    runtime = "compressor.runtime:Generator"
+    pipeline_tag = "summarization"
+    usage = 'print(model.generate_texts(["A long text.", "Another one."]))'
+    answers = "summaries"
+
+
+TRANSLATION, SUMMARIZATION = Translation(), Summarization()

@@ -56,12 +56,9 @@ class Rows:
         """What metrics judge: the answers to all rows; of ranked rows a ranking for each query.
 
         A ranking is a JSON list: how relevant the texts of a query are, in the order of the
-        answers, which are numbers, the highest first. Of texts with the same answer the less
-        relevant ones come first, so a model that answers the same to all gains nothing. Queries
-        without a relevant text are left out, because no order of their texts is right or wrong.
-
-        Raises:
-            InputError: an answer to a ranked row is not a number.
+        answers, which are numbers (else InputError), the highest first. Of texts with the same
+        answer the less relevant ones come first, so a model that answers the same to all gains
+        nothing. Queries without a relevant text are left out: no order of theirs is right or wrong.
         """
         if not self.ranked:
             return list(answers)
@@ -89,7 +86,7 @@ class Rows:
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:
     """SHA-256 of the rows, whatever their file format.
 
-    Hashed is one line per row: the JSON list [source, pair or null, target] in UTF-8, as Python's
+    One line per row is hashed: the JSON list [source, pair or null, target] in UTF-8, as
     `json.dumps(…, ensure_ascii=False)` writes it, ended by a line feed.
     """
     digest = hashlib.sha256()
@@ -186,11 +183,10 @@ class RowReader(ABC):
         without a header does not lose its first row.
 
         Args:
-            spec: a .tsv, .csv or .jsonl file; for pairs of texts also `SOURCE,TARGET`, two plain
-                text files with a text per line. A path that exists is one file, commas or not.
+            spec: a .tsv, .csv or .jsonl file, or for pairs of texts `SOURCE,TARGET`, two plain text
+                files. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are read as they are.
-            minimum: fewer rows are an error.
             limit: use only the first N rows; all are checked nevertheless.
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
             progress: called with the number of rows that are read, for long files.
@@ -198,8 +194,7 @@ class RowReader(ABC):
 
         Raises:
             UsageError: options of another task, or that do not belong together.
-            InputError: a missing or malformed file, a missing column, an empty cell, an unknown
-                label, too few rows; with file and line.
+            InputError: a missing or malformed file or cell, or too few rows; with file and line.
             EnvironmentProblem: the package that unpacks a file is not installed.
         """
         minimum = max(minimum, 1)
@@ -211,14 +206,22 @@ class RowReader(ABC):
         named = {name: column for name, column in columns.items() if column is not None}
         self._require_columns_of_task(named)
         texts = self.read_texts(str(spec), named, labels, header)
-        used = _first_rows(texts, limit, minimum, progress)
+        used: list[RowText] = []
+        for number, row in enumerate(texts.rows, 1):  # all are read, and so checked
+            if limit is None or number <= limit:
+                used.append(row)
+            if number % REPORTED_LINES == 0:
+                progress(number)
+        if len(used) < minimum:
+            raise InputError(
+                f"{', '.join(texts.files)}: too few rows, {len(used)}; the minimum is {minimum}",
+                id="too-few-rows",
+            )
         sources, targets = [row[0] for row in used], [row[2] for row in used]
         pairs = [second for _, second, _ in used if second is not None] or None
-        return Rows(
-            task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
-            sha256=fingerprint(sources, pairs, targets),
-            labels=None if labels is None else list(labels), ranked=texts.ranked,
-        )  # fmt: skip
+        names = None if labels is None else list(labels)
+        sha256 = fingerprint(sources, pairs, targets)
+        return Rows(self.name, sources, pairs, targets, texts.files, sha256, names, texts.ranked)
 
     def _require_columns_of_task(self, named: ColumnNames) -> None:
         for name, column in named.items():
@@ -248,21 +251,3 @@ class RowReader(ABC):
 def flag_of(name: str) -> str:
     """`--source-column` for `source_column`."""
     return f"--{name.replace('_', '-')}"
-
-
-def _first_rows(
-    texts: RowTexts, limit: int | None, minimum: int, progress: Callable[[int], None]
-) -> list[RowText]:
-    """The rows that are used; all are read, and so checked."""
-    used: list[RowText] = []
-    for number, row in enumerate(texts.rows, 1):
-        if limit is None or number <= limit:
-            used.append(row)
-        if number % REPORTED_LINES == 0:
-            progress(number)
-    if len(used) < minimum:
-        raise InputError(
-            f"{', '.join(texts.files)}: too few rows, {len(used)}; the minimum is {minimum}",
-            id="too-few-rows",
-        )
-    return used

@@ -1,22 +1,31 @@
-"""What tasks share whose models give each row a number, or rank texts for a query."""
+"""Tasks whose models give each row a number: regression, and reranking of texts for a query.
+
+A model for regression reads a text, or a pair as one. A model for reranking reads a query and a
+text as one pair, and says how relevant the text is: it has one output, the logit of "relevant", or
+two classes of which the second is "relevant"; the score is then the difference of their logits,
+which is the logit of the second's probability.
+"""
 
 from __future__ import annotations
 
-import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
-from compressor.tasks.cells import label_cell
+from compressor.model.cross_encoder import SIGMOID, activation_of
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import LabelNames, Rows, Texts
-from compressor.tasks.tables import Record, shortened
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.tables import WHOLE_NUMBER, Record, label_cell, number_cell, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime.runtime import EncoderRuntime
     from compressor.tasks.batching import Tensors
+    from compressor.tasks.encoder import Logits
 
 # Columns of texts, or pairs of them, with a number.
 NUMBER_COLUMNS = {
@@ -27,7 +36,9 @@ NUMBER_COLUMNS = {
 # Of ranked rows, see `Rows.ranked`: option -> the default column, and the metrics.
 RANKED_COLUMNS = {"text_column": "query", "text_pair_column": "text", "label_column": "label"}
 RANKED_METRICS = ("ndcg@10", "mrr@10", "map")
-_WHOLE = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+# Numbers that differ by less, in shares of the largest of a batch, count as the same; so do texts
+# whose probabilities of being relevant differ by less.
+_SAME = 0.05
 
 
 class ScoreTask(EncoderTask):
@@ -58,10 +69,123 @@ class ScoreTask(EncoderTask):
         return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]
 
 
+class Regression(ScoreTask):
+    """A number for each text or pair; the loss is half the squared error."""
+
+    name = "regression"
+    metrics = ("spearman", "pearson")
+    usual_columns = NUMBER_COLUMNS
+    exporter = "compressor.export.encoder_heads:RegressionGraphs"
+    runtime = "compressor.runtime:Regressor"
+    usage = 'print(model.predict(["First text.", "Second one."]))'
+    answers = f"numbers (within {_SAME:.0%} of the largest)"
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        config: Any = checkpoint.model.config
+        if config.num_labels != 1 or config.problem_type not in (None, "regression"):
+            raise InputError(
+                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
+                f"{config.problem_type}), and regression is with one; leave --task out, or give "
+                "another model",
+                id="not-a-regressor",
+            )
+        activation_of(config)  # raises if it is unknown
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        return number_cell
+
+    def label_values(self, rows: Rows) -> list[float]:
+        return [float(target) for target in rows.targets]
+
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """Half the squared error, summed over the rows of the batch."""
+        scores = self._activated(self.logits(model, batch).float(), model)
+        return (scores - batch["labels"].to(scores)).square().sum() / 2
+
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
+        largest = abs(expected).max()
+        return (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
+
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
+        return [repr(x) for x in self._activated(logits, model).tolist()]
+
+    def _activated(self, logits: Tensor, model: nn.Module) -> Tensor:
+        """The numbers, by a cross-encoder's activation function where there is one."""
+        numbers: Tensor = self.scores(logits)
+        return numbers.sigmoid() if activation_of(model.config) == SIGMOID else numbers
+
+    def answer(
+        self, runtime: Any, sources: Texts, pairs: Texts | None = None, **_: Any
+    ) -> list[str]:
+        return [repr(x) for x in runtime.predict(sources, pairs).tolist()]
+
+
+class Reranking(ScoreTask):
+    """How relevant a text is to the query that it is read with."""
+
+    name = "reranking"
+    exporter = "compressor.export.encoder_heads:RerankingGraphs"
+    metrics = RANKED_METRICS
+    runtime = "compressor.runtime:Reranker"
+    pipeline_tag = "text-ranking"
+    usage = 'print(model.rank("Which one?", ["First text.", "Second one."]))'
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        option: (name,) for option, name in RANKED_COLUMNS.items()
+    }
+    answers = f"probabilities (within {_SAME})"
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        config: Any = checkpoint.model.config
+        several = config.problem_type == "multi_label_classification"
+        if config.num_labels not in (1, 2) or several:
+            raise InputError(
+                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
+                f"{config.problem_type}), and reranking needs one, or two classes of which the "
+                "second is relevant; leave --task out, or give another model",
+                id="not-a-reranker",
+            )
+        activation_of(config)  # raises if it is unknown
+
+    def scores(self, logits: Any) -> Any:
+        from compressor.runtime.scores import relevance
+
+        return relevance(logits)
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        texts = super().read_texts(spec, RANKED_COLUMNS | dict(columns), labels, header)
+        return replace(texts, ranked=True)
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        return relevance_cell
+
+    def label_values(self, rows: Rows) -> list[float]:
+        """1 for relevant texts, whatever their grade, and 0 for others."""
+        return [float(target != "0") for target in rows.targets]
+
+    def require_answers(self, rows: Rows) -> None:
+        require_queries(rows)
+
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """Binary cross-entropy of the score in nats, summed over the rows of the batch."""
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        scores = self.scores(self.logits(model, batch)).float()
+        labels = batch["labels"].to(scores)
+        return binary_cross_entropy_with_logits(scores, labels, reduction="sum")
+
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
+        from compressor.runtime.scores import probabilities
+
+        difference = abs(probabilities(actual) - probabilities(expected))
+        return (difference <= _SAME).tolist()
+
+
 def relevance_cell(record: Record, column: str) -> str:
     """A cell with the relevance of a text: a whole number, 0 for not at all."""
     cell = label_cell(record, column)
-    if not _WHOLE.fullmatch(cell):
+    if not WHOLE_NUMBER.fullmatch(cell):
         raise InputError(
             f"{record.where}: the relevance {shortened(cell, 40)!r} is not a whole number; write 0 "
             "for a text that is not relevant and 1 for one that is, or grades",
@@ -88,3 +212,6 @@ def require_queries(rows: Rows) -> None:
             CompressWarning,
             stacklevel=2,
         )
+
+
+REGRESSION, RERANKING = Regression(), Reranking()

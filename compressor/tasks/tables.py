@@ -19,21 +19,38 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Iterator, Sequence
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import CompressWarning, InputError, UsageError, did_you_mean
 from compressor.storage.input_files import parse_json, require_regular
 from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
+from compressor.tasks.rows import RowText, RowTexts
 
 BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
 SEPARATORS = {".tsv": "\t", ".csv": ","}
 FORMATS = (*SEPARATORS, JSONL)
+WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+
+# Column names neither end like sentences nor have many words.
+_SENTENCE_ENDS = (".", "!", "?", "…")
+_MOST_NAME_WORDS = 4
+# Names that are not texts, among them codes of languages (en, de_DE, eng_Latn).
+_USUAL_NAME = re.compile(
+    r"((?i:src|tgt|trg|source|target|texts?|sentence|labels?|class|category|input|output|question|"
+    r"answer|premise|hypothesis|original|translation|reference|ref|id|score|article|document|"
+    r"dialogue|abstract|summary|highlights)"
+    r"|[a-z]{2,3}([_-][A-Za-z]{2,4})?|[A-Z]{2})"
+    r"([_-]?(text|sentence|lang|column|\d+)|[_-][a-z]{2})?"
+)
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,7 @@ class RowTable:
 
 
 def read_table(path: str, header: bool = True) -> RowTable:
-    """Open a file in one of `FORMATS`.
-
-    Args:
-        header: whether its first row names the columns; otherwise they are `1`, `2`, ….
+    """Open a file in one of `FORMATS`; without `header` its columns are `1`, `2`, ….
 
     Raises:
         UsageError: `header` is False and the format has none.
@@ -75,7 +89,8 @@ def read_table(path: str, header: bool = True) -> RowTable:
         )
     if suffix == JSONL:
         return _json_table(path, header)
-    rows = _csv_rows(path) if suffix == ".csv" else _tsv_rows(path)
+    tab_rows = (line.split("\t") for line in _table_lines(path))
+    rows = _csv_rows(path) if suffix == ".csv" else enumerate(tab_rows, 1)
     first_row = next(rows, None)
     if first_row is None:
         raise _empty(path)
@@ -90,7 +105,19 @@ def read_table(path: str, header: bool = True) -> RowTable:
             id="column-repeated",
         )
     rest = rows if header else chain([first_row], rows)
-    return RowTable(path, columns, _records(path, rest, columns, header), header)
+
+    def records() -> Iterator[Record]:
+        for line, cells in rest:
+            if len(cells) != len(columns):
+                what = "the header" if header else "the first row"
+                raise InputError(
+                    f"{path}:{line}: {_count(len(cells), 'cell')} in a row, but {what} has "
+                    f"{_count(len(columns), 'column')} ({quoted(columns)})",
+                    id="cell-count-differs",
+                )
+            yield Record(f"{path}:{line}", dict(zip(columns, cells, strict=True)))
+
+    return RowTable(path, columns, records(), header)
 
 
 def _json_table(path: str, header: bool) -> RowTable:
@@ -123,11 +150,6 @@ def _table_lines(path: str) -> Iterator[str]:
         yield line
 
 
-def _tsv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(_table_lines(path), 1):
-        yield number, line.split("\t")
-
-
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Each row with its first line; a quoted cell may continue over several lines."""
     reader = csv.reader((line + "\n" for line in _table_lines(path)), strict=True)
@@ -156,18 +178,111 @@ def _require_separated(path: str, header: list[str]) -> None:
             )
 
 
-def _records(
-    path: str, rows: Iterator[tuple[int, list[str]]], columns: list[str], header: bool
-) -> Iterator[Record]:
-    for line, cells in rows:
-        if len(cells) != len(columns):
-            what = "the header" if header else "the first row"
+def first_two_columns(table: RowTable, options: str) -> tuple[str, str]:
+    """Names of the first two columns; InputError if they look like the texts of a row.
+
+    `options` are those that name the columns instead, for the message.
+    """
+    if len(table.columns) < 2:
+        raise InputError(
+            f"{table.path}:1: there is only the column {quoted(table.columns)}; two are needed",
+            id="too-few-columns",
+        )
+    first, second = table.columns[:2]
+    if not table.has_header:
+        return first, second
+    for name in (first, second):
+        if name.strip().endswith(_SENTENCE_ENDS) or len(name.split()) > _MOST_NAME_WORDS:
             raise InputError(
-                f"{path}:{line}: {_count(len(cells), 'cell')} in a row, but {what} has "
-                f"{_count(len(columns), 'column')} ({quoted(columns)})",
-                id="cell-count-differs",
+                f"{table.path}:1: the first line must be a header, and {name[:40]!r} looks like a "
+                f"row; put a header above it, or name the columns with {options}",
+                id="header-missing",
             )
-        yield Record(f"{path}:{line}", dict(zip(columns, cells, strict=True)))
+    is_json = format_suffix(table.path) == JSONL  # every row names its columns
+    if not is_json and not all(_USUAL_NAME.fullmatch(name.strip()) for name in (first, second)):
+        warnings.warn(
+            f"{table.path}: the first line ({quoted([first, second])}) was taken as the names of "
+            "the columns; give --no-header if it is a row",
+            CompressWarning,
+            stacklevel=2,
+        )
+    return first, second
+
+
+def usual_column(table: RowTable, names: Sequence[str]) -> str | None:
+    """The first of these names that is a column of the table, or None."""
+    return next((name for name in names if name in table.columns), None)
+
+
+def require_columns(table: RowTable, columns: Sequence[str]) -> None:
+    """Check that the table has these columns, each for one purpose."""
+    if len(set(columns)) != len(columns):
+        raise UsageError(
+            f"one column is named for two purposes: {quoted(columns)}", id="column-named-twice"
+        )
+    for name in columns:
+        if name not in table.columns:
+            raise InputError(
+                f"{table.path} has no column {name!r}; its columns are {quoted(table.columns)}"
+                f"{did_you_mean(name, table.columns)}",
+                id="column-missing",
+            )
+
+
+def text_cell(record: Record, column: str) -> str:
+    """The text of a cell, unchanged; InputError if it is missing, empty, or not text."""
+    if column not in record.cells:
+        raise InputError(f"{record.where}: the object has no {column!r}", id="cell-missing")
+    value = record.cells[column]
+    if not isinstance(value, str):
+        raise InputError(
+            f"{record.where}: {column!r} is {json.dumps(value)[:40]}, which is not a string",
+            id="cell-not-text",
+        )
+    if not value.strip():
+        raise InputError(f"{record.where}: {column!r} is empty", id="cell-empty")
+    return value
+
+
+def label_cell(record: Record, column: str) -> str:
+    """As `text_cell`; an integer of a JSON file is also a label."""
+    value = record.cells.get(column)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text_cell(record, column)
+
+
+def number_cell(record: Record, column: str) -> str:
+    """The text of a cell that contains a finite number, also one of a JSON file."""
+    value = record.cells.get(column)
+    cell = repr(value) if isinstance(value, float) else label_cell(record, column)
+    try:
+        is_finite = math.isfinite(float(cell))
+    except ValueError:
+        is_finite = False
+    if not is_finite:
+        raise InputError(
+            f"{record.where}: the score {cell[:40]!r} is not a number", id="score-not-number"
+        )
+    return cell
+
+
+def row_texts(
+    table: RowTable,
+    text: str,
+    pair: str | None,
+    label: str,
+    read_label: Callable[[Record, str], str],
+    ranked: bool = False,
+) -> RowTexts:
+    """The rows of a table: its columns of texts, of second texts if any, and of targets."""
+
+    def row(record: Record) -> RowText:
+        source = text_cell(record, text)
+        second = None if pair is None else text_cell(record, pair)
+        return source, second, read_label(record, label)
+
+    return RowTexts([table.path], map(row, table.records), ranked)
 
 
 @contextmanager

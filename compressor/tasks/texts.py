@@ -67,14 +67,14 @@ class TextFile:
             return ("",)
         if self.keys:
             cells = parse_object(text, where)
-            texts = tuple(_cell(cells, key, where) for key in self.keys)
+            texts = tuple(_text_of(cells, key, where) for key in self.keys)
         else:
             texts = tuple(text.split("\t")) if self.pairs else (text,)
         if self.pairs and any(texts) and not (len(texts) == 2 and all(map(str.strip, texts))):
             how = f" in {quoted(self.keys)}" if self.keys else " with one tab between them"
             raise InputError(
                 f"{where}: the line is not two texts{how}; the model reads pairs",
-                id=self.error_id("not-pairs"),
+                id=f"{self.option.removeprefix('--')}-not-pairs",
             )
         return texts
 
@@ -89,15 +89,11 @@ class TextFile:
         """The error where no line contains text."""
         return InputError(
             f"{self.path} holds no text; give {_WANTED[self.option]}, a line each",
-            id=self.error_id("empty"),
+            id=f"{self.option.removeprefix('--')}-empty",
         )
 
-    def error_id(self, problem: str) -> str:
-        """`distill-text-empty`."""
-        return f"{self.option.removeprefix('--')}-{problem}"
 
-
-def _cell(cells: Mapping[str, object], key: str, where: str) -> str:
+def _text_of(cells: Mapping[str, object], key: str, where: str) -> str:
     if key not in cells:
         raise InputError(
             f"{where}: the object has no {key!r}; give every line the columns of the first",
@@ -114,13 +110,10 @@ def _cell(cells: Mapping[str, object], key: str, where: str) -> str:
 def open_texts(
     path: Path, option: str, columns: Sequence[TextColumn] = (), *, pairs: bool = False
 ) -> TextFile:
-    """A file of texts; in JSONL the first object decides which keys are read.
+    """A file of texts that an option names; in JSONL the first object decides which keys are read.
 
-    Args:
-        option: that names the file, as typed.
-        columns: of JSON objects. Without a named or usual one, the first is the object's first key,
-            and others are left out.
-        pairs: both columns are needed.
+    Without a named or usual column, the first is the object's first key, and others are left out.
+    `pairs` need both.
 
     Raises:
         InputError: the first line is not an object, or lacks keys that are needed.
@@ -130,36 +123,33 @@ def open_texts(
         return plain
     for number, line in enumerate(plain.lines(), 1):
         where = f"{path}:{number}"
-        if text := decoded(line.removeprefix(BOM), where).strip():
-            keys = _keys(tuple(parse_object(text, where)), columns, where)
-            if pairs and len(keys) < 2:
+        text = decoded(line.removeprefix(BOM), where).strip()
+        if not text:
+            continue
+        names = list(parse_object(text, where))
+        if not names:
+            raise InputError(f"{where}: the object is empty", id="cell-missing")
+        keys: list[str] = []
+        for column in columns:
+            if column.name is not None and column.name not in names:
                 raise InputError(
-                    f"{where}: the object has one text, {quoted(keys)}, and the model reads pairs; "
-                    "name the second one with --text-pair-column",
-                    id=plain.error_id("not-pairs"),
+                    f"{where}: the object has no {column.name!r}; it has {quoted(names)}"
+                    f"{did_you_mean(column.name, names)}",
+                    id="column-missing",
                 )
-            return TextFile(path, option, keys, pairs)
-    raise plain.empty()
-
-
-def _keys(names: Sequence[str], columns: Sequence[TextColumn], where: str) -> tuple[str, ...]:
-    """The keys that are read, of the names in the first object."""
-    if not names:
-        raise InputError(f"{where}: the object is empty", id="cell-missing")
-    keys: list[str] = []
-    for column in columns:
-        if column.name is not None and column.name not in names:
+            key = column.name or next((name for name in column.usual if name in names), None)
+            if key is not None:
+                keys.append(key)
+            elif not keys:
+                keys.append(names[0])
+        if pairs and len(keys) < 2:
             raise InputError(
-                f"{where}: the object has no {column.name!r}; it has {quoted(names)}"
-                f"{did_you_mean(column.name, names)}",
-                id="column-missing",
+                f"{where}: the object has one text, {quoted(keys)}, and the model reads pairs; "
+                "name the second one with --text-pair-column",
+                id=f"{option.removeprefix('--')}-not-pairs",
             )
-        key = column.name or next((name for name in column.usual if name in names), None)
-        if key is not None:
-            keys.append(key)
-        elif not keys:
-            keys.append(names[0])
-    return tuple(keys)
+        return TextFile(path, option, tuple(keys), pairs)
+    raise plain.empty()
 
 
 def texts_of(path: Path, option: str, task: RowReader, named: Mapping[str, str | None]) -> TextFile:

@@ -1,17 +1,29 @@
-"""Classification of the words of a text; the label of a word is that of its first token."""
+"""Classification of the words of a text; the label of a word is that of its first token.
+
+Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with two lists.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import CompressWarning, InputError
+from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.encoder import Labels, LabelTask, known_labels
+from compressor.tasks.classification import Labels, LabelTask, known_labels
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tagged_sentences import TagReader, read_sentences
+from compressor.tasks.tables import (
+    JSONL,
+    quoted,
+    read_lines,
+    read_table,
+    require_columns,
+    shortened,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +35,11 @@ if TYPE_CHECKING:
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
+COLUMN_FILES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
+_DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 between documents
+
+TagReader = Callable[[str, str], str]  # the label of a tag, by the tag and `file:line`
+Sentence = tuple[list[str], list[str]]  # words and their tags
 # Labels of entities in other forms than `B-location`.
 _PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:.][BIESLUMW]")
 
@@ -91,9 +108,32 @@ class TokenClassification(LabelTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Sentences, their words joined by spaces, and the tags of their words likewise."""
+        """Sentences, their words joined by spaces, and the tags of their words likewise.
+
+        `columns` names the lists of JSONL alone.
+        """
         read_tag: TagReader = (lambda tag, _: tag) if labels is None else Labels(labels).name_of
-        sentences = read_sentences(spec, columns, header, read_tag)
+        suffix = format_suffix(spec)
+        if suffix == JSONL:
+            sentences = _sentences_of_lists(spec, columns, header, read_tag)
+        elif suffix not in COLUMN_FILES:
+            known = ", ".join((JSONL, *COLUMN_FILES))
+            raise InputError(
+                f"the format of {spec} is not known by its suffix; use one of {known}",
+                id="format-unknown",
+            )
+        elif columns:
+            raise UsageError(
+                f"{spec} has a word and its tag in the first and last column; --text-column and "
+                "--label-column name lists in JSONL: leave them out",
+                id="columns-of-plain-text",
+            )
+        elif not header:
+            raise UsageError(
+                f"{spec} has no header anyway; leave --no-header out", id="header-of-plain-text"
+            )
+        else:
+            sentences = _sentences_of_columns(spec, read_tag)
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
         return RowTexts([spec], rows)
 
@@ -120,9 +160,13 @@ class TokenClassification(LabelTask):
                 ids = encoded["input_ids"][row]
                 firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
                 lost += firsts.count(None) if word_labels and cut[row] else 0
-                target = _targets(firsts, word_labels, len(ids))
+                target = [(IGNORED, IGNORED)] * len(ids)
+                numbers = word_labels or [0] * len(firsts)  # a row without a target has label 0
+                for word, (token, label) in enumerate(zip(firsts, numbers, strict=True)):
+                    if token is not None:
+                        target[token] = (label, word)
                 types = encoded["token_type_ids"][row]
-                examples.append(Example(len(examples), ids, target, types, cut[row]))
+                examples.append(Example(len(examples), ids, tuple(target), types, cut[row]))
         if lost:
             warnings.warn(
                 f"{', '.join(rows.files)}: words beyond the {max_source_tokens} tokens that the "
@@ -186,15 +230,78 @@ class TokenClassification(LabelTask):
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
 
 
-def _targets(
-    firsts: Sequence[int | None], labels: Sequence[int], tokens: int
-) -> tuple[tuple[int, int], ...]:
-    """Label and word of each token, from each word's first token and label (0 without labels)."""
-    target = [(IGNORED, IGNORED)] * tokens
-    for word, (token, label) in enumerate(zip(firsts, labels or [0] * len(firsts), strict=True)):
-        if token is not None:
-            target[token] = (label, word)
-    return tuple(target)
+def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
+    """Sentences between empty lines; a word is the first cell of its line, its tag the last."""
+    words: list[str] = []
+    tags: list[str] = []
+    width = 0
+    for number, line in enumerate(chain(read_lines(path), [""]), 1):
+        if line.startswith(_DOCUMENT) or not line.strip():
+            if words:
+                yield words, tags
+                words, tags = [], []
+            continue
+        where = f"{path}:{number}"
+        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+        width = width or len(cells)
+        if len(cells) < 2 or len(cells) != width:
+            wanted = "a word and its tag" if width < 2 else f"the {width} of the lines before"
+            raise InputError(
+                f"{where}: the number of columns is {len(cells)}; give {wanted}, and an empty line "
+                "between sentences",
+                id="cell-count-differs",
+            )
+        words.append(_word(cells[0], where))
+        tags.append(_tag(cells[-1], where, read_tag))
 
 
-TASK = TokenClassification()
+def _sentences_of_lists(
+    path: str, columns: ColumnNames, header: bool, read_tag: TagReader
+) -> Iterator[Sentence]:
+    """A list of words and a list of tags in each object."""
+    table = read_table(path, header)
+    names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
+    require_columns(table, names)
+    for record in table.records:
+        where = record.where
+        lists: list[Any] = [record.cells.get(name) for name in names]
+        for name, values in zip(names, lists, strict=True):
+            if not isinstance(values, list):
+                raise InputError(f"{where}: {name!r} is not a list", id="cell-not-list")
+        words, tags = lists
+        if not words or len(words) != len(tags):
+            raise InputError(
+                f"{where}: there are {len(words)} words in {names[0]!r} and {len(tags)} tags in "
+                f"{names[1]!r}; give one tag for each word",
+                id="tags-do-not-match-words",
+            )
+        yield [_word(x, where) for x in words], [_tag(x, where, read_tag) for x in tags]
+
+
+def _word(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: the word {value!r:.40} is not a string", id="cell-not-text")
+    if not value.strip():
+        raise InputError(f"{where}: a word is empty", id="cell-empty")
+    if len(value.split(" ")) > 1 or any(x in value for x in "\t\r\n"):
+        raise InputError(
+            f"{where}: the word {shortened(value, 40)!r} has a space in it; give its parts as "
+            "words of their own",
+            id="word-with-space",
+        )
+    return value
+
+
+def _tag(value: Any, where: str, read_tag: TagReader) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: the tag {value!r:.40} is not a string", id="cell-not-text")
+    if not value or len(value.split()) > 1:
+        raise InputError(
+            f"{where}: the tag {quoted([value])} is no single word", id="tag-not-a-word"
+        )
+    return read_tag(value, where)
+
+
+TOKEN_CLASSIFICATION = TokenClassification()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from compressor import parallel
 from compressor.errors import InputError
@@ -22,18 +22,13 @@ WINDOW_ROWS = 4096
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows to train on, and how they become batches.
-
-    Args:
-        model: determines the padding, see `Task.batches`; it is not run.
-        stored: more rows, read from disk in every epoch.
-    """
+    """The rows to train on, and how they become batches."""
 
     examples: Sequence[Example]
     task: Objective
-    model: nn.Module
+    model: nn.Module  # determines the padding, see `Task.batches`; it is not run
     device: str = "cpu"
-    stored: Text | None = None
+    stored: Text | None = None  # more rows, read from disk in every epoch
 
 
 def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
@@ -48,11 +43,7 @@ def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
 def hold_out(
     examples: Sequence[Example], seed: int, share: float = 0.1, least: int = HELD_OUT
 ) -> tuple[list[Example], list[Example]]:
-    """Rows to train on and rows to validate on, drawn by the seed.
-
-    Raises:
-        InputError: too few rows for both.
-    """
+    """Rows to train on and rows to validate on, drawn by the seed; InputError if too few."""
     count = max(least, round(share * len(examples)))
     require_enough(len(examples), 2 * count)
     order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
@@ -105,51 +96,32 @@ class Batches:
         return sum(self._counts)
 
     def of_epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches in random order, of other rows in every epoch.
-
-        Args:
-            skip: number of first batches to leave out, without reading them.
-        """
-        generator = _generator(self.seed, epoch + 1)
-        order = torch.randperm(len(self.data.examples), generator=generator).tolist()
-        blocks, seeds = self._shuffled_blocks(generator)
+        """Batches in random order, of other rows in every epoch; the first `skip` are not read."""
+        data, generator = self.data, _generator(self.seed, epoch + 1)
+        order = torch.randperm(len(data.examples), generator=generator).tolist()
+        blocks, seeds = torch.arange(self._blocks), []  # 8 bytes for 32 lines
+        if self._blocks:
+            # The last block, which may be shorter, stays last: windows have the same sizes in every
+            # epoch. They have a seed each, so that they can be skipped.
+            torch.randperm(self._blocks - 1, generator=generator, out=blocks[:-1])
+            seeds = torch.randint(2**62, (len(self._counts),), generator=generator).tolist()
         for window, count in enumerate(self._counts):
             if skip >= count:
                 skip -= count
                 continue
             members = order[self._starts[window] : self._starts[window + 1]]
-            if self.data.stored is not None:
+            batches = self._grouped([data.examples[i] for i in members])
+            if data.stored is not None:
                 generator = torch.Generator().manual_seed(seeds[window])
-            first = window * self._per_window
-            in_window = blocks[first : first + self._per_window].tolist()
-            yield from self._window(members, in_window, generator, skip)
+                first = window * self._per_window
+                rows = data.stored.read(blocks[first : first + self._per_window].tolist())
+                mixed = torch.randperm(len(rows), generator=generator).tolist()
+                batches += self._grouped([rows[i] for i in mixed])
+                del rows
+            shuffled = torch.randperm(len(batches), generator=generator).tolist()
+            yield from (batches[i] for i in shuffled[skip:])
+            del batches  # before the next window is read
             skip = 0
-
-    def _shuffled_blocks(self, generator: torch.Generator) -> tuple[Tensor, list[int]]:
-        """The blocks in the order of an epoch, and a seed per window, so windows can be skipped.
-
-        The last block, which may be shorter, stays last, so that windows have the same sizes in
-        every epoch.
-        """
-        order = torch.arange(self._blocks)  # 8 bytes for 32 lines
-        if not self._blocks:
-            return order, []
-        torch.randperm(self._blocks - 1, generator=generator, out=order[:-1])
-        seeds = torch.randint(2**62, (len(self._counts),), generator=generator)
-        return order, seeds.tolist()
-
-    def _window(
-        self, members: list[int], blocks: list[int], generator: torch.Generator, skip: int
-    ) -> Iterator[Batch]:
-        """The batches of some rows in memory and some stored blocks, in random order."""
-        batches = self._grouped([self.data.examples[i] for i in members])
-        if self.data.stored is not None:
-            rows = self.data.stored.read(blocks)
-            mixed = torch.randperm(len(rows), generator=generator).tolist()
-            batches += self._grouped([rows[i] for i in mixed])
-            del rows
-        shuffled = torch.randperm(len(batches), generator=generator).tolist()
-        yield from (batches[i] for i in shuffled[skip:])
 
     def _grouped(self, rows: list[Example]) -> list[Batch]:
         """Batches of `batch_size` rows of similar length."""

@@ -55,11 +55,9 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        """Mean loss of a batch, or a part's contribution to the mean loss of a larger batch.
+        """Mean loss of a batch, or a part's contribution to the mean loss of a `whole` larger one.
 
-        Args:
-            progress: completed share of all steps.
-            whole: the larger batch; the losses of its parts add up to its loss.
+        The losses of its parts add up to its loss. `progress` is the completed share of all steps.
         """
 
     @abstractmethod
@@ -84,22 +82,15 @@ class Problem(ABC):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Length of a training, and its optimizer's settings.
-
-    Args:
-        batch_size: rows per step.
-        steps: largest number of steps, which may end an epoch early; None: those of the epochs.
-        warmup: share of all steps over which learning rates rise from zero.
-        patience: training stops after this many validated epochs in a row without a better one.
-        seconds: time limit; learning rates then fall with the time, so runs are not reproducible.
-    """
+    """Length of a training, and its optimizer's settings."""
 
     epochs: int
-    batch_size: int = 32
-    warmup: float = 0.1
+    batch_size: int = 32  # rows per step
+    warmup: float = 0.1  # share of all steps over which learning rates rise from zero
     weight_decay: float = 0.01
-    patience: int = 2
-    steps: int | None = None
+    patience: int = 2  # training stops after so many validated epochs in a row without a better one
+    steps: int | None = None  # at most, which may end an epoch early; None: those of the epochs
+    # Time limit; learning rates then fall with the time, so runs are not reproducible.
     seconds: float | None = None
 
 
@@ -138,7 +129,16 @@ def train(
                 if run.done >= 1:
                     break
             run.end_epoch(run.trained.steps - began)
-            report(_line(run.trained, -(-run.total // run.per_epoch)))
+            last = run.trained.history[-1]
+            epochs = -(-run.total // run.per_epoch)
+            parts = [f"  epoch {last['epoch']} of {epochs}: loss {last['loss']:.4f}"]
+            if last["validation"] is not None:
+                parts.append(f"held-out {last['validation']:.4f}")
+            if last["status"]:
+                parts.append(last["status"])
+            if run.trained.stopped_early:
+                parts.append("no better for a while, stopping early")
+            report(", ".join(parts))
     with torch.no_grad():
         tensors = problem.tensors()
         for name, value in run.best.items():
@@ -218,11 +218,7 @@ class _Run:
             self.save_if_due(SAVE_SECONDS)
 
     def read_losses(self) -> None:
-        """Add up the losses of the steps since the last read.
-
-        Raises:
-            InputError: one is not finite.
-        """
+        """Add up the losses of the steps since the last read; InputError if one is not finite."""
         if not self._unread:
             return
         losses = torch.stack(self._unread).tolist()
@@ -247,8 +243,7 @@ class _Run:
     def end_epoch(self, steps: int) -> None:
         """Validate, keep the parameters if they are the best so far, and save.
 
-        Args:
-            steps: of the epoch since it began or was resumed.
+        `steps` are those of the epoch since it began or was resumed.
         """
         self.read_losses()
         loss, self._loss = parallel.total(self._loss) / steps, 0.0
@@ -300,8 +295,7 @@ class _Run:
     def resume(self) -> None:
         """Resume from the file, if it exists.
 
-        Raises:
-            UnusableState: it cannot be read, or is of another training; nothing has changed.
+        Raises `UnusableState` if it cannot be read, or is of another training; nothing has changed.
         """
         path = self.state
         if path is None or not parallel.on_main(path.exists):
@@ -331,15 +325,3 @@ class _Run:
 
 def _most_unread(device: str) -> int:
     return 1 if device == "cpu" else UNREAD_STEPS
-
-
-def _line(trained: Trained, epochs: int) -> str:
-    last = trained.history[-1]
-    parts = [f"  epoch {last['epoch']} of {epochs}: loss {last['loss']:.4f}"]
-    if last["validation"] is not None:
-        parts.append(f"held-out {last['validation']:.4f}")
-    if last["status"]:
-        parts.append(last["status"])
-    if trained.stopped_early:
-        parts.append("no better for a while, stopping early")
-    return ", ".join(parts)

@@ -179,7 +179,16 @@ class MuonAdamW(torch.optim.AdamW):
 
     def _change_matrices(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
         """Update matrices of one shape, transposed or not."""
-        moved = [sharding.whole(self._momentum(matrix)) for matrix in matrices]
+        moved = []
+        for matrix in matrices:
+            state, gradient = self.state[matrix], matrix.grad
+            assert gradient is not None
+            if not state:
+                state["step"] = torch.zeros((), device=matrix.device)  # AdamW reads it from a file
+                state["momentum"] = torch.zeros_like(matrix)
+            state["step"] += 1
+            mean: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+            moved.append(sharding.whole(gradient.lerp(mean, MOMENTUM)))  # Nesterov's momentum
         dtype, in_bf16 = moved[0].dtype, group["muon"] == "bf16" and has_bf16(moved[0].device.type)
         # The shorter side is squared, so matrices get no more rows than columns.
         wide = [x.T if x.shape[0] > x.shape[1] else x for x in moved]
@@ -191,18 +200,6 @@ class MuonAdamW(torch.optim.AdamW):
             matrix.mul_(1 - rate * group["weight_decay"])
             part = sharding.part_of(oriented, matrix)
             matrix.add_(part, alpha=-0.2 * math.sqrt(longest) * rate)
-
-    def _momentum(self, matrix: nn.Parameter) -> Tensor:
-        """Nesterov's momentum."""
-        state = self.state[matrix]
-        if not state:
-            state["step"] = torch.zeros((), device=matrix.device)  # AdamW reads it from a file
-            state["momentum"] = torch.zeros_like(matrix)
-        state["step"] += 1
-        gradient = matrix.grad
-        assert gradient is not None
-        mean: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
-        return gradient.lerp(mean, MOMENTUM)
 
 
 def _counts_rows(table: Tensor) -> bool:
@@ -228,11 +225,8 @@ def _stacks_pay(matrix: Tensor) -> bool:
 def orthogonalize(matrix: Tensor) -> Tensor:
     """Nearly U V^T of a matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
 
-    Args:
-        matrix: [rows, columns] of any two sizes, or several such.
-
-    Returns:
-        The same shape and dtype: steps of Jordan's quintic Newton-Schulz iteration.
+    [rows, columns] of any two sizes, or several such; steps of Jordan's quintic Newton-Schulz
+    iteration.
     """
     if matrix.shape[-2] > matrix.shape[-1]:
         return orthogonalize(matrix.mT).mT

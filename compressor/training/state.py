@@ -25,24 +25,15 @@ class UnusableState(Exception):
 
 @dataclass(frozen=True)
 class Trained:
-    """Progress and history of a training.
-
-    Args:
-        steps: number of steps done.
-        best: the lowest validation loss; None if nothing was validated.
-        best_epoch: the epoch of the best validation, from 1; 0 for none.
-        waited: validated epochs since the best one.
-        stopped_early: whether `waited` reached the schedule's patience.
-        history: number, mean loss, validation and status of each epoch.
-        seconds: time of steps and validation, including earlier runs that were interrupted.
-    """
+    """Progress and history of a training."""
 
     steps: int = 0
-    best: float | None = None
-    best_epoch: int = 0
-    waited: int = 0
-    stopped_early: bool = False
-    history: tuple[dict[str, Any], ...] = ()
+    best: float | None = None  # the lowest validation loss; None if nothing was validated
+    best_epoch: int = 0  # the epoch of that, from 1; 0 for none
+    waited: int = 0  # validated epochs since the best one
+    stopped_early: bool = False  # whether `waited` reached the schedule's patience
+    history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
+    # Of steps and validation, including earlier runs that were interrupted.
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -53,10 +44,8 @@ _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
 def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
     """Write the state as a safetensors file, atomically, tensor by tensor.
 
-    With sharded tensors all ranks call this together, to gather them; rank 0 writes.
-
-    Args:
-        tensors: `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
+    With sharded tensors all ranks call this together, to gather them; rank 0 writes. Tensors are
+    `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
     """
     entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
     end = 0
@@ -85,11 +74,8 @@ def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> 
 class SavedState:
     """A file with a training's state; rank 0 reads it and broadcasts it.
 
-    Attributes:
-        shapes: of the tensors, by owner (`now`, `best`, `adam.NUMBER`) and name.
-
-    Raises:
-        UnusableState: on all ranks, if the file is truncated, corrupt or of another version.
+    `shapes` are those of the tensors, by owner (`now`, `best`, `adam.NUMBER`) and name. Raises
+    `UnusableState` on all ranks, if the file is truncated, corrupt or of another version.
     """
 
     def __init__(self, path: Path) -> None:

@@ -35,11 +35,8 @@ _BLOCKS = 8  # between two stored offsets; reading a block skips three and a hal
 class TextLines:
     """The lines of a file of texts, in blocks of `BLOCK_ROWS`; lines without text are skipped.
 
-    Args:
-        columns: the texts of JSON objects; see `compressor.tasks.texts.open_texts`.
-        pairs: each line has two texts; in plain text they are separated by a tab.
-        blank: do not skip lines without text.
-        progress: called with the number of lines read, for long files.
+    For `columns` and `pairs` see `open_texts`. With `blank` lines without text count, too.
+    `progress` is called with the number of lines read, for long files.
 
     Attributes:
         rows: number of lines.
@@ -83,11 +80,7 @@ class TextLines:
         return lines
 
     def unpack(self, path: Path, progress: Callable[[int, int], None]) -> None:
-        """Write the decompressed lines to a file.
-
-        Args:
-            progress: called with (MiB written, total MiB).
-        """
+        """Write the decompressed lines to a file; `progress` gets (MiB written, total MiB)."""
         done = 0
         with path.open("wb") as file:
             for piece in self._file.pieces():
@@ -119,21 +112,14 @@ class TextLines:
 
 @dataclass(frozen=True)
 class Text:
-    """Lines of text on disk as training rows; long lines are truncated, as calibration rows are.
+    """Lines of text on disk as training rows; long lines are truncated, as calibration rows are."""
 
-    Args:
-        lines: in the source language.
-        translations: for translators, a line for each of `lines`.
-        max_tokens: the model's limit.
-        labels: label names, for classifiers.
-    """
-
-    lines: TextLines
+    lines: TextLines  # in the source language
     task: Task
     tokenizer: Any
-    max_tokens: int
-    labels: list[str] | None = None
-    translations: TextLines | None = None
+    max_tokens: int  # the model's limit
+    labels: list[str] | None = None  # names, for classifiers
+    translations: TextLines | None = None  # for translators, a line for each of `lines`
     _encoded: dict[int, bytes] = field(default_factory=dict, init=False, compare=False)
 
     @property

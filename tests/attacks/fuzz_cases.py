@@ -1,4 +1,4 @@
-"""The cases of the fuzzer, as strategies: a kind changes something and says what is to see it.
+"""The cases of the fuzzer: a kind changes something and says what is to see it.
 
 `fuzz_process.py` runs them, `fuzz.py` says what they promise.
 """
@@ -12,27 +12,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import typer
 import yaml
-from hypothesis import strategies as st
 
 from compressor.commands import COMMANDS, application
 from tests.attacks.fuzz_changes import (
-    Draw,
     chance,
     changed_bytes,
     changed_json,
     changed_rows,
     dump,
-    one,
-    option_values,
+    option_value,
 )
 
 Words = list[str]
 ARTIFACTS = {"bert": "classify", "marian": "translate"}  # directory -> what runs it
-SCRATCH = Path("/directory-of-the-case")  # in words; replaced when the case is laid out
+SCRATCH = Path("/directory-of-the-case")  # in words; replaced when they are run
 MEMORY_BYTES = 1 << 30  # resident, beyond what a process has after its imports
 CPU = ["--device", "cpu"]
 
@@ -51,12 +48,8 @@ class Case:
     refused: bool = False  # status 0 is wrong whatever it says
     answer: str = ""  # a directory that the command writes
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What Hypothesis shows; it would write out the files."""
-        printer.text(repr(self))
-
-    def lay_out(self, scratch: Path) -> dict[str, Any]:
-        """Write the files, and describe the case to the process that runs it."""
+    def lay_out(self, scratch: Path) -> None:
+        """Write the files."""
         if self.linked is not None:
             name, source = self.linked
             # A command that goes on with a run writes there: it must not see the intact files.
@@ -67,15 +60,6 @@ class Case:
             (scratch / name).unlink(missing_ok=True)  # a link must not change what it leads to
             if data is not None:
                 (scratch / name).write_bytes(data)
-
-        def placed(words: Sequence[str]) -> Words:
-            return [word.replace(str(SCRATCH), str(scratch)) for word in words]
-
-        return {
-            "words": placed(self.words), "scratch": str(scratch), "refused": self.refused,
-            "intact": placed(self.intact or []), "key": " ".join(self.intact or []),
-            "answer": self.answer,
-        }  # fmt: skip
 
 
 @cache
@@ -89,51 +73,50 @@ def contents(paths: tuple[Path, ...]) -> list[bytes]:
 
 
 def _changed_file(
-    draw: Draw, path: Path, others: Sequence[Path] = (), json_percent: int = 60
+    rng: Random, path: Path, others: Sequence[Path] = (), json_percent: int = 60
 ) -> tuple[str, bytes]:
     """Another JSON value in a file of JSON, or other bytes."""
     data = path.read_bytes()
-    if path.suffix == ".json" and chance(draw, json_percent):
-        change, value = draw(changed_json(json.loads(data)))
+    if path.suffix == ".json" and chance(rng, json_percent):
+        change, value = changed_json(rng, json.loads(data))
         return change, dump(value)
-    return draw(changed_bytes(data, contents(tuple(others))))
+    return changed_bytes(rng, data, contents(tuple(others)))
 
 
-def _streams(draw: Draw, model: str) -> Words:
+def _streams(rng: Random, model: str) -> Words:
     own = ["--probabilities"] if model == "bert" else ["--num-beams", "2"]
-    return [*one(draw, ([], ["--jsonl"], own)), "-q", *CPU]
+    return [*rng.choice(([], ["--jsonl"], own)), "-q", *CPU]
 
 
-def _reader(draw: Draw, model: str, name: str, directory: str, material: Path) -> Words:
+def _reader(rng: Random, model: str, name: str, directory: str, material: Path) -> Words:
     """A command that reads a file of an artifact; sometimes one that does not."""
     texts, rows = str(material / "texts.txt"), str(material / f"{model}-rows" / "test.tsv")
-    runs = [ARTIFACTS[model], directory, texts, *_streams(draw, model)]
+    runs = [ARTIFACTS[model], directory, texts, *_streams(rng, model)]
     rule = "accuracy=100" if model == "bert" else "bleu=100"
     gate = ["gate", f"{directory}/report.json", "--max-metric-drop", rule]
     evaluate = ["evaluate", directory, "--test", rows, "--json", *CPU]
     inspect, verify = ["inspect", directory, "--json"], ["verify", directory]
     load = ["load", directory]
     everything = [runs, gate, evaluate, inspect, verify, load]
-    if name == "manifest.json" or chance(draw, 20):
-        return one(draw, everything)
+    if name == "manifest.json" or chance(rng, 20):
+        return rng.choice(everything)
     if name.startswith("onnx/"):
-        return one(draw, [runs, runs, runs, verify, evaluate])
+        return rng.choice([runs, runs, runs, verify, evaluate])
     if name == "report.json":
-        return one(draw, [gate, gate, verify])
-    return one(draw, [inspect, load, verify])
+        return rng.choice([gate, gate, verify])
+    return rng.choice([inspect, load, verify])
 
 
-@st.composite
-def artifact(draw: Draw, material: Path) -> Case:
+def artifact(rng: Random, material: Path) -> Case:
     """A file of an artifact that its manifest lists, or the manifest."""
-    model = one(draw, list(ARTIFACTS))
+    model = rng.choice(list(ARTIFACTS))
     source = material / f"{model}-run"
     paths = [path for path in files_of(source) if ".compress" not in path.parts]
-    path = one(draw, paths)
+    path = rng.choice(paths)
     name = path.relative_to(source).as_posix()
-    change, data = _changed_file(draw, path, paths)
-    removed = chance(draw, 2)
-    words = _reader(draw, model, name, str(SCRATCH / "a"), material)
+    change, data = _changed_file(rng, path, paths)
+    removed = chance(rng, 2)
+    words = _reader(rng, model, name, str(SCRATCH / "a"), material)
     return Case(
         words,
         f"{name}: {'removed' if removed else change}",
@@ -145,70 +128,65 @@ def artifact(draw: Draw, material: Path) -> Case:
     )  # fmt: skip
 
 
-@st.composite
-def checkpoint(draw: Draw, material: Path) -> Case:
+def checkpoint(rng: Random, material: Path) -> Case:
     """A file of a checkpoint that no manifest lists."""
-    source = material / one(draw, list(ARTIFACTS))
-    path = one(draw, files_of(source))
-    if path.suffix == ".safetensors" and chance(draw, 40):
+    source = material / rng.choice(list(ARTIFACTS))
+    path = rng.choice(files_of(source))
+    if path.suffix == ".safetensors" and chance(rng, 40):
         data = path.read_bytes()
         length = int.from_bytes(data[:8], "little")
-        change, value = draw(changed_json(json.loads(data[8 : 8 + length])))
+        change, value = changed_json(rng, json.loads(data[8 : 8 + length]))
         header = dump(value)
         new = len(header).to_bytes(8, "little") + header + data[8 + length :]
     else:
-        change, new = _changed_file(draw, path, files_of(source), json_percent=75)
+        change, new = _changed_file(rng, path, files_of(source), json_percent=75)
     directory = str(SCRATCH / "c")
     score = ["score", "-m", directory, "--method", "magnitude", "-q", *CPU]
     score += ["-o", str(SCRATCH / "s.json")]
-    words = one(draw, [["inspect", directory, "--json"], ["load", directory], score])
+    words = rng.choice([["inspect", directory, "--json"], ["load", directory], score])
     files = {f"c/{path.name}": new}
     return Case(words, f"{source.name}/{path.name}: {change}", ("c", source), files)
 
 
-@st.composite
-def records(draw: Draw, material: Path) -> Case:
+def records(rng: Random, material: Path) -> Case:
     """A record of a run, or something that it made, and the same run again."""
     source = material / "bert-run"
     own = [path for path in files_of(source) if ".compress" in path.parts]
-    path = one(draw, one(draw, [own, own, files_of(source)]))
-    change, data = _changed_file(draw, path, files_of(source))
+    path = rng.choice(rng.choice([own, own, files_of(source)]))
+    change, data = _changed_file(rng, path, files_of(source))
     name = path.relative_to(source).as_posix()
     words = ["run", "-c", str(material / "recipe.yaml"), "-q", "-o", str(SCRATCH / "out")]
     files = {f"out/{name}": data}
     return Case(words, f"{name}: {change}", ("out", source), files, intact=words, answer="out")
 
 
-@st.composite
-def scores(draw: Draw, material: Path) -> Case:
+def scores(rng: Random, material: Path) -> Case:
     """A file of scores."""
-    change, data = _changed_file(draw, material / "scores.json", json_percent=80)
-    keep = one(draw, ["heads=0.5", "neurons=0.5", "0.25"])
+    change, data = _changed_file(rng, material / "scores.json", json_percent=80)
+    keep = rng.choice(["heads=0.5", "neurons=0.5", "0.25"])
     words = ["prune", "-m", str(material / "bert"), "--scores", str(SCRATCH / "s.json")]
     words += ["--keep", keep, *CPU, "-o", str(SCRATCH / "out")]
     return Case(words, change, files={"s.json": data})
 
 
-@st.composite
-def reports(draw: Draw, material: Path) -> Case:
+def reports(rng: Random, material: Path) -> Case:
     """A report, judged and rendered."""
-    source = one(draw, files_of(material / "reports"))
-    change, data = _changed_file(draw, source, json_percent=85)
+    source = rng.choice(files_of(material / "reports"))
+    change, data = _changed_file(rng, source, json_percent=85)
     path, rule = str(SCRATCH / "r.json"), "accuracy=1" if source.stem == "bert" else "bleu=1"
-    gate = ["gate", path, "--max-metric-drop", rule, *one(draw, ([], ["--json"]))]
-    gate += one(draw, ([], ["--junit", str(SCRATCH / "junit.xml")]))
-    words = one(draw, [gate, ["report", path, "-o", str(SCRATCH / "out")]])
+    gate = ["gate", path, "--max-metric-drop", rule, *rng.choice(([], ["--json"]))]
+    gate += rng.choice(([], ["--junit", str(SCRATCH / "junit.xml")]))
+    words = rng.choice([gate, ["report", path, "-o", str(SCRATCH / "out")]])
     return Case(words, f"{source.name}: {change}", files={"r.json": data})
 
 
-@st.composite
-def recipes(draw: Draw, material: Path) -> Case:
+def recipes(rng: Random, material: Path) -> Case:
     """A recipe of a model that is not there: nothing may start."""
     missing = str(SCRATCH / "missing")
     values = yaml.safe_load((material / "recipe.yaml").read_bytes())
     values["model"] = missing
-    if chance(draw, 70):
-        change, value = draw(changed_json(values))
+    if chance(rng, 70):
+        change, value = changed_json(rng, values)
         if isinstance(value, dict) and "model" in value:
             value["model"] = missing
         try:
@@ -216,34 +194,36 @@ def recipes(draw: Draw, material: Path) -> Case:
         except (yaml.YAMLError, ValueError, RecursionError):  # most of JSON is YAML too
             data = dump(value)
     else:
-        change, data = draw(changed_bytes(yaml.safe_dump(values).encode()))
+        change, data = changed_bytes(rng, yaml.safe_dump(values).encode())
     words = ["run", "-c", str(SCRATCH / "r.yaml"), "-m", missing, "-o", str(SCRATCH / "out")]
     return Case(words, change, files={"r.yaml": data}, refused=True)
 
 
-@st.composite
-def rows(draw: Draw, material: Path) -> Case:
+def rows(rng: Random, material: Path) -> Case:
     """Rows with labels, read by three formats' readers."""
     intact = (material / "bert-rows" / "test.tsv").read_text("utf-8").splitlines()
-    ending = one(draw, ("tsv", "csv", "jsonl"))
-    change, data = draw(changed_rows([line.split("\t") for line in intact], ending))
+    ending = rng.choice(("tsv", "csv", "jsonl"))
+    change, data = changed_rows(rng, [line.split("\t") for line in intact], ending)
     path = str(SCRATCH / f"rows.{ending}")
     evaluate = ["evaluate", str(material / "bert-run"), "--test", path, *CPU]
-    evaluate += [*one(draw, ([], ["--no-header"], ["--text-column", "text"])), "--resamples", "100"]
+    evaluate += [
+        *rng.choice(([], ["--no-header"], ["--text-column", "text"])),
+        "--resamples",
+        "100",
+    ]
     score = ["score", "-m", str(material / "bert"), "--method", "taylor", "--calibration", path]
     score += [*CPU, "-o", str(SCRATCH / "s.json")]
-    words = one(draw, [evaluate, evaluate, score])
+    words = rng.choice([evaluate, evaluate, score])
     return Case(words, f"{ending}: {change}", files={f"rows.{ending}": data})
 
 
-@st.composite
-def texts(draw: Draw, material: Path) -> Case:
+def texts(rng: Random, material: Path) -> Case:
     """Lines that are no texts, to classify or to translate."""
-    model = one(draw, list(ARTIFACTS))
-    change, data = draw(changed_bytes((material / "texts.txt").read_bytes()))
+    model = rng.choice(list(ARTIFACTS))
+    change, data = changed_bytes(rng, (material / "texts.txt").read_bytes())
     words = [ARTIFACTS[model], str(material / f"{model}-run"), str(SCRATCH / "t.txt")]
-    words += one(draw, ([], ["--pairs"])) if model == "bert" else []
-    return Case([*words, *_streams(draw, model)], change, files={"t.txt": data})
+    words += rng.choice(([], ["--pairs"])) if model == "bert" else []
+    return Case([*words, *_streams(rng, model)], change, files={"t.txt": data})
 
 
 @cache
@@ -259,15 +239,15 @@ def _options(command: str) -> list[tuple[tuple[str, ...], bool]]:
     return sorted(found)
 
 
-@st.composite
-def options(draw: Draw, material: Path) -> Case:
+def options(rng: Random, material: Path) -> Case:
     """Values of options that nobody means, for every command but `demo` and `doctor`."""
-    name = one(draw, sorted(set(COMMANDS) - {"demo", "doctor"}))
+    name = rng.choice(sorted(set(COMMANDS) - {"demo", "doctor"}))
     words: Words = []
-    for spelled, is_flag in draw(st.permutations(_options(name)))[: one(draw, (1, 1, 2, 3))]:
-        words.append(one(draw, spelled))
-        if not is_flag or chance(draw, 5):
-            words.append(draw(option_values))
+    known = _options(name)
+    for spelled, is_flag in rng.sample(known, min(len(known), rng.choice((1, 1, 2, 3)))):
+        words.append(rng.choice(spelled))
+        if not is_flag or chance(rng, 5):
+            words.append(option_value(rng))
     made, missing, out = str(material / "bert-run"), str(SCRATCH / "missing"), str(SCRATCH / "out")
     bert, report = str(material / "bert"), str(material / "reports" / "bert.json")
     usual: dict[str, Words] = {
@@ -287,12 +267,12 @@ def options(draw: Draw, material: Path) -> Case:
         "predict": [made, str(material / "texts.txt"), "--query", "w3", "--top-k", "2"],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],
     }  # fmt: skip
-    given = usual[name] + words if chance(draw, 50) else words + usual[name]
+    given = usual[name] + words if chance(rng, 50) else words + usual[name]
     return Case([name, *given], f"{len(words)} words")
 
 
-# Kind -> its share of the cases, and the strategy.
-KINDS: dict[str, tuple[float, Callable[[Path], st.SearchStrategy[Case]]]] = {
+# Kind -> its share of the cases, and what draws one.
+KINDS: dict[str, tuple[float, Callable[[Random, Path], Case]]] = {
     "artifact": (30, artifact),
     "checkpoint": (20, checkpoint),
     "records": (0.5, records),

@@ -1,16 +1,12 @@
-"""Changed bytes, JSON values, rows and options, as strategies of Hypothesis."""
+"""Changed bytes, JSON values, rows and options, drawn at random."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Sequence
-from typing import Any, TypeVar
-
-from hypothesis import strategies as st
-
-Draw = st.DrawFn
-Value = TypeVar("Value")
+from random import Random
+from typing import Any
 
 FOREIGN = (
     b"", b"\x00", b"\xff\xfe", b"{}", b"[]", b"null", b"5", b"[" * 100_000, b"9" * 5000,
@@ -38,141 +34,119 @@ WORDS = (
     "*", "\u2028", "\ud800", "ä" * 300, "[" * 3000, "--keep", "-", "%s{0}", "encoder_self=1",
 )  # fmt: skip
 
-_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-# Copies, since a second change may go into the first one's value.
-json_values = st.sampled_from(STRANGE).map(copy.deepcopy) | st.recursive(
-    _scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=8,
-)
-_numbers = st.integers(-5, 70) | st.integers(0, 11).map(lambda n: 10**n) | st.floats(0, 1)
-option_values = st.sampled_from(WORDS) | _numbers.map(str) | st.text(max_size=20)
+
+def chance(rng: Random, percent: int) -> bool:
+    return rng.random() < percent / 100
 
 
-def one(draw: Draw, values: Sequence[Value]) -> Value:
-    """One of several; the earlier ones are the simpler ones."""
-    return draw(st.sampled_from(values))
+def text(rng: Random) -> str:
+    """Up to 20 characters of any kind, halves of surrogate pairs among them."""
+    highest = rng.choice((0x7F, 0xFF, 0xFFFF, 0x10FFFF))
+    return "".join(chr(rng.randint(0, highest)) for _ in range(rng.randint(0, 20)))
 
 
-def chance(draw: Draw, percent: int) -> bool:
-    return draw(st.integers(1, 100)) > 100 - percent
+def valid_text(rng: Random) -> str:
+    """The same, as it can be written to a file."""
+    return text(rng).encode(errors="ignore").decode()
 
 
-@st.composite
-def changed_bytes(draw: Draw, data: bytes, others: Sequence[bytes] = ()) -> tuple[str, bytes]:
+def option_value(rng: Random) -> str:
+    number = rng.choice((rng.randint(-5, 70), 10 ** rng.randint(0, 11), rng.random()))
+    return rng.choice((rng.choice(WORDS), rng.choice(WORDS), str(number), text(rng)))
+
+
+def changed_bytes(rng: Random, data: bytes, others: Sequence[bytes] = ()) -> tuple[str, bytes]:
     """What was done, and the new contents of a file, which are never the old ones.
 
     Args:
         others: contents of files that it may be exchanged with.
     """
     changed, done = data, []
-    for _ in range(one(draw, (1, 1, 1, 2, 3))):
-        change = one(draw, (_flip, _set, _remove, _repeat, _truncate, _insert, _exchange))
-        changed = change(draw, changed, others)
-        done.append(change.__name__[1:])
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        done.append(rng.choice(("flip", "set", "remove", "repeat", "cut", "insert", "exchange")))
+        changed = _changed(rng, done[-1], changed, others)
     return ", ".join(done), changed if changed != data else data + b"\n"
 
 
-def _block(draw: Draw, data: bytes) -> tuple[int, int]:
-    start = draw(st.integers(0, len(data)))
-    return start, min(len(data), start + one(draw, (1, 4, 16, 100, 1000, len(data))))
-
-
-def _flip(draw: Draw, data: bytes, _: object) -> bytes:
-    if not data:
-        return b"\x01"
+def _changed(rng: Random, change: str, data: bytes, others: Sequence[bytes]) -> bytes:
     # The first bytes hold headers, where a change does more than in weights.
-    last = min(len(data), one(draw, (16, 300, len(data)))) - 1
-    place, bit = draw(st.integers(0, last)), draw(st.integers(0, 7))
-    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+    start = rng.randint(0, min(len(data), rng.choice((16, 300, len(data), len(data)))))
+    end = min(len(data), start + rng.choice((1, 4, 16, 100, 1000, len(data))))
+    before, block, after = data[:start], data[start:end], data[end:]
+    match change:
+        case "flip":
+            first = bytes([(block or b"\0")[0] ^ 1 << rng.randint(0, 7)])
+            return before + first + block[1:] + after
+        case "set":
+            return before + rng.choice((b"\0", b"\xff", b"0")) * len(block) + after
+        case "remove":
+            return before + after
+        case "repeat":
+            return before + block + block + after
+        case "cut":
+            return data[: rng.choice((0, 1, 8, len(data) // 2, len(data) - 1, start))]
+        case "insert":
+            added = rng.choice((*FOREIGN, *(rng.randbytes(rng.randint(0, 500)) for _ in FOREIGN)))
+            return before + added + block + after
+    return rng.choice((*FOREIGN, *others))
 
 
-def _set(draw: Draw, data: bytes, _: object) -> bytes:
-    start, end = _block(draw, data)
-    return data[:start] + one(draw, (b"\0", b"\xff", b"0")) * (end - start) + data[end:]
-
-
-def _remove(draw: Draw, data: bytes, _: object) -> bytes:
-    start, end = _block(draw, data)
-    return data[:start] + data[end:]
-
-
-def _repeat(draw: Draw, data: bytes, _: object) -> bytes:
-    start, end = _block(draw, data)
-    return data[:end] + data[start:]
-
-
-def _truncate(draw: Draw, data: bytes, _: object) -> bytes:
-    anywhere = draw(st.integers(0, len(data)))
-    return data[: one(draw, (0, 1, 8, len(data) // 2, len(data) - 1, anywhere))]
-
-
-def _insert(draw: Draw, data: bytes, _: object) -> bytes:
-    start = draw(st.integers(0, len(data)))
-    added = draw(st.sampled_from(FOREIGN) | st.binary(max_size=500))
-    return data[:start] + added + data[start:]
-
-
-def _exchange(draw: Draw, data: bytes, others: Sequence[bytes]) -> bytes:
-    return one(draw, (*FOREIGN, *others))
-
-
-@st.composite
-def changed_json(draw: Draw, value: Any) -> tuple[str, Any]:
+def changed_json(rng: Random, value: Any) -> tuple[str, Any]:
     """What was done, and a JSON value with one or two other values or keys anywhere in it."""
     changed, done = copy.deepcopy(value), []
-    for _ in range(one(draw, (1, 1, 1, 2))):
-        place = _place(draw, changed)
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        place = _place(rng, changed)
         if not place:
-            changed = draw(_near(changed))
+            changed = _other(rng, changed)
             done.append("all of it")
             continue
         part = changed
         for key in place[:-1]:
             part = part[key]
         last = place[-1]
-        action = one(draw, ("value", "value", "value", "value", "remove", "add"))
+        action = rng.choice(("value", "value", "value", "value", "remove", "add"))
         if action == "remove":
             del part[last]
         elif action == "add" and isinstance(part, dict):
-            part[one(draw, ("", "x", "name", f"{last}_", "9" * 40))] = draw(_near(part[last]))
+            name = rng.choice(("", "x", "name", f"{last}_", "9" * 40))
+            part[name] = _other(rng, part[last])
         elif action == "add":
-            part.insert(last, draw(_near(part[last])))
+            part.insert(last, _other(rng, part[last]))
         else:
-            part[last] = draw(_near(part[last]))
+            part[last] = _other(rng, part[last])
         done.append(f"{action} {'.'.join(map(str, place))[:80]}")
     return ", ".join(done), changed
 
 
-def _place(draw: Draw, value: Any) -> tuple[Any, ...]:
+def _place(rng: Random, value: Any) -> tuple[Any, ...]:
     """The path of a random part; upper parts are as likely as all of what is below them."""
     place: tuple[Any, ...] = ()
-    while isinstance(value, dict | list) and value and (not place or chance(draw, 80)):
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        place = (*place, key := one(draw, keys))
-        value = value[key]
+    while isinstance(value, dict | list) and value and (not place or chance(rng, 80)):
+        key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        place, value = (*place, key), value[key]
     return place
 
 
-def _near(value: Any) -> st.SearchStrategy[Any]:
-    """Any JSON value, or one that is close to this one."""
+def _other(rng: Random, value: Any) -> Any:
+    """A JSON value that is close to this one, or any."""
     near: tuple[Any, ...] = ()
-    if isinstance(value, bool):
-        near = (not value, int(value), str(value))
-    elif isinstance(value, int):
-        near = (value + 1, value - 1, -value, value * 2, value * 10**9, value + 0.5, float(value))
-        near = (*near, str(value), [value])
-    elif isinstance(value, float):
-        near = (-value, value * 1.5, value * 1e9, value * 1e300, str(value), [value])
-    elif isinstance(value, str):
-        near = (value + "x", value[:-1], value[::-1], value * 100, value.upper(), f"../{value}")
-        near = (*near, [value], {value: value})
-    elif isinstance(value, list):
-        near = (value[:-1], value + value[:1], value[::-1], value * 50, [value], {})
-    elif isinstance(value, dict):
-        near = (list(value), list(value.values()), dict(list(value.items())[1:]))
-        near = (*near, *(_nested(value, depth) for depth in (1, 30, 500)))
-    return st.sampled_from(near) | json_values if near else json_values
+    match value:
+        case bool():
+            near = (not value, int(value), str(value))
+        case int():
+            near = (value + 1, value - 1, -value, value * 2, value * 10**9, value + 0.5)
+            near = (*near, str(value), [value])
+        case float():
+            near = (-value, value * 1.5, value * 1e9, value * 1e300, str(value), [value])
+        case str():
+            near = (value + "x", value[:-1], value[::-1], value * 100, value.upper())
+            near = (*near, f"../{value}", [value], {value: value})
+        case list():
+            near = (value[:-1], value + value[:1], value[::-1], value * 50, [value], {})
+        case dict():
+            near = (list(value), list(value.values()), dict(list(value.items())[1:]))
+            near = (*near, *(_nested(value, depth) for depth in (1, 30, 500)))
+    return rng.choice(near) if near and chance(rng, 50) else _any(rng)
 
 
 def _nested(value: Any, depth: int) -> Any:
@@ -181,34 +155,42 @@ def _nested(value: Any, depth: int) -> Any:
     return value
 
 
+def _any(rng: Random, depth: int = 0) -> Any:
+    kind = rng.randrange(8)
+    if kind < 4:
+        return copy.deepcopy(rng.choice(STRANGE))  # a second change may go into the first one's
+    if kind < 6 or depth == 3:
+        number = rng.randint(-(2 ** rng.randint(0, 70)), 2 ** rng.randint(0, 70))
+        return rng.choice((text(rng), number, rng.gauss(0, 1) * 10.0 ** rng.randint(-9, 9)))
+    values = [_any(rng, depth + 1) for _ in range(rng.randint(0, 4))]
+    return values if kind == 6 else {text(rng): value for value in values}
+
+
 def dump(value: Any) -> bytes:
     """JSON as other programs write it: with NaN, and with halves of surrogate pairs escaped."""
     return json.dumps(value).encode()
 
 
-@st.composite
-def changed_rows(draw: Draw, rows: Sequence[Sequence[str]], ending: str) -> tuple[str, bytes]:
+def changed_rows(rng: Random, rows: Sequence[Sequence[str]], ending: str) -> tuple[str, bytes]:
     """What was done, and a file of rows with strange cells that ends with .tsv, .csv or .jsonl."""
     table, done = [list(row) for row in rows], []
-    for number in draw(st.lists(st.integers(0, len(table) - 1), max_size=5)):
+    for number in rng.choices(range(len(table)), k=rng.randint(0, 5)):
         row = table[number]
-        if row and chance(draw, 70):
-            place = draw(st.integers(0, len(row) - 1))
-            row[place] = draw(st.sampled_from(CELLS) | st.text(max_size=20))
+        if row and chance(rng, 70):
+            row[rng.randrange(len(row))] = rng.choice((*CELLS, *(valid_text(rng) for _ in CELLS)))
         else:
-            table[number] = list(one(draw, ([], row[:-1], [*row, "w3"], [""], table[0])))
+            table[number] = list(rng.choice(([], row[:-1], [*row, "w3"], [""], table[0])))
         done.append(f"row {number}")
     if ending == "jsonl":
         records: Any = [dict(zip(table[0] or ["x"], row, strict=False)) for row in table[1:]]
-        if chance(draw, 50):
-            what, records = draw(changed_json(records))
+        if chance(rng, 50):
+            what, records = changed_json(rng, records)
             done.append(what)
         lines = records if isinstance(records, list) else [records]
         data = b"\n".join(map(dump, lines))
     else:
-        separator = "\t" if ending == "tsv" else ","
-        data = "\n".join(map(separator.join, table)).encode()
-    if chance(draw, 40):
-        what, data = draw(changed_bytes(data))
+        data = "\n".join(map(("\t" if ending == "tsv" else ",").join, table)).encode()
+    if chance(rng, 40):
+        what, data = changed_bytes(rng, data)
         done.append(what)
     return ", ".join(done), data

@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 import re
 import resource
 import shutil
 import sys
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 from unittest import mock
 
 import torch
@@ -26,7 +26,7 @@ from compressor.commands import invoke
 from compressor.errors import CompressError
 from compressor.pipeline.run import run
 from compressor.report.schema import render_json
-from tests.attacks.fuzz_cases import ARTIFACTS, MEMORY_BYTES
+from tests.attacks.fuzz_cases import ARTIFACTS, MEMORY_BYTES, SCRATCH, Case
 from tests.helpers import toy
 from tests.helpers.exports import kept_exports
 from tests.helpers.report_samples import translator_report
@@ -35,18 +35,6 @@ from tests.helpers.runs import hashes, recipe_for
 ADDRESS_BYTES = 6 << 30  # beyond what a process has after its imports
 LONGEST_ERROR = 30_000  # characters of an error
 UNKNOWN = 1 << 40  # bytes
-
-
-@dataclass(frozen=True)
-class Job:
-    """A case as `fuzz_cases.Case.lay_out` describes it."""
-
-    words: list[Any]
-    scratch: str
-    refused: bool
-    intact: list[str]
-    key: str
-    answer: str
 
 
 @dataclass
@@ -62,44 +50,43 @@ class Judge:
     start_memory: int = UNKNOWN
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def run(self, job: Job) -> dict[str, str]:
-        """`failure`, which is empty if nothing is wrong, and what was `said`."""
-        status, said, errors = self.answer(job, job.words)
-        failure = self.failure(job, status, said, errors)
+    def run(self, case: Case, scratch: Path) -> tuple[str, str]:
+        """What is wrong, which is empty if nothing is, and what was said."""
+        status, said, errors = self.answer(case, scratch, case.words)
         text = f"status {status}\n{said[-1500:]}\n{errors[-3000:]}"
-        return {"failure": failure, "said": text}
+        failure = self.failure(case.words[0] == "gate", status, errors)
+        if failure or status > 1:
+            return failure, text
+        if case.refused:
+            return f"ends with status {status}", text
+        if case.intact is not None:
+            key = " ".join(case.intact)
+            if key not in self.answers:
+                if case.answer:
+                    shutil.rmtree(scratch / case.answer, ignore_errors=True)
+                self.answers[key] = self.answer(case, scratch, case.intact)[:2]
+            if (status, said) != self.answers[key]:
+                return f"answers something else than {self.answers[key]}"[:1500], text
+        return "", text
 
-    def failure(self, job: Job, status: int, said: str, errors: str) -> str:
-        """What is wrong with an answer."""
+    def failure(self, is_gate: bool, status: int, errors: str) -> str:
+        """What is wrong with the way in which a command ended."""
         peak = peak_memory()
         if peak > MEMORY_BYTES + self.start_memory:
             return f"takes {peak >> 20} MiB"
-        if status not in (0, 1, 2, 3, 4, 5) or (status == 1 and job.words[0] != "gate"):
+        if status not in (0, 1, 2, 3, 4, 5) or (status == 1 and not is_gate):
             return f"ends with status {status}"
-        if status and not errors.strip() and job.words[0] != "gate":
+        if status and not errors.strip() and not is_gate:
             return f"ends with status {status} and does not say why"
         if "Exception ignored in" in errors:
             return "leaves an exception"
         # Before it stands the traceback that COMPRESS_DEBUG=1 asks for.
         message = errors.rpartition("\nerror: ")[2] if status else ""
-        if len(message) > LONGEST_ERROR:
-            return f"says why in {len(message)} characters"
-        if status > 1:
-            return ""
-        if job.refused:
-            return f"ends with status {status}"
-        if job.key:
-            if job.key not in self.answers:
-                if job.answer:
-                    shutil.rmtree(Path(job.scratch, job.answer), ignore_errors=True)
-                self.answers[job.key] = self.answer(job, job.intact)[:2]
-            if (status, said) != self.answers[job.key]:
-                return f"answers something else than {self.answers[job.key]}"[:1500]
-        return ""
+        return f"says why in {len(message)} characters" if len(message) > LONGEST_ERROR else ""
 
-    def answer(self, job: Job, words: list[Any]) -> tuple[int, str, str]:
+    def answer(self, case: Case, scratch: Path, words: list[str]) -> tuple[int, str, str]:
         """Exit status, result without the names of directories, and messages."""
-        scratch = Path(job.scratch)
+        words = [word.replace(str(SCRATCH), str(scratch)) for word in words]
         with (
             _file(scratch / "stdout") as out,
             _file(scratch / "stderr") as err,
@@ -108,8 +95,8 @@ class Judge:
         ):
             status = _load(words[1]) if words[0] == "load" else invoke(words)
         said = (scratch / "stdout").read_text("utf-8")
-        if job.answer and status == 0:
-            said = repr(sorted(hashes(scratch / job.answer).items()))
+        if case.answer and status == 0:
+            said = repr(sorted(hashes(scratch / case.answer).items()))
         for place in (scratch, self.material):
             said = re.sub(f"{re.escape(str(place))}/[a-z-]+", "DIRECTORY", said)
         return status, said, (scratch / "stderr").read_text("utf-8")
@@ -171,11 +158,9 @@ def _fill() -> None:
     shutil.copy(here / "bert-run" / "recipe.yaml", here / "recipe.yaml")
 
 
-def serve(material: Path) -> None:
-    """Run the cases that come in on stdin, a line of JSON each; a line of JSON answers it."""
-    answers = os.fdopen(os.dup(1), "w")
-    # What libraries print by themselves is none of the answers.
-    os.dup2(2, 1)
+def serve(material: Path, pipe: Connection) -> None:
+    """Judge the cases that come in, each with its directory."""
+    os.dup2(2, 1)  # what libraries print by themselves is none of the answers
     os.chdir(material)
     import compressor.pipeline.run
     import compressor.runtime  # noqa: F401 - the bound is on what comes after the imports
@@ -184,11 +169,7 @@ def serve(material: Path) -> None:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_BYTES, used + ADDRESS_BYTES))
     judge = Judge(material, peak_memory())
-    with kept_exports(material / "exports"):
-        print(json.dumps({"ready": True}), file=answers, flush=True)
-        for line in sys.stdin:
-            print(json.dumps(judge.run(Job(**json.loads(line)))), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]).resolve())
+    with kept_exports(material / "exports"), contextlib.suppress(EOFError):
+        pipe.send("ready")
+        while True:
+            pipe.send(judge.run(*pipe.recv()))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.fuzz import CaseFailed, fuzz, repeat, run_batch
+from tests.attacks import fuzz_process
+from tests.attacks.fuzz import Worker, fuzz, main
 from tests.attacks.fuzz_cases import Case
-from tests.attacks.fuzz_process import Job, Judge, make_material
+from tests.attacks.fuzz_process import Judge, make_material
 
 pytestmark = pytest.mark.attack
 
@@ -21,30 +20,29 @@ def material(once) -> Path:
     return once("fuzzed", make_material)
 
 
-def test_the_fuzzer_notices_wrong_answers(material, tmp_path):
+def test_the_fuzzer_notices_wrong_answers(material, tmp_path, monkeypatch):
     inspect = [["inspect", str(material / name), "--json"] for name in ("bert", "marian")]
-    lie = Job(**Case(inspect[0], "", intact=inspect[1]).lay_out(tmp_path))
-    assert "answers something else than" in Judge(material).run(lie)["failure"]
-    bug = replace(lie, words=["gate", 5], key="")
-    assert "status 70" in Judge(material).run(bug)["failure"]
+    lie = Case(inspect[0], "", intact=inspect[1])
+    assert "answers something else than" in Judge(material).run(lie, tmp_path)[0]
+    monkeypatch.setattr(fuzz_process, "invoke", lambda words: 70)
+    assert "status 70" in Judge(material).run(lie, tmp_path)[0]
 
 
-@pytest.mark.parametrize("kind", ["recipes", "reports"])
-def test_a_case_that_failed_is_repeated_alone(kind, material):
-    """A third of the cases fail; one of them is reported, and is the only one that runs again."""
-    drawn: list[Case] = []
+def test_a_case_that_failed_is_repeated_alone(material, monkeypatch, capsys):
+    """A third of the cases fail, by their contents; each repeats itself by its name."""
 
-    def run(case: Case) -> None:
-        drawn.append(case)
-        if zlib.crc32(f"{case}{case.files}".encode()) % 3 == 0:
-            raise CaseFailed(repr(case))
+    def run(worker: Worker, case: Case) -> str:
+        contents = f"{case}{case.files}"
+        return contents if zlib.crc32(contents.encode(errors="replace")) % 3 == 0 else ""
 
-    found = run_batch(run, material, kind, 50, seed=7)
-    blob = re.match(rf"--kind {kind} --case (\S+): ", found)
-    assert blob is not None, found
-    drawn.clear()
-    assert repeat(run, material, kind, blob[1]) == found
-    assert len(set(map(repr, drawn))) == 1
+    monkeypatch.setattr(Worker, "run", run)
+    found = fuzz(200, 7, material)
+    assert 30 < len(found) < 110
+    (material / "done").touch()
+    for failure in (found[0], found[-1]):
+        words = failure.partition(": ")[0].split()
+        assert main(["--material", str(material), *words]) == 1
+        assert capsys.readouterr().out == f"{failure}\n1 failed\n"
 
 
 def test_a_thousand_cases_keep_the_promises(material):

@@ -23,12 +23,10 @@ from compressor.pipeline.stream_lines import Lines
 from compressor.report.rules import check
 from compressor.report.schema import load_report, render_json
 from compressor.request.recipe import PruneRequest, ScoreRequest, make_recipe
-from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 from tests.helpers.report_samples import rules, translator_report
-from tests.helpers.runtime_artifacts import write_hashes
 
 REPORT: dict[str, Any] = json.loads(render_json(translator_report()))
 QUALITY = ("variants", 0, "comparisons", 0, "difference")
@@ -51,19 +49,14 @@ def report_with(place: tuple[Any, ...], value: Any, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("place", [QUALITY, SPEED])
-@pytest.mark.parametrize("value", [float("inf"), True, "30"])
+@pytest.mark.parametrize(
+    ("place", "value"), [(QUALITY, float("inf")), (QUALITY, True), (SPEED, "30")]
+)
 def test_infinities_texts_and_truth_values_are_no_numbers(place, value, tmp_path):
     file = report_with(place, value, tmp_path / "report.json")
     with raises(InputError, "report-invalid"):
         load_report(file)
     assert gate(file, "--min-speedup", "0.1") == 4
-
-
-@pytest.mark.parametrize("place", [QUALITY, SPEED])
-def test_what_is_not_a_number_meets_no_rule(place, tmp_path):
-    file = report_with(place, "NaN", tmp_path / "report.json")
-    assert gate(file) == (place == QUALITY)
 
 
 def test_the_gate_skips_no_model(tmp_path):
@@ -85,30 +78,6 @@ def test_the_gate_holds_the_precision_that_is_shipped(shipped, tmp_path):
     variants[0]["default"] = not shipped
     file = report_with(("variants",), [*variants, worse], tmp_path / "report.json")
     assert gate(file, drop="bleu=10") == shipped
-
-
-@pytest.mark.parametrize(
-    "data", [*GARBAGE, b"null", b'{"schema_version": {"a": [1]}}', b'{"schema_version": "99.0"}']
-)
-def test_a_file_that_is_no_report_is_refused(data, tmp_path, capsys):
-    file = tmp_path / "report.json"
-    file.write_bytes(data)
-    assert gate(file) == 4
-    assert str(file) in capsys.readouterr().err
-    assert status_of(["report", str(file), "-o", str(tmp_path / "out")]) == 4
-
-
-def test_a_report_that_is_not_the_listed_one_is_refused(tmp_path, capsys):
-    out = tmp_path / "out"
-    out.mkdir()
-    report_with(("created",), REPORT["created"], out / "report.json")
-    write_hashes(out)
-    command = ["report", str(out / "report.json"), "-o", str(tmp_path / "again")]
-    assert status_of(command) == 0
-    report_with(("created",), "2001-01-01T00:00:00Z", out / "report.json")
-    assert status_of(command) == 4
-    assert "manifest.json says" in capsys.readouterr().err
-    assert status_of([*command, "--no-verify"]) == 0
 
 
 @pytest.fixture(scope="session")
@@ -139,10 +108,7 @@ def first(values: dict[str, Any], value: object) -> dict[str, Any]:
     [
         (lambda x: first(x, float("nan")), "scores-unreadable"),
         (lambda x: first(x, "0.5"), "scores-unreadable"),
-        (lambda x: first(x, 10**400), "scores-unreadable"),
         (lambda x: x | {"schema": 99}, "scores-version"),
-        (lambda x: {k: v for k, v in x.items() if k != "schema"}, "scores-version"),
-        (lambda x: x | {"scores": 5}, "scores-unreadable"),
         (lambda x: x | {"scores": {"nowhere.0": [1.0]}}, "scores-unreadable"),
         (lambda x: [x], "scores-unreadable"),
         *((lambda x, data=data: data, "scores-unreadable") for data in GARBAGE),
@@ -179,13 +145,10 @@ def test_scores_prune_the_model_that_they_are_of_and_no_other(scored, tmp_path, 
 @pytest.mark.parametrize(
     ("text", "id"),
     [
-        ("seed: " + "9" * 5000, "recipe-not-yaml"),
         ("[" * 100_000, "recipe-nested"),
         ("- " * 100_000, "recipe-nested"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "recipe-not-yaml"),
         ("seed: !!python/object/apply:os.getcwd []", "recipe-not-yaml"),
-        ("- a", "recipe-not-yaml"),
-        ("\x00", "recipe-not-yaml"),
         ('model: "a\\udcff"', "recipe-not-yaml"),
     ],
 )
@@ -203,7 +166,6 @@ def test_a_file_that_is_no_recipe_is_refused(text, id, tmp_path):
     "words",
     [
         ["run", "-m", "m", "--test", "t.tsv", "--keep", "0.5", "-o", "out", "-c", "PIPE"],
-        ["report", "PIPE", "-o", "out"],
         ["gate", "PIPE", "--max-metric-drop", "bleu=1"],
         ["prune", "-m", "m", "--scores", "PIPE", "--keep", "0.5", "-o", "out"],
     ],
@@ -225,13 +187,3 @@ def test_a_pipe_with_a_writer_is_read(tmp_path):
     writer.start()
     assert list(Lines([pipe])) == ["one", "two"]
     writer.join()
-
-
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"text": ' + "9" * 5000 + "}", "NaN", "5"])
-def test_a_line_of_json_that_is_no_row_is_named_by_its_number(line, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    good = json.dumps({"text": "a", "label": "b"})
-    file.write_text(f"{good}\n{line}\n", "utf-8")
-    with pytest.raises(InputError) as caught:
-        TASKS["classification"].read_rows(str(file), labels=["a", "b"], minimum=2)
-    assert f"{file}:2" in str(caught.value)

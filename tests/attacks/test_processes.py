@@ -27,7 +27,6 @@ print(Classifier(sys.argv[1], verify=False, engine=sys.argv[2]).classify(["some 
 @pytest.mark.parametrize(
     ("rule", "streams", "status"),
     [
-        (FAILS, ">/dev/full", 1),
         (FAILS, "<&- >&- 2>&-", 1),
         (PASSES, "| true", 0),
         (PASSES, "--json >/dev/full", 4),  # a result that was wanted is lost
@@ -64,5 +63,5 @@ def test_serving_writes_nothing_to_the_home_directory_and_misses_no_network(tmp_
 def test_a_users_own_setting_stays(monkeypatch):
     """Whether onnxruntime then writes anything is its own affair, and depends on the machine."""
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
-    show = "import os, compressor.runtime; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    show = "import os, compressor; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     assert subprocess.check_output([sys.executable, "-c", show], text=True) == "0\n"

@@ -44,19 +44,22 @@ def test_the_table_marks_cells_whose_interval_reaches_the_best():
     assert cells["reconstruct", "second-order, 4 steps"] == "–"
 
 
-@pytest.mark.parametrize("method", ["fisher", "subset"])
-def test_cells_are_computed_once(tmp_path: Path, method: str):
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
     data = Data(
         calibration=str(toy.labels_file(tmp_path / "calibration.tsv")),
         test=str(toy.labels_file(tmp_path / "test.tsv", seed=1)),
     )
+    model = str(toy.classifier(tmp_path / "model"))
+    return Experiment(model, data, SILENT, tmp_path, gate_epochs=2, distill_epochs=1)
+
+
+def test_cells_are_computed_once(experiment: Experiment, tmp_path: Path):
 
     def wanted(cell: Cell) -> bool:
-        wanted = cell.method == method and cell.seed == 0 and cell.of == "heads"
+        wanted = cell.method == "subset" and cell.seed == 0 and cell.of == "heads"
         return wanted and cell.kept == 50 and cell.steps == 1
 
-    model = str(toy.classifier(tmp_path / "model"))
-    experiment = Experiment(model, data, SILENT, tmp_path, gate_epochs=2, distill_epochs=1)
     path = tmp_path / "cells.jsonl"
     rows = fill(experiment, path, wanted, SILENT)
     assert [found["recover"] for found in rows] == [
@@ -68,15 +71,10 @@ def test_cells_are_computed_once(tmp_path: Path, method: str):
     assert len(again) == len(path.read_text(encoding="utf-8").splitlines()) == 4
 
 
-@pytest.mark.parametrize("prune", ["both", "neurons", "heads"])
-def test_cells_of_multiply_adds_keep_their_share(tmp_path: Path, prune: str):
-    data = Data(
-        calibration=str(toy.labels_file(tmp_path / "calibration.tsv")),
-        test=str(toy.labels_file(tmp_path / "test.tsv", seed=1)),
-    )
-    model = str(toy.classifier(tmp_path / "model"))
-    experiment = Experiment(model, data, SILENT, tmp_path)
-
+@pytest.mark.parametrize("prune", ["both", "neurons"])
+def test_cells_of_multiply_adds_keep_their_share(
+    experiment: Experiment, tmp_path: Path, prune: str
+):
     def wanted(cell: Cell) -> bool:
         return cell.of == "macs" and cell.prune == prune and cell.recover == "none"
 

@@ -7,7 +7,7 @@ and half the width of their intervals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from compressor.budgets.max_drop import (
     ERROR,
     Proof,
     SearchResult,
-    accepted,
     error_of_look,
     find,
     search,
@@ -24,53 +23,19 @@ from compressor.budgets.max_drop import (
 from tests.helpers.scores import judged
 
 
-@pytest.mark.parametrize(
-    ("drop", "bound", "limit", "measured", "proven"),
-    [
-        (0.2, -0.29, 0.3, True, True),
-        (0.2, -0.3, 0.3, True, True),  # just touching
-        (0.2, -0.31, 0.3, True, False),  # the rows cannot show it
-        (0.3, -0.9, 0.3, True, False),
-        (0.31, -0.9, 0.3, False, False),
-        (-0.2, 0.1, 0.0, True, True),  # better than dense
-        (0.0, -0.1, 0.0, True, False),
-        (math.nan, math.nan, 100.0, False, False),
-    ],
-)
-def test_what_is_accepted(drop, bound, limit, measured, proven):
-    probe = judged(3, -drop, bound)
-    assert accepted(probe, limit, "measured") is measured
-    assert accepted(probe, limit, "bound") is proven
-
-
-def counting(accepts: Callable[[int], bool]) -> tuple[Callable[[int], bool], list[int]]:
-    tried: list[int] = []
-
-    def asked(position: int) -> bool:
-        tried.append(position)
-        return accepts(position)
-
-    return asked, tried
-
-
-@pytest.mark.parametrize("last", [1, 2, 7, 12, 144])
+@pytest.mark.parametrize("last", [1, 2, 7, 144])
 def test_the_search_finds_the_threshold(last):
     """For every position where acceptance may end, in at most log2 of the number of cuts."""
     for threshold in range(last + 1):
-        accepts, tried = counting(lambda position: position <= threshold)  # noqa: B023
+        tried: list[int] = []
+
+        def accepts(position: int) -> bool:
+            tried.append(position)  # noqa: B023
+            return position <= threshold  # noqa: B023
+
         assert search(last, accepts) == threshold
         assert len(set(tried)) == len(tried) <= 1 + math.ceil(math.log2(last))
         assert all(1 <= position <= last for position in tried)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_accepted_the_result_is_at_an_edge(seed):
-    rng = np.random.default_rng(seed)
-    good = {position for position in range(1, 33) if rng.random() < 0.5}
-    accepts, tried = counting(good.__contains__)
-    position = search(32, accepts)
-    assert position == 0 or (position in good and position in tried)
-    assert position == 32 or (position + 1 in tried and position + 1 not in good)
 
 
 def run(
@@ -134,6 +99,9 @@ WORSE_AT_9 = [*LINEAR[:8], 1.5, *LINEAR[9:]]
         pytest.param(
             {"drops": [2.0] * 16, "proof": "measured"}, 0, False, [], id="too much as measured"
         ),
+        pytest.param(
+            {"drops": [math.nan] * 4, "proof": "measured"}, 0, False, [], id="not a number"
+        ),
     ],
 )  # fmt: skip
 def test_the_largest_cut_that_is_proven_is_delivered(models, position, proven, looks):
@@ -145,7 +113,7 @@ def test_the_largest_cut_that_is_proven_is_delivered(models, position, proven, l
     assert position or built[-1] == 1  # the smallest cut of all was tried
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("proof", ["bound", "measured"])
 def test_what_is_delivered_is_within_the_limit_on_both_parts(seed, proof):
     """Whatever the noise; and it is proven where the result says so."""

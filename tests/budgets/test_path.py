@@ -1,16 +1,19 @@
-"""`--macs`: the path of masks over heads and neurons, against brute force and plain sums."""
+"""The path of masks over heads and neurons of --macs, and the climb over numbers of layers."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from compressor.budgets.path import UnitCosts, removal_path
+from compressor.budgets.speedup import climb
 from compressor.budgets.units import parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
+from compressor.results import LayersTry
 from tests.helpers.errors import raises
 
 TOTALS = {"encoder_self.0": 2, "encoder_self.1": 2, "encoder_ffn.0": 6, "encoder_ffn.1": 6}
@@ -78,7 +81,7 @@ def test_a_share_that_cannot_be_reached_says_the_least_there_is():
     floors = parse_floors("encoder_self=1,neurons=2", FULL)
     path = removal_path(scores(), FULL, floors, COSTS, PAIRS)
     with raises(UsageError, "macs-unreachable") as caught:
-        path.position_at(0.3)
+        path.position_at(0.3, "--macs 0.3")
     assert "0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
 
 
@@ -88,3 +91,43 @@ def test_a_path_goes_on_from_a_smaller_mask():
     path = removal_path(found, middle, NO_FLOOR, COSTS, PAIRS)
     assert path.mask(0) == middle
     assert path.shares[0] == pytest.approx(share(middle))
+
+
+MISSED = {(0, 0): None, (1, 0): None, (0, 1): None, (2, 0): 0.9, (1, 1): 0.7, (1, 2): 0.8}
+
+
+@pytest.mark.parametrize(
+    ("costs", "layers", "tries"),
+    [
+        pytest.param(
+            {(0, 0): 0.5, (1, 0): 0.6, (0, 1): 0.3, (1, 1): 0.4, (0, 2): 0.2, (1, 2): 0.25},
+            (3, 3), [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)],
+            id="while the divergence falls",
+        ),
+        pytest.param(
+            {(0, 0): 0.1, (1, 0): 0.1, (0, 1): 0.2}, (3, 3), [(0, 0), (1, 0), (0, 1)],
+            id="all layers are best",
+        ),
+        pytest.param(
+            MISSED | {(2, 1): 1.0}, (3, 3),
+            [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1), (1, 2)],
+            id="the speed is missed with more",
+        ),
+        pytest.param({(0, 0): 3.0, (0, 1): 2.0}, (1, 2), [(0, 0), (0, 1)], id="one layer stays"),
+        pytest.param({(0, 0): 3.0}, (1, 1), [(0, 0)], id="nothing to drop"),
+    ],
+)  # fmt: skip
+def test_layers_go_while_the_divergence_falls(costs, layers, tries):
+    """By (encoder layers, decoder layers) dropped; divergence None: the speed is not reached."""
+
+    def numbers(names) -> tuple[int, int]:
+        counts = Counter(name.partition(".")[0] for name in names)
+        return counts["encoder"], counts["decoder"]
+
+    def attempt(dropped, stack):
+        names = [*dropped, *([f"{stack}.{len(dropped)}"] if stack else [])]
+        divergence = costs[numbers(names)]
+        return LayersTry(layers=names, speedup=1 + 0.1 * len(names), divergence=divergence)
+
+    result = climb(dict(zip(("encoder", "decoder"), layers, strict=True)), attempt)
+    assert [numbers(one.layers) for one in result] == tries

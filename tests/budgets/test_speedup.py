@@ -11,9 +11,7 @@ import pytest
 from compressor.budgets.base import Limits
 from compressor.budgets.cost_table import (
     RETRIES,
-    cheapest,
     choose,
-    counts_to_measure,
     fewest,
     layer_costs,
     reach,
@@ -46,20 +44,6 @@ COSTS = cost_table(
     },
     LAYERS,
 )
-
-
-@pytest.mark.parametrize(
-    ("heads", "floor", "counts"),
-    [
-        (8, 0, [0, 1, 2, 4, 6]),
-        (8, 1, [1, 2, 4, 6]),
-        (4, 0, [0, 1, 2, 3]),
-        (2, 5, []),
-        (6, 5, [5]),
-    ],
-)
-def test_head_counts_that_are_timed(heads, floor, counts):
-    assert counts_to_measure(heads, floor, "cross") == counts
 
 
 def test_costs_are_monotone_and_follow_the_timings():
@@ -96,26 +80,6 @@ def brute_force(losses, gains, wanted: float) -> float:
         if gain >= wanted - 1e-12:
             best = min(best, sum(x[o] for x, o in zip(losses, options, strict=True)))
     return best
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_knapsack_is_optimal(seed):
-    """Gains on the grid of the dynamic program: exactly what trying everything finds."""
-    rng = np.random.default_rng(seed)
-    options = rng.integers(1, 6, size=5)
-    gains = [np.sort(rng.integers(0, 50, n)).astype(float) for n in options]
-    losses = [rng.normal(0.5, 1, n) for n in options]
-    for loss, gain in zip(losses, gains, strict=True):
-        loss[0] = gain[0] = 0.0
-    gains = [2 * gain for gain in gains]
-    wanted = 64.0  # in 20,000 steps: even numbers are multiples of a step
-    expected = brute_force(losses, gains, wanted)
-    chosen = cheapest(losses, gains, wanted)
-    if chosen is None:
-        assert expected == np.inf
-        return
-    assert sum(g[o] for g, o in zip(gains, chosen, strict=True)) >= wanted
-    assert sum(x[o] for x, o in zip(losses, chosen, strict=True)) == pytest.approx(expected)
 
 
 STACKS = [["encoder_self.0", "encoder_self.1"], ["decoder_self.0", "cross.0"]]
@@ -179,12 +143,9 @@ def try_to_reach(wanted: float, share: float, floor: str = "0"):
     return mask, tries
 
 
-def test_a_choice_that_is_fast_enough_is_taken_at_once():
+def test_a_miss_is_followed_by_a_tighter_choice_and_no_other():
     mask, tries = try_to_reach(1.3, 1.0)
     assert [(one.met, one.aim, one.kept) for one in tries] == [(True, 1.3, str(mask))]
-
-
-def test_a_miss_is_followed_by_a_tighter_choice():
     mask, tries = try_to_reach(1.3, 0.85)
     assert [one.met for one in tries] == [False] * (len(tries) - 1) + [True]
     assert 2 <= len(tries) <= RETRIES + 1
@@ -199,11 +160,6 @@ def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible
     with raises(UsageError, "speedup-unreachable") as caught:
         try_to_reach(3.0, 1.0, floor="1")
     assert "1.639" in str(caught.value)  # 1 / (1 - 2 x 0.07 - 0.12 - 0.13)
-    assert "4 of 16" in str(caught.value)
-    assert "--floor" in str(caught.value)
-    with raises(UsageError, "speedup-unreachable") as caught:
-        try_to_reach(30.0, 1.0)
-    assert "--floor" not in str(caught.value)  # no head is left to lower it for
 
 
 def test_the_table_does_not_forbid_what_can_be_measured():

@@ -1,4 +1,4 @@
-"""Messages, progress and results, as a terminal, a pipe and a closed stream get them."""
+"""What a terminal, a pipe and a closed stream get; what the machine refuses is no bug."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from compressor.commands.console import Console
+from compressor.commands.memory import is_out_of_memory
+from compressor.request import example
 
 
 class Terminal(io.StringIO):
@@ -98,14 +101,6 @@ def test_progress_never_stands_between_streamed_lines(monkeypatch: pytest.Monkey
         assert console.counts_lines(to_stdout=True) == shown
 
 
-def test_a_failure_is_one_json_object_with_its_id(capsys):
-    Console(as_json=True).error("it failed", 4, id="it-failed")
-
-    assert json.loads(capsys.readouterr().out) == {
-        "ok": False, "error": "it failed", "id": "it-failed", "exit_status": 4,
-    }  # fmt: skip
-
-
 TALK = """
 from compressor.commands.console import Console
 console = Console()
@@ -124,3 +119,54 @@ def test_a_stderr_that_nobody_reads_changes_neither_result_nor_status(how: str):
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
 
     assert (done.returncode, done.stdout) == (1, "the result\n")
+
+
+INSPECT = f"{sys.executable} -m compressor inspect {example.model()} --json"
+
+
+def failure(script: str, directory: Path) -> tuple[int, str]:
+    """Exit status and error id of a shell script that ends with `compress … --json`."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        ["bash", "-c", f"export PYTHONPATH={root} OMP_NUM_THREADS=1; {script}"],
+        cwd=directory, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)["id"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_too_little_memory_is_told(tmp_path):
+    """PyTorch's libraries cannot be mapped in 300 MB."""
+    assert failure(f"ulimit -v 300000; {INSPECT}", tmp_path) == (3, "out-of-memory")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{sys.executable} -OO -m compressor inspect nothing --json",
+        "mkdir gone; cd gone; rmdir ../gone; "
+        f"{sys.executable} -m compressor inspect nothing --json",
+    ],
+)
+def test_what_makes_every_command_fail_is_told_first(tmp_path, script):
+    assert failure(script, tmp_path) == (3, "environment-unusable")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+)
+def test_which_errors_are_a_lack_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
+    outer = ValueError("the file cannot be read")
+    outer.__cause__ = error
+    assert is_out_of_memory(outer) is expected

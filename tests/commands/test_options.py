@@ -1,4 +1,4 @@
-"""Options that are wrong, or without an effect, are refused before anything is opened."""
+"""Options and recipes: flags over a file over the defaults; what is wrong is refused first."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
+import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Scores
-from compressor.options.assemble import Request, options_of_command
-from compressor.options.bounds import Amounts
-from compressor.options.declare import Options, option
+from compressor.request.recipe import make_gate, make_recipe
+from compressor.request.resolve import resolve
+from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 
@@ -30,7 +32,6 @@ REFUSED = [
     (f"{RUN} --keep 1 --speedup 1.3", "options-exclude-each-other", "--keep and --speedup"),
     (f"{RUN} --keep 1 --at-batch 8", "option-without-use", "--speedup"),
     (f"{RUN} --keep 1 --method subset --per token", "option-without-use", "taylor or relevance"),
-    (f"{RUN} --keep 1 --learning-rate 3", "option-without-use", "--recover distill"),
     (f"{RUN} --keep 1 --recover distill --distill-beams 5", "option-without-use", "--distill-text"),
     (f"{RUN} --keep 1 --no-bench -b 1", "option-without-use", "--batch-size 1 is for --bench"),
     (f"{SCORE} --method magnitude --text-column a", "option-without-use", "--text-column a"),
@@ -48,25 +49,14 @@ REFUSED = [
     (f"{RUN} --keep 1 --lengths long", "option-invalid", "'data' or Input should be a valid int"),
     (f"{RUN} --keep 1 --lengths {HUGE}", "option-invalid", "--lengths"),
     (f"{RUN} --keep 1 --threads 100000", "option-invalid", "--threads"),
-    (f"{RUN} --keep 1 --resamples 1000000000", "option-invalid", "--resamples"),
-    (f"{RUN} --keep 1 --bench-seconds inf", "option-invalid", "--bench-seconds"),
-    (f"{RUN} --keep 1 --num-beams 100000", "option-invalid", "--num-beams"),
-    (f"{RUN} --keep 1 --target-length {HUGE}", "option-invalid", "--target-length"),
-    (f"{RUN} --keep 1 --steps 1000000", "option-invalid", "--steps"),
     (f"{RUN} --keep 1 --seed 4294967296", "option-invalid", "--seed"),
-    (f"{RUN} --keep 1 --recover distill --distill-epochs {HUGE}", "option-invalid", "--distill"),
     (f"bench a b --test t -b {LONG}", "option-invalid", "--batch-size"),
-    ("evaluate a --test t --seed -1", "option-invalid", "--seed"),
-    (f"translate a --chunk-lines {HUGE}", "option-invalid", "--chunk-lines"),
-    (f"classify a --top-k {HUGE}", "option-invalid", "--top-k"),
     ("study training --checkpoint m --test t -o out", "option-invalid", "--checkpoint"),
     (f"study curve {STUDY} --points 0,200", "option-invalid", "--points"),
     ("study roles -m m -o out --from-word sum", "option-invalid", "--from-word"),
     ("bench a b --test t -b 1,1", "batch-size-twice", "--batch-size"),
     (f"{RUN} --keep 1 --method tayler", "name-unknown", "did you mean 'taylor'?"),
-    (f"{RUN} --keep 1 --recover trian", "name-unknown", "choose from none, reconstruct"),
     (f"{SCORE} --method random --compare subset", "name-unknown", "taylor"),
-    (f"study curve {STUDY} --recover distill", "name-unknown", "--recover"),
     (f"{RUN} --keep 1 --recover none+distill", "name-twice", "--recover"),
     (
         f"{RUN} --keep 1 --method subset --train-weights all --gate-epochs 1",
@@ -96,10 +86,7 @@ def test_what_is_wrong_is_refused_first(words, problem, detail, tmp_path, monkey
     "words",
     [
         "classify x lines.txt ODD",
-        "export -m x -o ODD",
         "run -m x --calibration a.tsv --calibration ODD -o out",
-        "study curve -m x -o ODD --calibration a.tsv --test a.tsv",
-        "gate report.json --baseline ODD",
     ],
 )
 def test_names_that_are_not_utf8_are_refused_before_anything_is_opened(words):
@@ -109,28 +96,152 @@ def test_names_that_are_not_utf8_are_refused_before_anything_is_opened(words):
     assert r"a\xff/b is not UTF-8" in str(caught.value)
 
 
-class Lamp(Options):
-    panel = "Light"
-
-    watts: float = option(40.0, gt=0, short="-w", help="How bright.")
-    red: bool = option(False, name="lamp_red", help="Its color.")
-    switches: Amounts = option([], help="Where.")
+MINIMAL = {"model": "a", "calibration": "c", "keep": "0.5"}
 
 
-class Room(Request):
-    panel = "Rooms"
+@pytest.fixture
+def write(tmp_path: Path):
+    def written(text: str) -> Path:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
 
-    lamp: Lamp
-    sizes: list[int] = option([1, 4], help="In meters.")
+    return written
 
 
-def test_a_command_has_the_options_of_its_classes():
-    options = options_of_command(Room)
-    assert {name: (x.flag, x.kind, x.panel) for name, x in options.items()} == {
-        "watts": ("--watts", float, "Light"),
-        "lamp_red": ("--lamp-red", bool, "Light"),
-        "switches": ("--switches", list[str], "Light"),
-        "sizes": ("--sizes", str, "Rooms"),
-    }
-    assert options["watts"].help == "How bright. Default: 40."
-    assert options["sizes"].help == "In meters. Default: 1,4."
+def test_flags_win_over_the_file_and_the_file_over_defaults(write):
+    file = write("model: a\nkeep: 0.5\ncalibration: f\nseed: 4\nheader: false\n")
+    made = make_recipe(file, calibration="c", seed=None)
+    assert (made.data.calibration, made.seed, made.data.header) == ("c", 4, False)
+    assert made.evaluation.resamples == 1000
+    assert make_recipe(file, header=True).data.header
+
+
+@pytest.mark.parametrize("text", ["1,4", "'1, 4'", "['1', 4]"])
+def test_lists_can_be_written_as_on_the_command_line(write, text):
+    file = write(f"model: a\nkeep: 0.5\nbatch_size: {text}\nprecision: fp32,int8\n")
+    recipe = make_recipe(file)
+    assert recipe.throughput.batch_size == [1, 4]
+    assert recipe.export.precision == ["fp32", "int8"]
+    assert make_recipe(file, precision=["fp32", "fp16"]).export.precision == ["fp32", "fp16"]
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "budget"),
+    [
+        ({"keep": [0.5, 0.8]}, {"remove": ["12"]}, {"keep": [], "remove": ["12"]}),
+        ({"penalty": 0.5}, {"max_drop": "0"}, {"max_drop": 0}),
+        ({"macs": 0.5, "prune": "heads"}, {"speedup": 1.3}, {"speedup": 1.3, "prune": "heads"}),
+        ({"speedup": 1.3, "at_batch": 4, "floor": 2}, {"macs": "0.5,0.3"}, {"macs": [0.5, 0.3]}),
+        ({"macs": 0.5}, {"steps": 3}, {"macs": [0.5], "steps": 3}),
+    ],
+)
+def test_a_budget_flag_replaces_the_files_budget(write, file, flags, budget):
+    """What both budgets have stays, and so do the rules of the gate."""
+    text = yaml.safe_dump({"model": "a", "max_metric_drop": "bleu=1", **file})
+    recipe = make_recipe(write(text), **flags)
+    assert {name: getattr(recipe.budget, name) for name in budget} == budget
+    assert recipe.gate.max_metric_drop == ["bleu=1"]
+
+
+def test_another_choice_leaves_out_what_the_file_says_of_the_first(write):
+    file = write(make_recipe(**MINIMAL, method="taylor", per="example", threads=1).to_yaml())
+    again = make_recipe(file, method="fisher", bench=False, recover="none")
+    assert (again.method.name, again.throughput, again.recovery) == ("fisher", None, [])
+    assert make_recipe(file).method.per == "example"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep": ["cross=0.5"], "max_metric_drop": ["bleu=0.5"], "lengths": "32"},
+        {"keep": ["1"], "method": "taylor", "per": "example", "recover": "none", "bench": False},
+        {"penalty": 0.1, "method": "hard-concrete", "train_weights": "all"},
+        {"speedup": 1.5, "at_batch": 4, "recover": "distill+reconstruct", "distill_epochs": 3},
+        {"max_drop": "0.3", "precision": ["fp32,int8"], "calibration_rows": 9},
+    ],
+)
+def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
+    recipe = resolve(make_recipe(model="m", calibration="c", test="t", **options))
+    assert resolve(make_recipe(write(recipe.to_yaml()))) == recipe
+    given = {name: value for name, value in recipe.options.items() if value not in (None, [])}
+    assert given.keys() >= options.keys()
+
+
+def test_what_the_device_and_the_task_decide():
+    options = {**MINIMAL, "recover": "distill"}
+    recipe = make_recipe(**options)
+    launched = {"device": "cpu", "recovery": [recipe.recovery[0].with_precision("bf16")]}
+    for made, precision in (
+        (make_recipe(**options, device="cpu"), "fp32"),
+        (recipe.model_copy(update=launched), "bf16"),
+    ):
+        written = resolve(made).options
+        assert (written["device"], written["distill_precision"]) == ("cpu", precision)
+    on_gpu = recipe.recovery[0].on_device("cuda").for_task(TASKS["translation"])
+    assert (on_gpu.precision, on_gpu.batch) == ("bf16", 512)
+    said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
+    assert said.on_device("cpu") == said == said.for_task(TASKS["translation"])
+    for task, text, rows in (
+        ("translation", None, 32), ("translation", "t", 64), ("classification", "t", 32),
+    ):  # fmt: skip
+        (step,) = make_recipe(**options, distill_text=text, device="cpu").recovery
+        assert step.on_device("cpu").for_task(TASKS[task]).batch == rows
+
+
+def test_options_in_python_are_named_like_their_flags():
+    both = make_recipe(model=Path("a"), calibration=Path("c"), keep=0.5, precision="int8")
+    assert both == make_recipe(model="a", calibration="c", keep=["0.5"], precision=["int8"])
+    with raises(UsageError, "option-unknown") as caught:
+        compressor.run(model="a", calibratoin="c", macs=0.5, output="never")
+    assert "did you mean 'calibration'?" in str(caught.value)
+    assert not Path("never").exists()
+
+
+def test_an_empty_recipe_says_nothing(write):
+    assert make_recipe(write("# to come\n"), **MINIMAL) == make_recipe(**MINIMAL)
+    with raises(InputError, "recipe-unreadable"):
+        make_recipe(Path("none.yaml"))
+
+
+def test_trained_weights_are_not_repaired_by_default():
+    """A learning rate goes to all that trains weights."""
+    given = {**MINIMAL, "method": "subset"}
+    trained = given | {"train_weights": "all"}
+    assert [step.name for step in make_recipe(**given).recovery] == ["reconstruct"]
+    assert make_recipe(**trained).recovery == []
+    learned = make_recipe(**trained, learning_rate=0.5, recover="distill")
+    assert (learned.method.learning_rate, learned.recovery[0].learning_rate) == (0.5, 0.5)
+    learned = make_recipe(**given, learning_rate=0.5, recover="distill")
+    assert (learned.method.learning_rate, learned.recovery[0].learning_rate) == (None, 0.5)
+
+
+def test_the_gate_takes_its_rules_from_a_recipe(write):
+    file = write(make_recipe(**MINIMAL, max_macs=0.5, verify=False).to_yaml())
+    assert make_gate(file).gate.max_macs == 0.5
+    assert make_gate(file).verify
+    assert make_gate(file, max_macs=0.3).gate.max_macs == 0.3
+
+
+RECIPES = [
+    ("frobnicate: 3", "option-unknown", "--help"),
+    ("distill-epochs: 3", "option-unknown", "did you mean 'distill_epochs'?"),
+    ("device: cdua", "option-invalid", "did you mean 'cuda'?"),
+    ("bench_seconds: .inf", "option-invalid", "--bench-seconds"),
+    ("test: t.tsv\ntest_rows: 4", "option-invalid", "--test-rows"),
+    (f"seed: {'a' * 100_000}", "option-invalid", "--seed"),
+    ("seed: yes", "option-not-a-number", "--seed is true"),
+    ("precision: bf16", "precision-unknown", "bf16"),
+    ("method: tayler", "name-unknown", "did you mean 'taylor'?"),
+    ("method: fisher\nper: token", "option-without-use", "--method taylor or relevance"),
+    ("recovery: [{name: distill}]", "recipe-nested", "`macs: 0.5`"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem", "detail"), RECIPES)
+def test_wrong_recipes_are_refused(text, problem, detail, write):
+    base = "".join(f"{n}: {x}\n" for n, x in MINIMAL.items() if f"{n}:" not in text)
+    with raises(UsageError, problem) as caught:
+        make_recipe(write(f"{base}{text}\n"))
+    assert detail in str(caught.value)
+    assert len(str(caught.value)) < 5000

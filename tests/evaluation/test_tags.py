@@ -10,8 +10,8 @@ import pytest
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
 from seqeval.metrics.sequence_labeling import get_entities
 
-from compressor.evaluation.tags import seqeval_entities
-from compressor.runtime.token_classifier import entity_runs, first_tokens, scheme_of
+from compressor.evaluation.labels import seqeval_entities
+from compressor.runtime.token_classifier import entity_runs, scheme_of
 from tests.helpers.metrics import compare, score_answers
 
 TASK = "token-classification"
@@ -110,8 +110,3 @@ def test_by_hand_with_a_sentence_that_was_cut():
     assert found["entity_f1"] == pytest.approx(100 * 2 / 5)
     assert found["token_accuracy"] == pytest.approx(100 * 2 / 5)
     assert score_answers(TASK, ["O"], ["B-loc"], None).metrics["entity_precision"] == 0
-
-
-def test_the_first_token_of_each_word():
-    offsets = [(0, 0), (0, 2), (2, 4), (4, 5), (5, 8), (9, 9), (0, 0)]
-    assert first_tokens(offsets, [(0, 4), (5, 8), (9, 10)]) == [1, 4, None]

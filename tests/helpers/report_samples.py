@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from compressor.report import facts
-from compressor.report.rule import Rule
-from compressor.report.rule_kinds import MaxDropRule
+from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule, Rule
 from compressor.report.rules import parse_rules
 from compressor.report.schema import Report, Sample
-from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.results import (
     Check,
     Comparison,

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from compressor.errors import UsageError
 from compressor.learned_masks.hard_concrete_gates import open_probability
 from compressor.learned_masks.learning import trained_parameters
-from compressor.learned_masks.subset import Subset
+from compressor.learned_masks.method import Subset
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates

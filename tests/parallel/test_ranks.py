@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from compressor import parallel
 from compressor.commands import invoke
-from compressor.errors import InputError
-from compressor.parallel import Ranks
-from compressor.pipeline.run import run
+from compressor.errors import EnvironmentProblem, InputError
+from compressor.parallel import Ranks, accelerate_options
 from compressor.pipeline.setup import require_rows_for_ranks
-from compressor.request.recipe import make_recipe
+from compressor.tasks.batching import Batch, parts_of_rank
 from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples
 from tests.helpers.command_line import ROOT, ranks
 from tests.helpers.errors import raises
+from tests.helpers.runs import recipe_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,13 +34,19 @@ pytestmark = [
 ]
 
 SHARDED = ROOT / "examples" / "distributed" / "fsdp.yaml"
-FAULTY = "tests.helpers.faulty_command"
-Files = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> dict[str, Any]:
-    return rank_cases.results(tmp_path_factory.mktemp("alone"))
+def alone(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """A folder with the state of a training, and what one process computes."""
+    folder = tmp_path_factory.mktemp("alone")
+    return folder, rank_cases.results(folder) | rank_cases.results_of_whole_models(folder)
+
+
+def found_by_ranks(folder: Path, *arguments: object) -> list[dict[str, Any]]:
+    ended = ranks(2, folder, *arguments, module="tests.helpers.rank_cases")
+    assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    return [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(2)]
 
 
 def same(found: Any, expected: Any, name: str = "") -> None:
@@ -49,11 +57,12 @@ def same(found: Any, expected: Any, name: str = "") -> None:
             same(found[key], value, f"{name} {key}")
     elif isinstance(expected, torch.Tensor):
         # The gradient of these is zero but for rounding, of which AdamW makes whole steps.
-        steps = 1e-2 if name.startswith(" distilled") and is_key_bias(name) else 0.0
-        scale = max(1.0, float(expected.abs().max()))
-        assert float((found - expected).abs().max()) <= 5e-5 * scale + steps, name
+        if not name.endswith(("k_proj.bias", "key.bias")):
+            most = 5e-5 if name.startswith(" reconstructed") else 2e-5
+            scale = max(1.0, float(expected.abs().max()))
+            assert float((found - expected).abs().max()) <= most * scale, name
     elif isinstance(expected, (tuple, list)) and expected and isinstance(expected[0], float):
-        # Masks are trained for 8 steps, in which rounding grows.
+        # Masks are trained for some steps, in which rounding grows.
         relative = 2e-2 if name.startswith(" learned") else 1e-3
         assert found == pytest.approx(expected, rel=relative, abs=1e-5), name
     elif isinstance(expected, float):
@@ -62,58 +71,56 @@ def same(found: Any, expected: Any, name: str = "") -> None:
         assert found == expected, name
 
 
-def is_key_bias(name: str) -> bool:
-    return name.endswith(("k_proj.bias", "key.bias"))
-
-
 def test_ranks_compute_what_one_process_does(alone, tmp_path: Path):
     """Every scoring method, both repairs, both learned masks, layers to drop, translations."""
-    ended = ranks(2, tmp_path, module="tests.helpers.rank_cases")
-    assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
-    found = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(2)]
+    found, expected = found_by_ranks(tmp_path), dict(alone[1])
     shards = [rank.pop("rows") for rank in found]
-    assert sorted(row for shard in shards for row in shard) == alone["rows"]
+    assert sorted(row for shard in shards for row in shard) == expected.pop("rows")
     tokens = [rank.pop("tokens") for rank in found]
-    assert sum(tokens) == alone["tokens"]
+    assert sum(tokens) == expected.pop("tokens")
     longest = max(len(x.source) + len(x.target) for x in examples("marian", rank_cases.ROWS))
     assert max(tokens) - min(tokens) <= longest
     steps = {rank.pop("steps") for rank in found}
     assert len(steps) == 1  # a clock ended the training, the one of rank 0
     assert steps.pop() > 1
     for rank in found:
-        same(rank, {name: value for name, value in alone.items() if name not in ("rows", "tokens")})
+        same(rank, expected)
+
+
+def test_sharded_models_are_trained_as_whole_ones(alone, tmp_path: Path):
+    """Two processes that share out weights (FSDP): distillation and learned masks.
+
+    A rank is killed in the middle, and the same goes on.
+    """
+    killed = ranks(2, tmp_path, 3, module="tests.helpers.rank_cases")
+    assert [rank.returncode for rank in killed] == [3, -9], killed[0].stderr
+    assert killed[0].stdout.split() == ["rank-lost"]
+    assert not list(tmp_path.glob("*.pickle"))
+    first, second = found_by_ranks(tmp_path, 0)
+    for here, there in zip(first.pop("held"), second.pop("held"), strict=True):
+        assert here[0] + there[0] == pytest.approx(here[1], rel=0.02)  # and a little padding
+        assert max(here[0], there[0]) < 0.55 * here[1]
+    folder, expected = alone
+    for rank in (first, second):
+        same(rank, {name: expected[name] for name in rank})
+    states = (load_file(x / rank_cases.STATE) for x in (tmp_path, folder))
+    same(*states)  # what a run leaves to resume from
 
 
 @pytest.fixture(scope="module")
-def files(once) -> Callable[[str], Files]:
-    def made(task: str) -> Files:
-        def make(folder: Path) -> None:
-            bert = task == "classification"
-            whole = (toy.classifier if bert else toy.translator)(folder / "whole")
-            toy.first_layers(whole, folder / "model")
-            write = toy.labels_file if bert else toy.pairs_file
-            write(folder / "calibration.tsv")
-            write(folder / "test.tsv", seed=1)
-            (folder / "text.txt").write_text("\n".join(toy.sentences(40, seed=5)), "utf-8")
-
-        folder = once(f"ranks-{task}", make)
-        names = {"model": "model", "calibration": "calibration.tsv", "test": "test.tsv"}
-        return {name: str(folder / file) for name, file in names.items()}
-
-    return made
+def translated(checkpoints, tmp_path_factory) -> dict[str, str]:
+    """As `inputs`, for a translator."""
+    return recipe_for(checkpoints["short-marian"], tmp_path_factory.mktemp("rows")).options
 
 
-def options(files: Files, **more: object) -> dict[str, object]:
-    return {**files, "device": "cpu", "resamples": 100, "bench": False, **more}
-
-
-def command(chosen: dict[str, object], output: Path) -> list[object]:
-    """`compress run` with options by their names."""
-    words: list[object] = ["run", "--output", output]
-    for name, value in chosen.items():
-        flag = f"--{name.replace('_', '-')}"
-        words += ["--no-bench"] if name == "bench" else [flag, value]
-    return words
+def command(inputs: dict[str, str], output: Path, *more: object) -> list[str]:
+    """`compress run`, which keeps half of the heads unless `more` says otherwise."""
+    words = [
+        "run", "-m", inputs["model"], "--calibration", inputs["calibration"],
+        "--test", inputs["test"], "-o", output, "--device", "cpu", "--resamples", "100",
+        "--no-bench", *(more if "--macs" in more else ("--keep", "0.5", *more)),
+    ]  # fmt: skip
+    return [*map(str, words)]
 
 
 def of_run(output: Path) -> tuple[object, ...]:
@@ -124,24 +131,20 @@ def of_run(output: Path) -> tuple[object, ...]:
     return units["kept"], units["recovery"].split(";")[0], qualities
 
 
-def test_a_translator_is_compressed_as_by_one_process(files, tmp_path: Path):
+def test_a_translator_is_compressed_as_by_one_process(translated, tmp_path: Path):
     """Depth, scores, learning from text, beams, evaluation; rank 0 alone writes and speaks."""
-    text = Path(files("translation")["model"]).parent / "text.txt"
-    chosen = options(
-        files("translation"), macs=0.6, prune="both", recover="reconstruct+distill",
-        distill_epochs=2, distill_text=text, distill_beams=2,
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(toy.sentences(20, seed=5)), "utf-8")
+    more = (
+        "--macs", "0.6", "--recover", "reconstruct+distill", "--distill-epochs", "1",
+        "--distill-text", text, "--distill-beams", "2",
     )  # fmt: skip
-    ended = ranks(2, *command(chosen, tmp_path / "two"))
+    ended = ranks(2, *command(translated, tmp_path / "two", *more))
     assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
     assert "recovering (reconstruct+distill)" in ended[0].stderr
     assert (ended[1].stdout, ended[1].stderr) == ("", "")
-    run(make_recipe(**options_for_python(chosen)), tmp_path / "one")
+    assert invoke(command(translated, tmp_path / "one", *more)) == 0
     assert of_run(tmp_path / "two") == of_run(tmp_path / "one")
-
-
-def options_for_python(chosen: dict[str, object]) -> dict[str, object]:
-    return {n: [str(v)] if n in ("macs", "keep") else str(v) if isinstance(v, Path) else v
-            for n, v in chosen.items()}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -153,10 +156,10 @@ def options_for_python(chosen: dict[str, object]) -> dict[str, object]:
         pytest.param("absent", "ranks-missing", 3, marks=pytest.mark.attack),
     ],
 )
-def test_one_message_before_anything_is_computed(files, tmp_path: Path, fault, id, status):
-    words = command(options(files("classification"), keep=0.5), tmp_path / "out")
+def test_one_message_before_anything_is_computed(inputs, tmp_path: Path, fault, id, status):
+    words = command(inputs, tmp_path / "out")
     own = {0: {"COMPRESS_RANK_SECONDS": "8"}, 1: {"FAULT": fault}}
-    ended = ranks(2, *words, "--json", module=FAULTY, own=own)
+    ended = ranks(2, *words, "--json", own=own)
     check_one_message(ended, id, status)
     assert not list(tmp_path.glob("out/.compress/*.json"))
 
@@ -173,35 +176,23 @@ def check_one_message(ended: list[Any], id: str, status: int) -> None:
 
 @pytest.mark.attack
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_the_same_command_goes_on_when_a_rank_was_lost(files, tmp_path: Path, signal):
+def test_the_same_command_goes_on_when_a_rank_was_lost(inputs, tmp_path: Path, capsys, signal):
     """A killed rank ends its connections; a stopped one does not answer any more."""
-    chosen = options(files("classification"), keep=0.5)
-    words = command(chosen, tmp_path / "out")
+    words = command(inputs, tmp_path / "out")
     own = {rank: {"COMPRESS_RANK_SECONDS": "6"} for rank in range(2)}
     own[1]["FAULT"] = signal
-    ended = ranks(2, *words, "--json", module=FAULTY, own=own)
+    ended = ranks(2, *words, "--json", own=own)
     check_one_message(ended, "rank-lost", 3)
     assert ended[1].returncode == -9
     if signal == "SIGSTOP":
         return  # what is saved is the same
-    messages: list[str] = []
-    run(make_recipe(**options_for_python(chosen)), tmp_path / "out", progress=Told(messages))
-    assert "exporting the dense model to compare with: done before" in messages
-
-
-class Told:
-    """Keeps the messages of a run."""
-
-    def __init__(self, messages: list[str]) -> None:
-        self.message, self.detail = messages.append, messages.append
-
-    def update(self, what: str, done: int, total: int | None) -> None:
-        pass
+    assert invoke(words) == 0
+    assert "exporting the dense model to compare with: done before" in capsys.readouterr().err
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "accelerate FSDP"])
-def test_launchers_start_it(files, tmp_path: Path, launcher: str):
+def test_launchers_start_it(inputs, tmp_path: Path, launcher: str):
     """With a configuration file of accelerate's: bf16, on processors."""
     config = tmp_path / "accelerate.yaml"
     config.write_text(
@@ -214,11 +205,8 @@ def test_launchers_start_it(files, tmp_path: Path, launcher: str):
         "accelerate": ["accelerate.commands.launch", "--config_file", str(config)],
         "accelerate FSDP": ["accelerate.commands.launch", "--config_file", str(SHARDED)],
     }[launcher]
-    words = command(
-        options(files("classification"), keep=0.5, recover="distill", distill_epochs=1),
-        tmp_path / "out",
-    )
-    line = [sys.executable, "-m", *start, "-m", "compressor", *map(str, words)]
+    words = command(inputs, tmp_path / "out", "--recover", "distill", "--distill-epochs", "1")
+    line = [sys.executable, "-m", *start, "-m", "compressor", *words]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("reading inputs") == 1
@@ -247,7 +235,7 @@ def test_more_ranks_than_rows(monkeypatch):
     ],
 )
 def test_a_launcher_that_asks_for_what_cannot_be(
-    files, tmp_path: Path, monkeypatch, capsys, name, environment, id, status
+    inputs, tmp_path: Path, monkeypatch, capsys, name, environment, id, status
 ):
     launched = {
         "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
@@ -259,6 +247,52 @@ def test_a_launcher_that_asks_for_what_cannot_be(
         monkeypatch.setattr("compressor.parallel.launch.is_first_to_report", lambda: True)
     if "accelerate" in environment:
         monkeypatch.setitem(sys.modules, "accelerate", None)
-    words = command(options(files("classification"), keep=0.5), tmp_path / "out")
-    assert invoke([name, *map(str, words[1:]), "--json"]) == status
+    words = command(inputs, tmp_path / "out")
+    assert invoke([name, *words[1:], "--json"]) == status
     assert json.loads(capsys.readouterr().out)["id"] == id
+
+
+def test_ranks_compute_as_many_parts_of_a_batch(monkeypatch):
+    """The first has three lines of five, in parts of one; the second makes up for the third."""
+    batch = Batch({"input_ids": torch.arange(10).view(5, 2)}, range(5))
+    found = {}
+    for rank in range(2):
+        monkeypatch.setattr(parallel, "_ranks", Ranks(rank, 2, shards=True))
+        found[rank] = [(part.rows, part.spare) for part in parts_of_rank(batch, 2)]
+    assert found[0] == [((0,), False), ((2,), False), ((4,), False)]
+    assert found[1] == [((1,), False), ((3,), False), ((0,), True)]
+    monkeypatch.setattr(parallel, "_ranks", Ranks(1, 2))
+    assert [part.rows for part in parts_of_rank(batch, 2)] == [(1,), (3,)]
+
+
+FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"FSDP_VERSION": "1"}, "fsdp_version is 1, .* set it to 2"),
+        ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is true, .* set it to false"),
+        ({"FSDP_RESHARD_AFTER_FORWARD": "false"}, "set it to true"),
+        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
+        ({"FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer"}, "BertLayer, .* leave it out"),
+        ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "parallelism"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
+    ],
+)
+def test_what_accelerate_can_ask_of_fsdp_and_a_run_does_not(monkeypatch, environment, message):
+    for variable, value in (FSDP | environment).items():
+        monkeypatch.setenv(variable, value)
+    with raises(EnvironmentProblem, "accelerate-option-unsupported") as caught:
+        accelerate_options.wants_shards()
+    assert re.search(message, str(caught.value))
+
+
+def test_transformers_does_not_hear_of_fsdp(monkeypatch):
+    """It would leave the ranks behind the first with models without weights."""
+    usual = {"FSDP_OFFLOAD_PARAMS": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    for variable, value in (FSDP | usual).items():
+        monkeypatch.setenv(variable, value)
+    assert accelerate_options.wants_shards()
+    assert "ACCELERATE_USE_FSDP" not in os.environ
+    assert not accelerate_options.wants_shards()

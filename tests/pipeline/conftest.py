@@ -1,4 +1,4 @@
-"""Dense checkpoints, rows and finished runs that tests of several files share."""
+"""Finished runs that tests of several files share."""
 
 from __future__ import annotations
 
@@ -12,31 +12,8 @@ from compressor.pipeline.run import run
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.exports import no_exports
-from tests.helpers.runs import recipe_for, short
+from tests.helpers.runs import short
 from tests.pipeline.task_runs import RUNS
-
-
-@pytest.fixture(scope="session")
-def checkpoints(once) -> dict[str, Path]:
-    """`bert` of three layers, `marian` with pieces of two a stack, `short` ones of one layer."""
-
-    def make(folder: Path) -> None:
-        toy.first_layers(toy.classifier(folder / "bert"), folder / "short-bert")
-        toy.first_layers(toy.translator(folder / "words"), folder / "short-marian")
-        pieces = toy.marian_with_pieces(folder / "pieces")
-        marian = toy.first_layers(pieces, folder / "marian", count=2)
-        # Some models of the hub hold their weights a second time, for another library.
-        shutil.copy(marian / "model.safetensors", marian / "consolidated.safetensors")
-
-    return {path.name: path for path in once("pipeline-checkpoints", make).iterdir()}
-
-
-@pytest.fixture(scope="session")
-def inputs(checkpoints, once) -> dict[str, str]:
-    """Options of a short run of a classifier; most tests share its files."""
-    made = once("pipeline-inputs", lambda folder: recipe_for(checkpoints["short-bert"], folder))
-    files = {name: str(made / f"{name}.tsv") for name in ("calibration", "test")}
-    return {"model": str(checkpoints["short-bert"]), **files}
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +33,9 @@ def translated(checkpoints, once) -> Path:
         done = compress(
             "run", "--model", checkpoints["marian"], "--calibration", rows, "--test", rows,
             "--output", folder / "out", "--macs", "0.5", "--drop-layers", "decoder=1,encoder=1",
-            "--multiple", "8", "--recover", "reconstruct+distill", "--distill-epochs", "1",
-            "--engines", "onnxruntime,ctranslate2", "--batch-size", "4,8", "--bench-seconds",
-            "0.05", "--threads", "1", "--resamples", "100", "--device", "cpu",
+            "--multiple", "8", "--recover", "reconstruct", "--engines", "onnxruntime,ctranslate2",
+            "--batch-size", "4,8", "--bench-seconds", "0.02", "--threads", "1",
+            "--resamples", "100", "--device", "cpu",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 

@@ -11,17 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer import modules as st
-from torch import nn
-
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.heads import questions as squad
 from tests.helpers.heads import save_reader, save_tagger, write_questions, write_tagged
 from tests.helpers.score_models import save_scorer, write_queries, write_scores
-from tests.helpers.sentence_encoders import WIDTH, save_encoder, write_pairs, write_texts
+from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
 BOTH = ("--precision", "fp32,int8")
 DISTILLED = ("--recover", "reconstruct+distill", "--distill-epochs", "1")
@@ -70,30 +65,6 @@ def embedding(folder: Path) -> None:
     write_queries(folder / "queries.tsv", 8)
 
 
-def sentence_transformers(folder: Path) -> None:
-    """A model of the package with all modules that are followed."""
-    torch.manual_seed(0)
-    encoder = str(save_encoder(folder / "encoder", layers=1))
-    modules = [
-        st.Transformer(encoder, max_seq_length=20, do_lower_case=True),
-        st.Pooling(WIDTH, st.Pooling.POOLING_MODES),
-        st.Dropout(0.1),
-        st.Dense(6 * WIDTH, 24, activation_function=nn.GELU(), use_residual=True),
-        st.LayerNorm(24),
-        st.Dense(24, 24, bias=False, activation_function=None, use_residual=True),
-    ]
-    SentenceTransformer(
-        modules=modules, similarity_fn_name="dot", truncate_dim=10, default_prompt_name="query",
-        prompts={"query": "w20: ", "document": "w21 w22 "},
-    ).save(str(folder / "model"), create_model_card=False)  # fmt: skip
-    (folder / "model" / "sentence_bert_config.json").write_text(
-        json.dumps({"max_seq_length": 20, "do_lower_case": True}), "utf-8"
-    )
-    write_texts(folder / "texts.txt", 40)
-    write_pairs(folder / "pairs.tsv", 30)
-    write_queries(folder / "queries.tsv", 8)
-
-
 def token_classification(folder: Path) -> None:
     save_tagger(folder / "model", num_hidden_layers=1)
     write_tagged(folder / "rows.conll", 40)
@@ -118,7 +89,6 @@ def summarization(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | settings), "utf-8")
     for seed, name in enumerate(("rows", "test")):
         toy.pairs_file(folder / f"{name}.tsv", rows=16, seed=seed)
-    write_texts(folder / "texts.txt", 4)
 
 
 def scorer(folder: Path, outputs: int) -> None:
@@ -145,11 +115,6 @@ RUNS = {
          "--engines", "onnxruntime,openvino"),
         "spearman", ("Embedder", "AutoModel"),
     ),
-    "sentence-transformers": TaskRun(
-        "embedding", sentence_transformers, "texts.txt", "pairs.tsv",
-        ("--macs", "0.5", *BOTH, *DISTILLED, "--no-bench", "--distill-text", "@texts.txt"),
-        "spearman", ("Embedder", "AutoModel"),
-    ),
     "token-classification": TaskRun(
         "token-classification", token_classification, "rows.conll", "test.conll",
         ("--macs", "0.5", *BOTH, *DISTILLED, "--no-bench", "--distill-text", "@texts.txt"),
@@ -162,8 +127,7 @@ RUNS = {
     ),
     "summarization": TaskRun(
         "summarization", summarization, "rows.tsv", "test.tsv",
-        ("--macs", "0.7", "--task", "summarization", *TIMED, "--recover", "distill",
-         "--distill-epochs", "1", "--distill-text", "@texts.txt"),
+        ("--macs", "0.7", "--task", "summarization", *TIMED, "--recover", "reconstruct"),
         "rouge2", ("Generator", "AutoModelForSeq2SeqLM"),
     ),
     "regression": TaskRun(

@@ -16,22 +16,20 @@ import compressor
 from compressor.commands import invoke as status_of
 from compressor.errors import UsageError
 from compressor.evaluation.bounds import score_bound
-from compressor.export import int8
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.evaluate import choose_default
-from compressor.pipeline.run import run, score_checkpoint
-from compressor.report import facts
+from compressor.pipeline.run import run
+from compressor.report import facts, render
 from compressor.report.schema import load_report
-from compressor.report.summary import short_table
-from compressor.request.recipe import BenchRequest, EvaluateRequest, ScoreRequest, make_request
+from compressor.request.recipe import BenchRequest, EvaluateRequest, make_request
 from compressor.request.sections import Card
 from compressor.runtime import Classifier
 from tests.helpers.errors import raises
 from tests.helpers.metrics import compare
-from tests.helpers.recipes import recipe, request
+from tests.helpers.recipes import recipe
 from tests.helpers.report_samples import int8_report
-from tests.helpers.runs import Progress, check_manifest, recipe_for, short
+from tests.helpers.runs import Progress, check_manifest, short
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +52,13 @@ def test_every_model_comes_in_every_precision(finished):
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["precisions"] == ["fp32", "int8"]
     check_manifest(finished)
+    timed = {(row.variant, row.precision) for row in report.throughput.rows}
+    assert timed == {("dense", "fp32"), *((v.name, v.precision) for v in report.variants)}
+    chosen = choose_default(report.variants[1:], report.throughput)
+    assert Classifier(finished).precision == chosen
+    assert [v.default for v in report.variants] == [False, chosen == "fp32", chosen == "int8"]
+    for name in ("report.md", "report.html", "README.md"):
+        assert f"keep-0.5 runs in {chosen}." in (finished / name).read_text()
 
 
 def test_each_is_compared_with_dense_and_with_its_own_float32(inputs, finished):
@@ -80,41 +85,16 @@ def test_each_is_compared_with_dense_and_with_its_own_float32(inputs, finished):
     assert by_name["keep-0.5"].quality.metrics["accuracy"] == pytest.approx(100 * right)
 
 
-def test_all_are_timed_together_and_say_what_ran(finished):
-    report = load_report(finished / "report.json")
-    rows = {(row.variant, row.batch_size): row for row in report.throughput.rows}
-    assert {name for name, _ in rows} == {"dense", *NAMES}
-    assert {size for _, size in rows} == {4, 8}
-    assert report.throughput.precision == "fp32, int8"
-    for (name, _), row in rows.items():
-        assert row.provider == "CPUExecutionProvider"
-        assert row.precision == ("int8" if "int8" in name else "fp32")
-        # Multiply-adds are those of the model, in whatever precision.
-        same = rows[name.replace("-int8", ""), row.batch_size]
-        assert row.macs_ratio == same.macs_ratio or name == "dense-int8"
-    assert {rows["dense-int8", size].macs_ratio for size in (4, 8)} == {1}
-    assert rows["keep-0.5", 4].macs_ratio > 1
-
-
-def test_the_default_is_what_the_rule_says(finished):
-    report = load_report(finished / "report.json")
-    chosen = choose_default(report.variants[1:], report.throughput)
-    assert Classifier(finished).precision == chosen
-    assert [v.default for v in report.variants] == [False, chosen == "fp32", chosen == "int8"]
-    for text in ((finished / n).read_text() for n in ("report.md", "report.html", "README.md")):
-        assert f"Unless a precision is named, keep-0.5 runs in {chosen}." in text
-    own = re.search(r"\| keep-0.5-int8 \| accuracy .* \| keep-0.5 \|", text)
-    assert own, "int8 beside its own float32"
-    assert f"without one it is {chosen}" in (finished / "README.md").read_text()
-
-
 def test_the_fastest_without_significant_loss_is_the_default():
-    """Of made-up reports: the p-value of int8's loss, and its speed."""
+    """Of made-up reports: the p-value of int8's loss, its speed, and its check."""
     report = int8_report(0.3)
     base, made = facts.builds(report, report.variants[1])
     timed = report.throughput.model_copy(update={"device": "cpu"})
     worse = int8_report(0.01)
     untested = made.model_copy(update={"base_comparisons": []})
+    (check, *_) = made.checks
+    exceeded = check.model_copy(update={"largest_difference": 2 * check.tolerance})
+    broken = made.model_copy(update={"checks": [exceeded]})
     half = made.model_copy(update={"precision": "fp16"})
     rows = [row for row in timed.rows if row.variant == base.name]
     slower = {"variant": made.name, "sentences_per_second": 0.1}
@@ -127,11 +107,16 @@ def test_the_fastest_without_significant_loss_is_the_default():
         (facts.builds(worse, worse.variants[1]), timed, "fp32"),
         ([base, made], None, "fp32"),
         ([base, untested], timed, "fp32"),
+        ([base, broken], timed, "fp32"),
         ([base, made], slow, "fp32"),
         ([base, half], timed, "fp32"),  # on a CPU its speed is luck
         ([base, half], on_gpu, "fp16"),
     ):
         assert choose_default(builds, timings) == expected
+    told = report.model_copy(update={"variants": [*report.variants[:-1], broken]})
+    for name in ("markdown", "html"):
+        text = " ".join(render(told, name).split())
+        assert f"{made.name} differs from PyTorch by" in text, name
 
 
 def test_nothing_but_the_recipe_tells_where_files_lie(inputs, finished):
@@ -165,22 +150,6 @@ def test_the_card_says_what_the_checkpoints_card_or_the_user_says(inputs, finish
     assert (finished / "README.md").read_text() == unknown
 
 
-def test_a_precision_that_breaks_the_model_is_reported_and_not_the_default(
-    inputs, tmp_path, monkeypatch
-):
-    """Weights of one bit and a sign in all products."""
-    monkeypatch.setattr(int8, "LEVELS", 1)
-    report = run(short(**inputs | BOTH, batch_size="8"), tmp_path / "out")
-    base, broken = report.variants[1:]
-    assert broken.checks[0].largest_difference > broken.checks[0].tolerance
-    assert (base.default, broken.default) == (True, False)
-    assert Classifier(tmp_path / "out").precision == "fp32"
-    complaint = "keep-0.5-int8 differs from PyTorch by"
-    for name in ("report.md", "report.html", "README.md"):
-        assert complaint in (tmp_path / "out" / name).read_text()
-    assert complaint in " ".join(short_table(report).split())
-
-
 def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished, capsys):
     shared = {"test": inputs["test"], "device": "cpu"}
     asked = make_request(EvaluateRequest, **shared, **BOTH, resamples=100)
@@ -208,50 +177,21 @@ def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished,
     assert json.loads(capsys.readouterr().out)["id"] == "precision-auto"
 
 
-def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
-    file = tmp_path / "recipe.yaml"
-    file.write_text("model: a\nkeep: 1\nprecision: fp32,int8\n", encoding="utf-8")
-    assert recipe(file).export.precision == ["fp32", "int8"]
-    assert recipe(file, precision=["fp32", "fp16"]).export.precision == ["fp32", "fp16"]
-    assert recipe(model="a", keep=["1"]).export.precision == ["fp32"]
-    with raises(UsageError, "precision-unknown"):
-        recipe(model="a", keep=["1"], precision=["bf16"])
-
-
 def test_several_budgets_give_several_artifacts(inputs, tmp_path):
+    """Each with a recipe and a report of its own."""
     out = tmp_path / "out"
     report = run(short(**inputs, keep=["1.0", "encoder_self=0.5"], bench=False), out)
     kept = {v.name: sum(map(len, v.kept.values())) for v in report.variants}
     assert kept == {"keep-1.0": 4, "keep-encoder_self-0.5": 2}
     same = report.variants[0]
     assert all(c.difference == 0 and c.p_value == 1 for c in same.comparisons)
-    for name in kept:
+    for name, budget in zip(kept, (["1.0"], ["encoder_self=0.5"]), strict=True):
         check_manifest(out / name)
         assert [v.name for v in load_report(out / name / "report.json").variants] == [name]
+        assert recipe(out / name / "recipe.yaml").budget.keep == budget
         assert compressor.load(out / name) is not None
         assert Classifier(out / name).labels == [f"LABEL_{i}" for i in range(5)]
     assert len(load_report(out / "report.json").variants) == 2
-
-
-@pytest.mark.usefixtures("no_graphs")
-def test_steps_score_again_before_each(checkpoints, tmp_path):
-    options = {"keep": ["0.5", "0.75"], "steps": 3, "bench": False, "recover": "reconstruct"}
-    wanted = recipe_for(checkpoints["bert"], tmp_path, **options, test=None)
-    report = run(wanted, tmp_path / "out")
-    assert sum(map(len, report.variants[0].kept.values())) == 6
-    scoring = request(
-        ScoreRequest, model=str(checkpoints["bert"]), calibration=wanted.data.calibration
-    )
-    once = score_checkpoint(scoring)
-    for variant in report.variants:
-        assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
-        directory = tmp_path / "out" / variant.directory
-        scores = json.loads((directory / "units.json").read_text(encoding="utf-8"))["scores"]
-        assert variant.scoring.values == scores
-        assert load_report(directory / "report.json").scoring == variant.scoring
-    first, second = (variant.scoring.values for variant in report.variants)
-    assert first != second
-    assert "re-solved" in report.variants[0].recovery
 
 
 def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):

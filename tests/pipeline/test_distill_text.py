@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,10 @@ from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import ModelAndRows, encode, read
-from compressor.pipeline.recover import recover as recover_pruned
 from compressor.pipeline.run import run
-from compressor.progress import SILENT
-from compressor.recovery import distillation, recover, translations
-from compressor.recovery.distill import Distill
+from compressor.recovery import translations
 from compressor.recovery.distillation import with_earlier_weights
-from compressor.report.schema import load_report
 from compressor.runtime import Translator
-from compressor.tasks import TASKS
 from compressor.training import loop
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
@@ -31,7 +24,6 @@ from tests.helpers.errors import raises
 from tests.helpers.packed import jsonl, packed
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, recipe_for
-from tests.helpers.stages import job
 
 pytestmark = pytest.mark.slow
 
@@ -41,17 +33,6 @@ LINES = toy.sentences(50, 5)
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     return packed(tmp_path / "text.txt", "".join(f"{line}\n\n" for line in LINES))
-
-
-@pytest.fixture(scope="module")
-def taught(checkpoints, once) -> Path:
-    """In `out` a finished run of a translator on `text.txt`."""
-
-    def make(folder: Path) -> None:
-        text = packed(folder / "text.txt", "".join(f"{line}\n\n" for line in LINES))
-        run(recipe_for(checkpoints["short-marian"], folder, **options(text)), folder / "out")
-
-    return once("pipeline-taught", make)
 
 
 def options(text: Path, **others) -> dict:
@@ -75,27 +56,24 @@ class StoppedAt(Progress):
             raise KeyboardInterrupt
 
 
-def answers_in(state: Path) -> list[str]:
-    return (state / "translations.txt").read_text(encoding="utf-8").splitlines()
+def test_a_translator_learns_from_its_own_translations(checkpoints, text, tmp_path, monkeypatch):
+    """Those of beams of the width of the option.
 
-
-def test_a_translator_learns_from_its_own_translations(
-    checkpoints, taught, text, tmp_path, monkeypatch
-):
-    """Stopped after 20 of 50 lines and continued, it ends as an uninterrupted run does.
-
-    So it does with the same text packed.
+    Stopped after 20 of 50 lines and continued, it ends as an uninterrupted run does: also of the
+    same text packed.
     """
     monkeypatch.setattr(translations, "CHUNK_ROWS", 10)
-    whole = taught / "out"
-    (variant,) = load_report(whole / "report.json").variants
+    shared = {"distill_beams": 3, "distill_epochs": 1, "test": None}
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    model = checkpoints["short-marian"]
+    (variant,) = run(recipe_for(model, tmp_path, **options(text, **shared)), whole).variants
     assert "rows and 50 lines of text" in variant.recovery
-    state = whole / ".compress"
-    assert answers_in(state) == Translator(state / "dense").translate(LINES, num_beams=1)
+    answers = (whole / ".compress/translations.txt").read_text("utf-8").splitlines()
+    dense = Translator(whole / ".compress/dense")
+    assert answers == dense.translate(LINES, num_beams=3) != dense.translate(LINES, num_beams=1)
 
     given = packed(tmp_path / "text.txt.gz", text.read_text(encoding="utf-8"))
-    made = recipe_for(checkpoints["short-marian"], tmp_path, **options(given))
-    stopped = tmp_path / "stopped"
+    made = recipe_for(model, tmp_path, **options(given, **shared))
     with pytest.raises(KeyboardInterrupt):
         run(made, stopped, progress=StoppedAt("lines answered", 20))
     (partial,) = (stopped / ".compress").glob("translate-*/*.partial")
@@ -104,30 +82,6 @@ def test_a_translator_learns_from_its_own_translations(
     for name in ("model.safetensors", ".compress/translations.txt"):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
     assert not partial.exists()
-
-    progress = Progress()
-    run(made, stopped, progress=progress)  # everything is there
-    assert any(message.startswith("answering text.txt.gz") for message in progress.messages)
-    assert all("…" not in message for message in progress.messages)
-
-
-def test_the_beam_width_is_that_of_the_option(checkpoints, text, tmp_path):
-    made = recipe_for(checkpoints["short-marian"], tmp_path, **options(text, distill_beams=3))
-    with pytest.raises(KeyboardInterrupt):
-        run(made, tmp_path / "out", progress=Progress("removing units"))  # with all translated
-    state = tmp_path / "out" / ".compress"
-    dense = Translator(state / "dense")
-    assert answers_in(state) == dense.translate(LINES, num_beams=3)
-    assert answers_in(state) != dense.translate(LINES, num_beams=1)
-
-
-def test_another_text_is_another_run(checkpoints, text, tmp_path):
-    made = recipe_for(checkpoints["bert"], tmp_path, **options(text))
-    with pytest.raises(KeyboardInterrupt):
-        run(made, tmp_path / "out", progress=Progress("exporting the dense model"))
-    text.write_text("w3 w4\n", encoding="utf-8")
-    with raises(UsageError, "output-of-another-run"):
-        run(made, tmp_path / "out")
 
 
 @pytest.mark.usefixtures("no_graphs")
@@ -161,31 +115,6 @@ def test_a_single_step_translates_packed_text_with_pytorch(checkpoints, text, tm
     assert "16 rows and 50 lines of text" in facts["recovery"]
 
 
-@pytest.mark.parametrize(("name", "weight"), [("bert", 1.0), ("marian", 0.0)])
-def test_weight_of_hidden_states_and_learning_rate_are_the_tasks(name, weight, monkeypatch):
-    """Classifiers match hidden states; models learn faster where there is more text."""
-    seen = []
-
-    class Noted(Exception):
-        pass
-
-    def note(job, student, held, rate, hidden, precision):
-        seen.append((rate, hidden))
-        raise Noted
-
-    monkeypatch.setattr(distillation, "Distillation", note)
-    setup = job(name)
-    for method, case in (
-        (Distill(), setup),
-        (Distill(hidden=0.3, learning_rate=0.1), setup),
-        (Distill(), replace(setup, text=object())),
-    ):
-        with pytest.raises(Noted):
-            recover([method], case)
-    assert seen[:2] == [(setup.task.learning_rate, weight), (0.1, 0.3)]
-    assert seen[2][0] == {"bert": 2e-4, "marian": 5e-4}[name]
-
-
 @pytest.mark.usefixtures("no_graphs")
 def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
     checkpoints, text, tmp_path, monkeypatch
@@ -212,6 +141,9 @@ def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
     assert (out / weights).read_bytes() == (tmp_path / "plain" / weights).read_bytes()
     # States of trainings were only to go on from.
     assert [x.name for x in state.iterdir() if x.is_dir()] == ["dense"]
+    given.write_bytes(packed(tmp_path / "other.zst", jsonl([{"text": "w3"}])).read_bytes())
+    with raises(UsageError, "output-of-another-run"):
+        run(made, out)
 
 
 @pytest.mark.usefixtures("no_graphs")
@@ -229,20 +161,15 @@ def test_a_classifier_of_pairs_reads_pairs(checkpoints, tmp_path):
         run(made, tmp_path / "other")
 
 
-def start_from(checkpoints, artifact: Path, tmp_path: Path, **more: object):
-    """A recipe that cuts as the artifact's did, and distills from its weights."""
-    return recipe_for(
-        checkpoints["marian"], tmp_path, macs="0.5", keep=None, multiple="8", bench=False,
-        drop_layers="decoder=1,encoder=1", recover="distill", distill_epochs=3, test=None,
-        distill_start=str(artifact), **more,
-    )  # fmt: skip
-
-
 @pytest.mark.usefixtures("no_graphs")
 def test_it_starts_from_the_weights_of_the_artifact(checkpoints, translated, tmp_path):
     """Where nothing is gained, the new artifact has them, to the bit."""
     earlier, out = translated / "out", tmp_path / "out"
-    too_small = start_from(checkpoints, earlier, tmp_path, learning_rate=1e-12)
+    too_small = recipe_for(
+        checkpoints["marian"], tmp_path, macs="0.5", keep=None, multiple="8", bench=False,
+        drop_layers="decoder=1,encoder=1", recover="distill", distill_epochs=3, test=None,
+        distill_start=str(earlier), learning_rate=1e-12,
+    )  # fmt: skip
     (variant,) = run(too_small, out).variants
     before, after = (load_file(x / "model.safetensors") for x in (earlier, out))
     assert before.keys() == after.keys()
@@ -250,21 +177,6 @@ def test_it_starts_from_the_weights_of_the_artifact(checkpoints, translated, tmp
     assert variant.recovery.endswith(f"started from the weights of {earlier.name}")
     dense = load_file(checkpoints["marian"] / "model.safetensors")
     assert any(not torch.equal(dense[name], after[name]) for name in after if name in dense)
-
-
-def test_more_training_comes_closer_to_the_dense_model(checkpoints, translated, tmp_path):
-    """Trained as within a run, whose exports would take the most time."""
-    given = start_from(checkpoints, translated / "out", tmp_path, learning_rate=1e-4)
-    checkpoint = open_checkpoint(str(checkpoints["marian"]))
-    mask, task = read_pruning_record(translated / "out").mask, TASKS["translation"]
-    examples = encode(read(given.data, checkpoint, task).calibration, checkpoint, task)
-    text = recover_pruned(
-        given.recovery, ModelAndRows(checkpoint, examples),
-        prune(checkpoint.model, checkpoint.layers, mask), mask, seed=given.seed, device="cpu",
-        progress=SILENT,
-    ).text  # fmt: skip
-    before, after = text.split("held-out rows ")[1].split(" before, ")
-    assert float(after.split(" after")[0]) < float(before)
 
 
 def test_artifacts_of_other_units_and_models_are_no_start(checkpoints, translated, tmp_path):

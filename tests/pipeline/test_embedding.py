@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from onnxruntime import InferenceSession
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
+from torch import nn
 
-import compressor
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import score_rows
 from compressor.model.checkpoint import open_checkpoint
@@ -23,7 +25,8 @@ from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.sentence_encoders import save_encoder, write_texts
+from tests.helpers.score_models import write_queries
+from tests.helpers.sentence_encoders import WIDTH, embedded, save_encoder, write_pairs
 
 pytestmark = pytest.mark.slow
 
@@ -37,20 +40,31 @@ def made(task_run):
 
 
 @pytest.fixture(scope="module")
-def of_package(task_run):
-    """What a run made of a model of sentence-transformers with all modules that are followed."""
-    return task_run("sentence-transformers") / "out"
+def of_package(once):
+    """A pruned model of sentence-transformers with all modules that are followed, exported."""
 
+    def make(folder: Path) -> None:
+        torch.manual_seed(0)
+        encoder = str(save_encoder(folder / "encoder", layers=2))
+        modules = [
+            st.Transformer(encoder, max_seq_length=20, do_lower_case=True),
+            st.Pooling(WIDTH, st.Pooling.POOLING_MODES),
+            st.Dropout(0.1),
+            st.Dense(6 * WIDTH, 24, activation_function=nn.GELU(), use_residual=True),
+            st.LayerNorm(24),
+            st.Dense(24, 24, bias=False, activation_function=None, use_residual=True),
+        ]
+        SentenceTransformer(
+            modules=modules, similarity_fn_name="dot", truncate_dim=10, default_prompt_name="query",
+            prompts={"query": "w20: ", "document": "w21 w22 "},
+        ).save(str(folder / "model"), create_model_card=False)  # fmt: skip
+        (folder / "model" / "sentence_bert_config.json").write_text(
+            json.dumps({"max_seq_length": 20, "do_lower_case": True}), "utf-8"
+        )
+        toy.pruned(folder / "model", folder / "out")
+        invoke("export", "-m", folder / "out", "-o", folder / "out")
 
-@torch.no_grad()
-def embedded(model: torch.nn.Module, tokenizer, texts) -> np.ndarray:
-    """By PyTorch, each text alone, so that nothing is padded."""
-    rows = []
-    for text in texts:
-        batch = tokenizer(text, return_tensors="pt")
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        rows.append(model(**inputs).logits[0].numpy())
-    return np.array(rows)
+    return once("pipeline-package", make) / "out"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +72,7 @@ def embedded(model: torch.nn.Module, tokenizer, texts) -> np.ndarray:
     [({}, 1 - 1e-6), ({"engine": "openvino"}, 1 - 1e-6), ({"precision": "int8"}, 0.97)],
 )
 def test_the_runtime_embeds_as_pytorch_does(options, least: float, made):
-    tokenizer = open_checkpoint(str(made / "out")).tokenizer
-    expected = embedded(compressor.load(made / "out"), tokenizer, TEXTS)
+    expected = embedded(open_checkpoint(str(made / "out")), TEXTS)
     embedder = Embedder(made / "out", **{"precision": "fp32"} | options)
     vectors = embedder.embed(TEXTS)
     assert (vectors.dtype, vectors.shape, embedder.width) == (np.float32, (22, 12), 12)
@@ -77,6 +90,9 @@ def test_the_runtime_embeds_as_pytorch_does(options, least: float, made):
 
 
 def test_a_run_is_measured_in_both_engines(made):
+    manifest = json.loads((made / "out" / "manifest.json").read_text(encoding="utf-8"))
+    files = {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"}
+    assert files <= manifest["files"].keys()
     report = load_report(made / "out" / "report.json")
     assert {(v.name, v.engine, v.precision) for v in report.variants} >= {
         ("dense-openvino", "openvino", "fp32"),
@@ -107,16 +123,6 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
     (shown,) = json.loads(capsys.readouterr().out)["artifacts"]
     assert shown["quality"]["metrics"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
     assert shown["quality"]["rows"] == 7
-    invoke("evaluate", *given)
-    assert "(7 queries)" in capsys.readouterr().out
-    invoke("inspect", made / "out", "--json")
-    assert all(0 < x["fixed_share"] < 1 for x in json.loads(capsys.readouterr().out)["shapes"])
-
-
-def test_files_of_the_modules_are_verified(made):
-    manifest = json.loads((made / "out" / "manifest.json").read_text(encoding="utf-8"))
-    files = {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"}
-    assert files <= manifest["files"].keys()
 
 
 def test_predict_writes_an_array(made, tmp_path, capsys):
@@ -140,14 +146,6 @@ def test_predict_writes_an_array(made, tmp_path, capsys):
         invoke("translate", made / "out", lines)
 
 
-def test_a_checkpoint_is_exported_by_itself(made, tmp_path):
-    invoke("export", "-m", made / "model", "-o", tmp_path / "onnx")
-    checkpoint = open_checkpoint(str(made / "model"))
-    vectors = Embedder(tmp_path / "onnx", verify=False).embed(TEXTS)
-    expected = embedded(checkpoint.model, checkpoint.tokenizer, TEXTS)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-
-
 def test_optimums_layout_gives_the_tokens_vectors_and_the_modules_behind_them(made, tmp_path):
     """`make test-optimum` opens it in sentence-transformers."""
     invoke("export", "-m", made / "out", "-o", tmp_path / "onnx", "--layout", "optimum")
@@ -166,32 +164,23 @@ def test_optimums_layout_gives_the_tokens_vectors_and_the_modules_behind_them(ma
         np.testing.assert_allclose(pooled / np.linalg.norm(pooled), expected, atol=1e-5)
 
 
-def test_single_steps_score_and_prune(tmp_path):
-    model, texts = save_encoder(tmp_path / "model", "roberta"), write_texts(tmp_path / "a.txt")
-    scores = tmp_path / "scores.json"
-    invoke("score", "-m", model, "--calibration", texts, "-o", scores)
-    invoke(
-        "prune", "-m", model, "--scores", scores, "--keep", "0.5", "--recover", "reconstruct",
-        "--calibration", texts, "-o", tmp_path / "pruned",
-    )  # fmt: skip
-    opened = open_checkpoint(str(tmp_path / "pruned"))
-    kept = [len(opened.mask.kept(x.name)) for x in opened.attention]
-    assert (opened.task, sum(kept)) == ("embedding", 6)
-
-
 @pytest.mark.filterwarnings("ignore:.*were cut to the")
-@pytest.mark.parametrize(
-    ("options", "far"), [({}, 1e-4), ({"engine": "openvino"}, 1e-4), ({"precision": "int8"}, 0.3)]
-)
-def test_the_runtime_embeds_as_sentence_transformers(options, far: float, of_package):
+def test_the_runtime_embeds_as_sentence_transformers(of_package, tmp_path):
     package = SentenceTransformer(str(of_package), device="cpu", trust_remote_code=True)
-    embedder = Embedder(of_package, **{"precision": "fp32"} | options)
+    embedder = Embedder(of_package)
     texts, expected = PACKAGE_TEXTS, package.encode(PACKAGE_TEXTS)
     assert expected.shape == (4, embedder.width) == (4, 10)
-    np.testing.assert_allclose(embedder.embed(texts), expected, atol=far)
-    np.testing.assert_allclose([*embedder.embed_stream(texts)], expected, atol=far)
+    np.testing.assert_allclose(embedder.embed(texts), expected, atol=1e-4)
+    np.testing.assert_allclose([*embedder.embed_stream(texts)], expected, atol=1e-4)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("w3\n\nw4 w5\n", encoding="utf-8")
     for name, theirs in (("query", package.encode_query), ("document", package.encode_document)):
-        np.testing.assert_allclose(embedder.with_prompt(name).embed(texts), theirs(texts), atol=far)
+        found = embedder.with_prompt(name).embed(texts)
+        np.testing.assert_allclose(found, theirs(texts), atol=1e-4)
+        out = tmp_path / f"{name}.npy"
+        invoke("predict", of_package, lines, "-o", out, "--prompt", name)
+        wanted = theirs(["w3", "w4 w5"])
+        np.testing.assert_allclose(np.load(out), [wanted[0], np.zeros(10), wanted[1]], atol=1e-4)
     vectors = embedder.embed(texts)
     products = package.similarity_pairwise(vectors, vectors[::-1].copy()).numpy()
     np.testing.assert_allclose(embedder.similarities(texts, texts[::-1]), products, rtol=1e-4)
@@ -199,30 +188,23 @@ def test_the_runtime_embeds_as_sentence_transformers(options, far: float, of_pac
         embedder.with_prompt("querry")
 
 
-def test_quality_is_of_products_and_queries_have_their_prompt(of_package, capsys):
+def test_quality_is_of_products_and_queries_have_their_prompt(of_package, tmp_path, capsys):
     package = SentenceTransformer(str(of_package), device="cpu", trust_remote_code=True)
-    task, data = TASKS["embedding"], of_package.parent
-    rows = task.read_rows(data / "pairs.tsv")
+    pairs, queries = write_pairs(tmp_path / "pairs.tsv"), write_queries(tmp_path / "queries.tsv", 8)
+
+    def quality(test: Path) -> dict[str, float]:
+        capsys.readouterr()
+        invoke("evaluate", of_package, "--test", test, "--json")
+        (shown,) = json.loads(capsys.readouterr().out)["artifacts"]
+        return shown["quality"]["metrics"]
+
+    rows = TASKS["embedding"].read_rows(pairs)
     products = package.similarity_pairwise(*map(package.encode, (rows.sources, rows.pairs)))
     expected = 100 * spearmanr(products, [float(x) for x in rows.targets]).statistic
-    variants = load_report(of_package / "report.json").variants
-    quality = next(x.quality for x in variants if x.name == "macs-0.5")
-    assert quality.metrics["spearman"] == pytest.approx(expected, abs=1e-3)
-    rows = task.read_rows(data / "queries.tsv")
+    assert quality(pairs)["spearman"] == pytest.approx(expected, abs=1e-3)
+    rows = TASKS["embedding"].read_rows(queries)
     products = package.similarity_pairwise(
         package.encode_query(rows.sources), package.encode_document(rows.pairs)
     )
     expected = score_rows(rows, [repr(float(x)) for x in products]).metrics["ndcg@10"]
-    given = ("--test", data / "queries.tsv", "--precision", "fp32", "--json")
-    invoke("evaluate", of_package, *given)
-    (shown,) = json.loads(capsys.readouterr().out)["artifacts"]
-    assert shown["quality"]["metrics"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("name", ["document", None])
-def test_embeddings_of_lines_take_a_prompt(name, of_package, tmp_path):
-    lines, out = tmp_path / "lines.txt", tmp_path / "out.npy"
-    lines.write_text("w3\n\nw4 w5\n", encoding="utf-8")
-    invoke("predict", of_package, lines, "-o", out, *(("--prompt", name) if name else ()))
-    wanted = Embedder(of_package).with_prompt(name).embed(["w3", "w4 w5"])
-    np.testing.assert_allclose(np.load(out), [wanted[0], np.zeros(10), wanted[1]], atol=1e-6)
+    assert quality(queries)["ndcg@10"] == pytest.approx(expected, abs=1e-6)

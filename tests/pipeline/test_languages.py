@@ -138,6 +138,16 @@ def test_languages_are_recorded_and_changed(name: str, tmp_path: Path, capsys):
     ):
         with pytest.raises(UsageError, match=f"did you mean '{target}'"):
             invoke(*words)
+    if name == "mbart":
+        return  # whose language is the first token of every answer
+    # Artifacts of earlier versions may say no language.
+    description = read_json(out / "onnx" / "graphs.json")
+    description["languages"]["target"] = None
+    description["generation"]["forced_bos_token_id"] = None
+    write_json(out / "onnx" / "graphs.json", description)
+    with raises(UsageError, "target-language-missing"):
+        Translator(out, threads=1, verify=False)
+    assert generates(Translator(out, threads=1, verify=False, target_language=pair[1]), expected)
 
 
 @pytest.mark.parametrize("name", ["mbart", "nllb"])
@@ -154,40 +164,22 @@ def test_nothing_is_made_for_no_language(name: str, tmp_path: Path):
         with pytest.raises(InputError, match="--target-language"):
             invoke(*words)
     invoke("inspect", dense)
+    # Where the files of the tokenizer alone say it, answers are those of naming it.
+    settings = read_json(dense / "tokenizer_config.json")
+    write_json(dense / "tokenizer_config.json", settings | {"tgt_lang": pair[1]})
+    opened = load(ModelSection(path=str(dense)))
+    token = opened.tokenizer.convert_tokens_to_ids(pair[1])
+    generation: Any = opened.model.generation_config
+    assert token in (generation.forced_bos_token_id, generation.decoder_start_token_id)
+    write_json(dense / "tokenizer_config.json", settings)
     said = load(ModelSection(path=str(dense), target_language=pair[1]))
     # As in checkpoints with one target: generation settings alone say it.
     said.model.generation_config.save_pretrained(dense)  # type: ignore[operator,union-attr]
     assert load(ModelSection(path=str(dense))).tokenizer.tgt_lang == pair[1]
-    settings = read_json(dense / "tokenizer_config.json")
     for code, words in ((CASES[name][3][1], "say which with"), ("xx_Xxxx", "no such language")):
         write_json(dense / "tokenizer_config.json", settings | {"tgt_lang": code})
         with pytest.raises(InputError, match=words):
             invoke(*export)
-
-
-def test_the_tokenizers_language_is_forced(tmp_path: Path):
-    """Where the files of the tokenizer alone say it, answers are those of naming it."""
-    dense = dense_model("nllb", tmp_path)
-    path = dense / "tokenizer_config.json"
-    write_json(path, read_json(path) | {"tgt_lang": "deu_Latn"})
-    opened = load(ModelSection(path=str(dense)))
-    token = opened.tokenizer.convert_tokens_to_ids("deu_Latn")
-    assert opened.model.generation_config.forced_bos_token_id == token  # type: ignore[union-attr]
-
-
-def test_artifacts_that_say_no_language_need_one(tmp_path: Path):
-    """Those of earlier versions, which were made without."""
-    dense, out = dense_model("nllb", tmp_path), tmp_path / "out"
-    invoke("export", "-m", dense, "-o", out, "--target-language", "deu_Latn")
-    expected = Translator(out, threads=1).translate(TEXTS)
-    description = read_json(out / "onnx" / "graphs.json")
-    description["languages"]["target"] = None
-    description["generation"]["forced_bos_token_id"] = None
-    write_json(out / "onnx" / "graphs.json", description)
-    with raises(UsageError, "target-language-missing"):
-        Translator(out, threads=1, verify=False)
-    given = Translator(out, threads=1, verify=False, target_language="deu_Latn")
-    assert given.translate(TEXTS) == expected
 
 
 def test_a_prefix_that_the_checkpoint_names_must_be_given(tmp_path: Path):
@@ -227,10 +219,8 @@ def test_the_text_may_name_the_language_of_a_marian_model(tmp_path: Path):
 @pytest.mark.parametrize(
     ("model", "option", "problem"),
     [
-        ("short-marian", "--source-language", "has none"),
         ("short-marian", "--target-language", "has none"),
         ("bert", "--prefix", "is for translation"),
-        ("bert", "--target-language", "is for translation"),
     ],
 )
 def test_models_without_languages_refuse_them(checkpoints, tmp_path, model, option, problem):
@@ -291,9 +281,26 @@ def m2m100(directory: Path) -> Path:
     return toy.first_layers(whole, directory / "dense")
 
 
+def check_pieces(tokenizer: Any, path: Path) -> None:
+    """Texts are cut as by SentencePiece; a vocabulary that lacks a piece is refused."""
+    tokenizer.src_lang = "de"
+    random = Random(0)
+    texts = [
+        "", " ", "  w3   w4 ", "w3\tw4", "\u00e9\u00e9 zz w3", "\u2581w3", "W3 __fr__ w4",
+        "<unk></s>",
+    ]  # fmt: skip
+    texts += ["".join(random.choices("w0123456789  \u2581\u00e9z", k=k % 20)) for k in range(400)]
+    write_tokenizer(tokenizer, path)
+    TokenizerProbe(tokenizer, [*texts, *difficult_texts(tokenizer)]).check_file(path)
+    del tokenizer.encoder["▁w"]
+    with raises(InputError, "vocabulary-lacks-pieces"):
+        write_tokenizer(tokenizer, path)
+
+
 def test_m2m100_is_exported_with_its_languages(tmp_path: Path):
-    """Its tokenizer is Python alone, and its language a forced first token."""
+    """Its tokenizer is Python alone, and cuts as SentencePiece; its language is a first token."""
     dense, out = m2m100(tmp_path), tmp_path / "out"
+    check_pieces(open_checkpoint(str(dense)).tokenizer, tmp_path / "tokenizer.json")
     invoke("export", "-m", dense, "-o", out, "--target-language", "de", *BOTH_ENGINES)
     names = read_json(out / "ctranslate2/shared_vocabulary.json")
     tokenizer = open_checkpoint(str(dense)).tokenizer
@@ -309,20 +316,3 @@ def test_m2m100_is_exported_with_its_languages(tmp_path: Path):
     assert generates(translator, wanted("en", "de"))
     assert generates(Translator(out, threads=1, engine="ctranslate2"), wanted("en", "de"))
     assert generates(translator.between("fr", "ro"), wanted("fr", "ro"))
-
-
-def test_m2m100_texts_are_cut_as_by_sentencepiece(tmp_path: Path):
-    tokenizer = open_checkpoint(str(m2m100(tmp_path))).tokenizer
-    tokenizer.src_lang = "de"
-    random = Random(0)
-    texts = [
-        "", " ", "  w3   w4 ", "w3\tw4", "\u00e9\u00e9 zz w3", "\u2581w3", "W3 __fr__ w4",
-        "<unk></s>",
-    ]  # fmt: skip
-    texts += ["".join(random.choices("w0123456789  \u2581\u00e9z", k=k % 20)) for k in range(400)]
-    write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
-    texts += difficult_texts(tokenizer)
-    TokenizerProbe(tokenizer, texts).check_file(tmp_path / "tokenizer.json")
-    del tokenizer.encoder["▁w"]
-    with raises(InputError, "vocabulary-lacks-pieces"):
-        write_tokenizer(tokenizer, tmp_path / "tokenizer.json")

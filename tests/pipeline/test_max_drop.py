@@ -6,37 +6,30 @@ translator do everything for real.
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from sacrebleu.metrics import BLEU
 from scipy.stats import norm
 
 from compressor.budgets import Choice
 from compressor.commands import invoke as status_of
 from compressor.errors import InputError, UsageError
-from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline import search as searching
-from compressor.pipeline.inputs import load, read
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
-from compressor.report import render, sentences
+from compressor.report import render
 from compressor.report.schema import load_report, render_json
 from compressor.request.recipe import Recipe
-from compressor.results import QualitySearch
 from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
-from tests.helpers.command_line import invoke
+from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
-from tests.helpers.measured import before_search, finished_steps, shell
-from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.report_samples import changed, translator_report
-from tests.helpers.runs import Progress, recipe_for
+from tests.helpers.runs import Progress, before_search, finished_steps, recipe_for
 
 pytestmark = pytest.mark.slow
 
@@ -170,87 +163,53 @@ def test_where_nothing_is_within_the_limit_the_run_says_what_is(classifier, tmp_
     assert models.built.count(11) == 2
 
 
-def check_search(recipe: Recipe, out: Path, drop: float) -> QualitySearch:
-    """The artifact, built anew, is within the limit on the held-out rows, as its look said."""
-    report = load_report(out / "report.json")
-    search, (variant,) = report.search, report.variants
-    rows = read(recipe.data, load(recipe.model), TASKS[report.task]).test
-    parts = split_rows(rows, recipe.seed)
-    assert [search.rows.sha256, report.test.sha256] == [part.sha256 for part in parts]
-    assert search.rows.rows + search.held_out == len(rows.sources)
-    assert search.held_out == report.test.rows == variant.quality.rows
-    look = next(seen for seen in search.looks if seen.position == search.delivered)
-    assert look.comparison.difference >= -drop
-    assert search.proven == (look.bound >= -drop)
-    assert variant.comparisons[0] == look.comparison
-    assert sum(map(len, variant.kept.values())) == look.kept
-    assert sum(variant.kept_neurons.values()) == look.neurons
-    finished_steps(out)
-    return search
+@pytest.mark.usefixtures("no_graphs")
+def test_the_search_starts_from_the_layers_that_are_left(classifier, tmp_path, monkeypatch):
+    Models(lambda kept, held_out: 0.0, monkeypatch).built.append(0)
+    recipe = drop_recipe(classifier, tmp_path, max_drop="30", drop_layers="encoder=2")
+    progress, out = Progress("removing units"), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, out, progress=progress)
+    assert sum("without encoder." in message for message in progress.messages) == 2
+    (record,) = (out / ".compress").glob("choose-*.json")
+    mask = json.loads(record.read_text("utf-8"))["result"]["mask"]
+    assert len(mask["dropped"]) == 2
+    gone = [f"encoder_self.{layer.partition('.')[2]}" for layer in mask["dropped"]]
+    assert not any(any(mask["keep"][name]) for name in gone)
 
 
-def test_a_classifier_that_30_rows_prove_nothing_of(checkpoints, tmp_path):
-    """Even without any change their bound is beyond 11; the reader learns it everywhere.
-
-    The labels are the dense model's own answers, so that every change is a mistake.
-    """
-    model, out = checkpoints["short-bert"], tmp_path / "out"
-    rows = toy.labels_file(tmp_path / "own.tsv", rows=60, seed=2)
-    texts = [row.split("\t")[0] for row in rows.read_text(encoding="utf-8").splitlines()[1:]]
-    opened = open_checkpoint(str(model))
-    with torch.no_grad():
-        logits = opened.model(**opened.tokenizer(texts, return_tensors="pt", padding=True)).logits
-    labels = logits.argmax(-1).tolist()
-    lines = [f"{text}\tLABEL_{label}\n" for text, label in zip(texts, labels, strict=True)]
-    rows.write_text("".join(["text\tlabel\n", *lines]), encoding="utf-8")
-    recipe = drop_recipe(
-        model, tmp_path, max_drop="11", recover="reconstruct", test=str(rows), prune="both",
-        floor="0", method="second-order", multiple="heads=1,neurons=24",
-    )  # fmt: skip
-    report = run(recipe, out)
-    search = check_search(recipe, out, 11.0)
-    assert not search.proven
-    assert search.probes[0].comparison.dense == 100
-    assert read_recipe(out / "recipe.yaml") == recipe
-    warning = "60 test rows are too few to show that accuracy falls by at most 11"
-    assert warning in sentences.verdict(report)
-    for name in ("report.md", "report.html", "README.md"):
-        text = (out / name).read_text(encoding="utf-8")
-        assert warning in text
-        assert "on 30 rows" in text
-        assert "30 rows that were held out of it" in text
-
-
-def drop_words(model: Path, out: Path, *options: object) -> list[object]:
-    rows = model.parent / "rows.tsv"
-    return [
-        "-m", model, "-o", out, "--calibration", rows, "--test", rows, "--resamples", 100,
-        "--no-bench", "--recover", "none", "--max-drop", 0.5, *options,
-    ]  # fmt: skip
-
-
-def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path, capsys):
+def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path):
     """Its second encoder layer adds nothing and may go; all else is needed for the sentences.
 
     With sacreBLEU's tokenizer for Chinese, that is: the usual one would give 0 to every model.
     """
     chinese = toy.chinese_translator(tmp_path / "marian")
     rows, out = tmp_path / "rows.tsv", tmp_path / "out"
-    done = shell(
-        *drop_words(chinese, out), "--multiple", "heads=4", "--drop-proof", "measured",
-        "--prune", "heads", "--floor", 0, "--max-metric-drop", "bleu=100", "--json",
+    done = compress(
+        "run", "-m", chinese, "-o", out, "--calibration", rows, "--test", rows, "--resamples", 100,
+        "--no-bench", "--recover", "none", "--max-drop", 0.5, "--drop-proof", "measured",
+        "--multiple", "heads=4", "--prune", "heads", "--floor", 0, "--max-metric-drop", "bleu=100",
+        "--device", "cpu", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gate_met"] is True
     assert "sacreBLEU's tokenizer zh, since the references' letters are 100%" in done.stderr
-    search = check_search(read_recipe(out / "recipe.yaml"), out, 0.5)
+    report = load_report(out / "report.json")
+    search, (variant,) = report.search, report.variants
     assert "searching on 16 of the 32 test rows" in done.stderr
     assert f"trying {search.probes[-1].kept} of 16 heads on 16 rows" in done.stderr
-    (variant,) = load_report(out / "report.json").variants
     assert {name: len(kept) for name, kept in variant.kept.items()} == {
         "encoder_self.0": 4, "encoder_self.1": 0, "decoder_self.0": 4, "cross.0": 4,
     }  # fmt: skip
-    _, held_out = split_rows(TASKS["translation"].read_rows(rows), 0)
+    # The artifact, built anew, is as its look said on the held-out rows.
+    searched, held_out = split_rows(TASKS["translation"].read_rows(rows), 0)
+    assert (search.rows.sha256, report.test.sha256) == (searched.sha256, held_out.sha256)
+    assert search.held_out == report.test.rows == variant.quality.rows == 16
+    look = next(seen for seen in search.looks if seen.position == search.delivered)
+    assert search.proven == (look.bound >= -0.5)
+    assert variant.comparisons[0] == look.comparison
+    assert sum(map(len, variant.kept.values())) == look.kept
+    assert look.neurons == sum(variant.neurons.values())
     answers = Translator(out).translate(held_out.sources)
     theirs = BLEU(tokenize="zh").corpus_score(answers, [held_out.targets])
     assert variant.quality.metrics["bleu"] == pytest.approx(theirs.score)
@@ -259,19 +218,19 @@ def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path, capsy
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "whose measured drop in BLEU is at most 0.5" in text
 
-    # What the metric cannot see is no budget, and said of an evaluation.
-    usual = ("--bleu-tokenizer", "13a")
-    with raises(InputError, "metric-at-floor") as caught:
-        invoke("run", *drop_words(chinese, tmp_path / "other", *usual), "--device", "cpu")
-    assert "on 16 rows the dense model's BLEU of 0.00 is at the metric's" in str(caught.value)
-    assert "give another --bleu-tokenizer" in str(caught.value)
-    assert finished_steps(tmp_path / "other")["try_cut"] == 0
-    capsys.readouterr()
-    invoke("evaluate", out / ".compress/dense", out, "--test", rows, *usual, "--resamples", "100")
-    assert "the first one's BLEU of 0.00 is at the metric's floor" in capsys.readouterr().out
+
+def test_what_the_metric_cannot_see_is_no_budget(classifier, tmp_path, monkeypatch):
+    """A dense model that gives every text the same label; nothing is built."""
+    models = Models(lambda kept, held_out: 0.0, monkeypatch)
+    same = lambda setup, model, rows, *rest: ["LABEL_0"] * len(rows.targets)  # noqa: E731
+    monkeypatch.setattr(searching, "answer_rows", same)
+    with raises(InputError, "metric-at-floor"):
+        choose(drop_recipe(classifier, tmp_path, max_drop="3"), tmp_path / "out")
+    assert models.built == []
 
 
-def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(tmp_path, capsys):
+@pytest.mark.parametrize(("how", "status"), [("fail", 1), ("measured", 1), ("pass", 0)])
+def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(how, status, tmp_path, capsys):
     """Of a model that scored nothing before, either."""
     report = translator_report()
     comparison = {"floor": 34.0, "at_floor": True, "pruned": 34.2134, "difference": 0.0}
@@ -280,12 +239,8 @@ def test_a_rule_about_what_the_metric_cannot_see_is_inconclusive(tmp_path, capsy
     report = report.model_copy(update={"variants": report.variants[:1], "gate": []})
     path = tmp_path / "report.json"
     path.write_text(render_json(report), encoding="utf-8")
-    for how, status in (("fail", 1), ("measured", 1), ("pass", 0)):
-        words = ["gate", str(path), "--max-metric-drop", "bleu=0.5", "--inconclusive", how]
-        assert status_of([*words, "--json"]) == status
-        (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
-        assert outcome["verdict"] == "inconclusive"
-    for name in ("summary", "comment", "markdown", "html"):
-        text = html.unescape(render(report, name))
-        assert "at the metric's floor" in text, name
-        assert "without significant loss" not in text, name
+    words = ["gate", str(path), "--max-metric-drop", "bleu=0.5", "--inconclusive", how, "--json"]
+    assert status_of(words) == status
+    (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
+    assert outcome["verdict"] == "inconclusive"
+    assert "without significant loss" not in render(report, "markdown")

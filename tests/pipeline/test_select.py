@@ -1,4 +1,4 @@
-"""Units that runs choose: shares of multiply-adds, steps with repair, learned masks, none."""
+"""What runs choose: shares of multiply-adds, steps with repair, learned masks, whole layers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ import compressor
 from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask, belongs
-from compressor.model.surgery import gated, mask_gates
+from compressor.model.depth import without_skipped
+from compressor.model.saving import save_checkpoint
+from compressor.model.sublayers import Mask, belongs, renumbered
+from compressor.model.surgery import gated, mask_gates, prune
+from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.run import run, score_checkpoint
+from compressor.pipeline.score import score
+from compressor.progress import SILENT
 from compressor.request.recipe import Recipe, ScoreRequest
-from compressor.request.resolve import resolve
-from compressor.request.validate import check_model
-from compressor.runtime import Translator
+from compressor.request.sections import Data
 from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
+from tests.helpers import toy
 from tests.helpers.recipes import request
 from tests.helpers.runs import Progress, hashes, recipe_for
+from tests.helpers.tiny import facts
 
 pytestmark = pytest.mark.slow
 
@@ -45,10 +50,12 @@ def record_of(out: Path) -> dict:
 
 
 @without_graphs
-@pytest.mark.parametrize("name", ["bert", "short-marian"])
-def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "more"), [("bert", {"prune": "neurons", "steps": 2}), ("short-marian", {})]
+)
+def test_a_share_of_the_multiply_adds_is_kept(name, more, checkpoints, tmp_path):
     """Counted anew, row by row, from what the artifact says it kept."""
-    options = {"macs": "0.7", "keep": None, "multiple": "8", "recover": "reconstruct"}
+    options = {"macs": "0.7", "keep": None, "multiple": "8", "recover": "reconstruct", **more}
     made = wanted(checkpoints, tmp_path, name, **options)
     (variant,) = run(made, tmp_path / "out").variants
     record = record_of(tmp_path / "out")
@@ -66,33 +73,10 @@ def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
             macs[model] += total_multiply_adds(shape_of(task, config, units), size)
     assert 0.6 < macs["pruned"] / macs["dense"] <= 0.7
     assert variant.kept_neurons == {n: c for n, c in counts.items() if "ffn" in n}
+    heads_stay = all(counts[n] == units for n, units in record["units"].items() if "self" in n)
+    assert heads_stay == ("prune" in more)
     names = {check.name for check in variant.checks}
     assert names >= {"pruned equals masked", "reloaded equals saved"}
-
-
-def test_nothing_but_biases_can_be_left(checkpoints, tmp_path):
-    """No head and no neuron anywhere: it still exports, reloads and answers."""
-    dense, out = checkpoints["short-marian"], tmp_path / "out"
-    options = {"keep": ["heads=0,neurons=0"], "multiple": "8", "floor": "0"}
-    run(wanted(checkpoints, tmp_path, dense.name, **options), out)
-    sizes = [sum(p.numel() for p in compressor.load(x).parameters()) for x in (out, dense)]
-    assert sizes[0] < 0.6 * sizes[1]
-    assert len(Translator(out, device="cpu").translate(["w3 w4 w5", "w9"])) == 2
-
-
-@without_graphs
-def test_several_shares_make_several_artifacts(checkpoints, tmp_path):
-    """Of neurons alone, in two steps."""
-    options = {"macs": "0.9,0.7", "keep": None, "multiple": "8", "prune": "neurons", "steps": 2}
-    made = wanted(checkpoints, tmp_path, recover="reconstruct", **options)
-    more, less = run(made, tmp_path / "out").variants
-    assert (more.name, less.name) == ("macs-0.9", "macs-0.7")
-    for variant in (more, less):
-        assert sum(map(len, variant.kept.values())) == sum(variant.heads.values())
-        assert "2 steps" in variant.selection
-    assert sum(less.kept_neurons.values()) < sum(more.kept_neurons.values())
-    recipe = (tmp_path / "out" / "macs-0.7" / "recipe.yaml").read_text(encoding="utf-8")
-    assert ("0.7" in recipe, "0.9" in recipe) == (True, False)
 
 
 @without_graphs
@@ -101,13 +85,16 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     of the dense one: scored here once more, on the weights that the run kept."""
     fisher = {"method": "fisher", "normalize": "none"}
     options = wanted(checkpoints, tmp_path, steps=2, recover="reconstruct", **fisher)
-    run(options, tmp_path / "out")
+    report = run(options, tmp_path / "out")
     record = record_of(tmp_path / "out")
     assert record["selection"] == "2 steps, recovered after each"
+    assert "re-solved" in report.variants[0].recovery
+    assert report.scoring.values == record["scores"]
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
     heads = [layer for layer in checkpoint.layers if layer.is_attention]
     given = {"model": str(checkpoints["bert"]), "calibration": options.data.calibration}
     first = score_checkpoint(request(ScoreRequest, **given, **fisher))
+    assert report.scoring.cost["forward_passes"] == 2 * first.cost["forward_passes"]
     # 3 of 12 heads go in the first step, 3 in the second.
     half = Mask.full(heads).without(first.ascending()[:3])
     weights = load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
@@ -191,20 +178,40 @@ def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
     assert sum(heads) == 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "relevance", "per": "example"},
-        {"method": "ablation", "ablate": "metric"},
-        {"method": "subset", "gate_epochs": 3, "patience": 3},
-        {"method": "subset", "train_weights": "all", "learning_rate": 0.1},
-        {"recover": "distill", "distill_epochs": 3, "learning_rate": 0.1, "patience": 3},
-    ],
-)
-@pytest.mark.parametrize("name", ["bert", "marian"])
-def test_options_that_do_something_are_taken(checkpoints, tmp_path, name, options):
-    if name == "marian":
-        options = options | {"num_beams": 2, "target_length": 9, "bench": True}
-    accepted = wanted(checkpoints, tmp_path, name, **options)
-    checkpoint = open_checkpoint(str(checkpoints[name]))
-    check_model(resolve(accepted), checkpoint, TASKS[checkpoint.task])
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, checkpoints, tmp_path):
+    dense = open_checkpoint(str(checkpoints["bert"]))
+    start = Mask.full(dense.layers).without_layers(["encoder.1"])
+    small = without_skipped(dense, prune(dense.model, dense.layers, start), start)
+    record = facts(dense.layers, start) | {"dropped_layers": ["encoder.1"]}
+    save_checkpoint(dense, small.model, record, tmp_path / "shallow")
+    rows = Data(calibration=str(toy.labels_file(tmp_path / "rows.tsv")))
+
+    def scores(directory: Path, mask: Mask | None) -> dict[str, tuple[float, ...]]:
+        checkpoint = open_checkpoint(str(directory))
+        task, method = TASKS[checkpoint.task], METHODS[name]()
+        sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
+        calibration = read(rows, checkpoint, task).calibration
+        given = ModelAndRows(checkpoint, encode(calibration, checkpoint, task), calibration)
+        how = {"method": method, "sublayers": sublayers, "seed": 0, "device": "cpu"}
+        full = Mask.full(checkpoint.layers)
+        return dict(score(mask or full, source=given, progress=SILENT, **how).values)
+
+    skipping, without = scores(checkpoints["bert"], start), scores(tmp_path / "shallow", None)
+    assert set(renumbered(skipping, start.dropped)) == set(without)
+    for sublayer, values in renumbered(skipping, start.dropped).items():
+        assert values == pytest.approx(without[sublayer], rel=1e-4, abs=1e-9)
+
+
+@without_graphs
+def test_where_layers_alone_are_enough_no_unit_goes(checkpoints, tmp_path):
+    """Also in a run that was stopped once the units were chosen."""
+    options = {"keep": None, "macs": "0.9", "drop_layers": "encoder=1", "bench": False}
+    recipe = recipe_for(checkpoints["bert"], tmp_path, **options, test=None)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, tmp_path / "out", "", Progress("removing units"))
+    report = run(recipe, tmp_path / "out", "", SILENT)
+    assert len(report.variants[0].dropped_layers) == 1
+    counts = report.variants[0].counts
+    assert sorted({counts[name] for name in report.dense.heads}) == [0, 4]
+    assert not (tmp_path / "out" / "modeling_pruned.py").exists()

@@ -13,14 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.stream_lines import Lines, line_writer, serve
-from compressor.progress import Silent
+from compressor.pipeline.stream_lines import Lines
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.command_line import ROOT, invoke
@@ -126,6 +125,7 @@ def test_cut_lines_are_reported_once_at_the_end(translator):
         "split them into sentences\n"
     )
     assert compress("translate", translator, "-q", stdin=stdin).stderr == b""
+    assert compress("translate", translator, "--json").returncode == 2
 
 
 def test_text_that_is_not_utf8_is_an_error_with_its_line(translator, tmp_path):
@@ -173,23 +173,6 @@ def test_ctrl_c(translator, tmp_path):
     assert not out.exists()
 
 
-def test_ctrl_c_just_as_the_file_is_made(tmp_path, monkeypatch):
-    made = Path.open
-
-    def interrupted(path: Path, mode: str) -> IO[Any]:
-        file = made(path, mode)
-        signal.raise_signal(signal.SIGINT)
-        return file
-
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", interrupted)
-        with pytest.raises(KeyboardInterrupt), line_writer(out):
-            pytest.fail("the interrupt was lost")
-    assert not out.exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error(translator):
     with (
@@ -201,23 +184,16 @@ def test_a_full_disk_is_an_error(translator):
     assert b"standard output: No space left on device" in errors
 
 
-def test_lines_are_classified(classifier):
-    texts = [*toy.sentences(6, seed=5), "", "w5"]
-    done = compress("classify", classifier, stdin="\n".join(texts).encode())
-    assert (done.returncode, done.stderr) == (0, b"")
-    want = Classifier(classifier, threads=1).classify(texts)
-    want[6] = ""
-    assert done.stdout.decode().splitlines() == want
-    assert len(set(want)) > 2
-
-
-def test_probabilities_of_pairs(classifier):
+def test_labels_and_probabilities_of_pairs(classifier):
     texts, pairs = toy.sentences(5, seed=6), toy.sentences(5, seed=7)
     lines = [f"{text}\t{pair}" for text, pair in zip(texts, pairs, strict=True)]
     stdin = "\n".join([*lines[:2], "", *lines[2:]]).encode()
     model = Classifier(classifier, threads=1)
     want = model.probabilities(texts, pairs)
 
+    done = compress("classify", classifier, "--pairs", stdin=stdin)
+    labels = model.classify(texts, pairs)
+    assert done.stdout.decode().split("\n") == [*labels[:2], "", *labels[2:], ""]
     done = compress("classify", classifier, "--pairs", "--top-k", "2", stdin=stdin)
     assert (done.returncode, done.stderr) == (0, b"")
     got = done.stdout.decode().split("\n")
@@ -262,65 +238,16 @@ def test_what_cannot_be_asked_for(arguments, error, problem, classifier, transla
     assert problem != "cell-count-differs" or "standard input:1" in str(caught.value)
 
 
-def test_streams_have_no_json_object(translator, capsys):
-    assert run(["translate", str(translator), "--json"]) == 2
-    assert "--json" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("data", "lines"),
     [
         (b"", []),
-        (b"\n", [""]),
-        (b"a", ["a"]),
         (b"a\n\nb\r\n\r\nc", ["a", "", "b", "", "c"]),
         ("a\u2028b\u0085c\x0bd\re\x1cf\n".encode(), ["a\u2028b\u0085c\x0bd\re\x1cf"]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
-        (b"a\r\r\n", ["a\r"]),
         (b"a\0b\n", ["a\0b"]),
     ],
 )
 def test_what_a_line_is(data, lines, tmp_path):
     (tmp_path / "in.txt").write_bytes(data)
     assert list(Lines([tmp_path / "in.txt"])) == lines
-
-
-def test_files_follow_one_another_and_lines_know_their_place(tmp_path):
-    first, second = tmp_path / "a", tmp_path / "b"
-    first.write_bytes(b"1\n2")
-    second.write_bytes(b"3\n\xe4\n")
-    lines = Lines([first, second])
-    reader = iter(lines)
-    got = [(next(reader), lines.place) for _ in range(3)]
-    assert got == [("1", f"{first}:1"), ("2", f"{first}:2"), ("3", f"{second}:1")]
-    with raises(InputError, "file-not-utf8") as caught:
-        next(reader)
-    assert "b:2: byte 0xe4" in str(caught.value)
-    with raises(InputError, "file-is-directory"):
-        Lines([tmp_path])
-    assert not Lines([first]).interactive
-
-
-def test_a_line_stays_one_line(tmp_path):
-    with line_writer(tmp_path / "out") as writer:
-        writer.write("a\nb\r\nc\u2028d")
-        writer.write("")
-    assert (tmp_path / "out").read_bytes() == "a b  c\u2028d\n\n".encode()
-
-
-def test_progress_counts_what_is_written(tmp_path):
-    class Listening(Silent):
-        heard: list[tuple[int, int | None]] = []  # noqa: RUF012
-
-        def update(self, what: str, done: int, total: int | None) -> None:
-            (file,) = [*tmp_path.glob(".writing-*/*/out"), *tmp_path.glob("out")]
-            assert file.read_bytes().count(b"\n") == done
-            self.heard.append((done, total))
-
-    (tmp_path / "in").write_text("a\n" * 5)
-    serve(
-        Lines([tmp_path / "in"]), lambda texts, _: iter(texts), lambda n, text: f"{n}{text}",
-        tmp_path / "out", 2, Listening(),
-    )  # fmt: skip
-    assert Listening.heard == [(2, None), (4, None), (5, 5)]
-    assert (tmp_path / "out").read_text() == "1a\n2a\n3a\n4a\n5a\n"

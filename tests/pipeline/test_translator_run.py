@@ -21,7 +21,6 @@ from compressor.report.rules import check, parse_rules
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
 from compressor.runtime.engines.ctranslate2 import CTranslate2
-from tests.helpers.command_line import compress, invoke
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, check_manifest, recipe_for
@@ -100,18 +99,6 @@ def test_layers_and_units_are_gone(report, out, checkpoints):
     assert Translator(out).translate(texts, num_beams=1) == expected
 
 
-def test_the_artifact_is_verified_timed_and_run(translated, tmp_path, capsys):
-    out = translated / "out"
-    invoke("verify", out)
-    shutil.copytree(out, tmp_path / "copy")
-    timing = ("--test", translated / "rows.tsv", "--batch-size", "8", "--bench-seconds", "0.05")
-    invoke("bench", out, tmp_path / "copy", *timing, "--device", "cpu")
-    assert "speed-up" in capsys.readouterr().out
-    (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
-    invoke("translate", out, tmp_path / "text")
-    assert capsys.readouterr().out.count("\n") == 1
-
-
 def test_speed_is_measured_in_the_engine_that_pads_heads(out, checkpoints, tmp_path):
     """CTranslate2 computes as many heads for each attention of a stack as the largest has."""
     checkpoint = open_checkpoint(str(checkpoints["marian"]))
@@ -144,22 +131,21 @@ def test_gains_are_over_the_same_engine_and_over_the_fastest(report):
 
 
 def test_the_gate_holds_the_best_build_against_the_fastest_dense_one(report):
+    """Of the builds that keep the quality."""
     *_, half, same, rounded = report.variants
     kept = {half.name, *(build.name for build in (same, rounded) if keeps_quality(build))}
-    for size in {row.batch_size for row in report.throughput.rows}:
-        rows = [row for row in report.throughput.rows if row.batch_size == size]
-        best = max((r for r in rows if r.variant in kept), key=lambda r: r.fastest_speedup)
-        for limit, met in ((best.fastest_speedup_interval[1] + 0.01, False), (0.01, True)):
-            rules = parse_rules({"min_fastest_speedup": [f"{limit:.6f}@{size}"]})
-            outcomes = check(report, rules)
-            assert [(o.variant, o.met) for o in outcomes] == [(half.name, met)]
-            assert outcomes[0].measured == best.fastest_speedup
-            assert f"at batch {size} ({best.variant} over {best.fastest})" in outcomes[0].message
+    rows = [row for row in report.throughput.rows if row.batch_size == 4]
+    best = max((r for r in rows if r.variant in kept), key=lambda r: r.fastest_speedup)
+    for limit, met in ((best.fastest_speedup_interval[1] + 0.01, False), (0.01, True)):
+        rules = parse_rules({"min_fastest_speedup": [f"{limit:.6f}@4"]})
+        (outcome,) = check(report, rules)
+        assert (outcome.variant, outcome.met) == (half.name, met)
+        assert outcome.measured == best.fastest_speedup
+        assert f"at batch 4 ({best.variant} over {best.fastest})" in outcome.message
     lost = [v if v.name == half.name else v.model_copy(update={"base_comparisons": []})
             for v in report.variants]  # fmt: skip
-    alone = report.model_copy(update={"variants": lost})
-    outcomes = check(alone, parse_rules({"min_fastest_speedup": ["0.01@4"]}))
-    assert f"({half.name} over " in outcomes[0].message
+    (outcome,) = check(report.model_copy(update={"variants": lost}), rules)
+    assert f"({half.name} over " in outcome.message
 
 
 def test_auto_is_the_fastest_engine_in_the_same_precision(report, out, tmp_path):
@@ -194,14 +180,3 @@ def test_an_engine_that_is_missing_ends_the_run_first(checkpoints, tmp_path, mon
     with raises(EnvironmentProblem, "not-there"):
         run(recipe_for(checkpoints["marian"], tmp_path, engines=engines), tmp_path / "out")
     assert not (tmp_path / "out" / ".compress").exists()
-
-
-def test_the_shell_ends_with_the_status_of_the_refusal(checkpoints, translated, tmp_path):
-    done = compress(
-        "run", "--model", checkpoints["marian"], "--calibration", translated / "rows.tsv",
-        "--macs", "0.5", "--output", tmp_path / "out", "--recover", "distill",
-        "--distill-start", tmp_path / "nothing", "--device", "cpu",
-    )  # fmt: skip
-    assert done.returncode == 4
-    assert "units.json" in done.stderr
-    assert not (tmp_path / "out").exists()

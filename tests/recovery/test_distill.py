@@ -87,7 +87,7 @@ def test_reconstruction_does_not_see_the_rows_that_distillation_judges_itself_on
     monkeypatch.setattr(
         least_squares,
         "reconstruct",
-        lambda job: seen.update(e.row for e in job.examples) or Recovered(job.pruned, "noted"),
+        lambda _, job: seen.update(e.row for e in job.examples) or Recovered(job.pruned, "noted"),
     )
     setup = job("bert")
     learn, held = hold_out(setup.examples, setup.seed)

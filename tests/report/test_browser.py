@@ -17,7 +17,6 @@ from tests.helpers.report_samples import (
     hostile_report,
     int8_report,
     mixed_report,
-    translator_report,
     with_dense_int8,
     with_samples,
 )
@@ -55,6 +54,8 @@ CONTRASTS = """() => {
   return found;
 }"""
 
+FOLD = "open => document.querySelectorAll('details').forEach(fold => fold.open = open)"
+
 
 def engines_report() -> Report:
     """As wide as reports get: int8 and a further engine beside float32, and sample answers."""
@@ -78,23 +79,28 @@ def browser() -> Iterator[playwright.Browser]:
         opened.close()
 
 
-@pytest.fixture
-def show(browser, tmp_path):
-    """`show(report, …)`: a tab with the report's page; what it asks of a network fails the test."""
+@pytest.fixture(scope="module")
+def show(browser, tmp_path_factory):
+    """`show(make)`: the tab of a report's page; what it asks of a network fails the last test."""
     asked: list[str] = []
+    tabs = {}
 
-    def opened(report, **options) -> playwright.Page:
-        path: Path = tmp_path / "report.html"
-        path.write_text(render_html(report), encoding="utf-8")
-        page = browser.new_page(**options)
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
+    def shown(make) -> playwright.Page:
+        if make not in tabs:
+            path: Path = tmp_path_factory.mktemp("page") / "report.html"
+            path.write_text(render_html(make()), encoding="utf-8")
+            tabs[make] = browser.new_page()
+            tabs[make].on("request", lambda request: asked.append(request.url))
+            tabs[make].goto(path.as_uri())
+        page = tabs[make]
+        page.set_viewport_size({"width": 1200, "height": 800})
+        page.emulate_media(media="screen", color_scheme="light")
+        page.evaluate(FOLD, False)
         return page
 
-    yield opened
+    yield shown
+    assert asked
     assert {url for url in asked if not url.startswith("file:")} == set()
-    for context in browser.contexts:
-        context.close()
 
 
 def test_no_script_from_data_runs(browser, tmp_path):
@@ -119,32 +125,26 @@ def test_no_script_from_data_runs(browser, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(show, scheme):
-    page = show(mixed_report(), color_scheme=scheme)
+    page = show(mixed_report)
+    page.emulate_media(color_scheme=scheme)
     found = page.evaluate(CONTRASTS)
     assert len(found) > 100
     assert [pair for pair in found if pair[0] < 4.5] == []
-    (red,) = {
-        int(re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).background"))[0])
-    }
-    assert (red > 200) is (scheme == "light")
+    red = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).background"))[0]
+    assert (int(red) > 200) is (scheme == "light")
 
 
 WIDER = """[...document.querySelectorAll('.scroll')].filter(
   e => e.offsetParent && e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 40))"""
-OPEN = "document.querySelectorAll('details').forEach(fold => fold.open = true)"
 
 
 @pytest.mark.parametrize("make", [engines_report, mixed_report])
-def test_every_table_and_plot_fits_1200_pixels(show, make):
-    page = show(make(), viewport={"width": 1200, "height": 800})
-    page.evaluate(OPEN)
+def test_tables_and_plots_fit_1200_pixels_and_scroll_alone_on_a_narrow_page(show, make):
+    page = show(make)
+    page.evaluate(FOLD, True)
     assert page.evaluate("document.documentElement.scrollWidth") == 1200
     assert page.evaluate(WIDER) == []
-
-
-@pytest.mark.parametrize("make", [engines_report, hostile_report])
-def test_a_narrow_page_scrolls_long_tables_but_neither_itself_nor_the_conclusion(show, make):
-    page = show(make(), viewport={"width": 400, "height": 800})
+    page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     wide = page.evaluate(WIDER)
     assert any(text.startswith("Throughput") for text in wide)
@@ -152,7 +152,7 @@ def test_a_narrow_page_scrolls_long_tables_but_neither_itself_nor_the_conclusion
 
 
 def test_print_has_everything_and_no_links_to_click(show):
-    page = show(translator_report())
+    page = show(mixed_report)
     table = page.locator("#table-environment")
     assert not table.is_visible()
     page.emulate_media(media="print")
@@ -162,7 +162,8 @@ def test_print_has_everything_and_no_links_to_click(show):
 
 
 def test_the_keyboard_reaches_sections_tables_and_details(show):
-    page = show(translator_report(), viewport={"width": 600, "height": 700})
+    page = show(mixed_report)
+    page.set_viewport_size({"width": 600, "height": 700})
     seen: list[str] = []
     for _ in range(80):
         page.keyboard.press("Tab")
@@ -189,7 +190,7 @@ def test_the_keyboard_reaches_sections_tables_and_details(show):
 
 def test_a_screen_reader_finds_its_way(show):
     """By the accessibility tree: landmarks, headings in order, names of tables and drawings."""
-    page = show(mixed_report())
+    page = show(mixed_report)
     tree = page.locator("body").aria_snapshot()
     for landmark in ("- banner:", "- main:", "- contentinfo:", 'navigation "Sections"'):
         assert landmark in tree

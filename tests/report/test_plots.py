@@ -6,10 +6,8 @@ import base64
 import itertools
 import math
 import re
-import struct
 from xml.etree import ElementTree
 
-import matplotlib as mpl
 import pytest
 
 from compressor.report import facts, page, plots
@@ -53,7 +51,6 @@ def test_quality_against_speed_has_a_panel_for_every_batch_size_and_dense_in_the
             assert (list(row.speedup_interval), [compared.pruned] * 2) in found
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["dense (34.21)", "heads-75", "heads-50", "heads-25", "heads-50-int8"]
-    assert drawn("quality", report.model_copy(update={"throughput": None})) is None
 
 
 def test_one_wide_interval_does_not_squash_the_others_and_is_named():
@@ -129,6 +126,10 @@ def test_plots_bear_names_and_numbers_of_every_kind():
     for name, image in page.images(report).items():
         texts = [element.text for element in svg_of(image.light).iter(f"{SVG}text")]
         assert "_$hidden$" in texts, name
+        light, dark = (ElementTree.tostring(svg_of(x)).decode() for x in (image.light, image.dark))
+        assert plots.INK in light
+        assert page.DARK[plots.INK] in dark
+        assert not {plots.INK, plots.FAINT, plots.DENSE} & set(re.findall(r"#\w{6}", dark))
 
 
 def svg_of(address: str) -> ElementTree.Element:
@@ -144,14 +145,7 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_plots_are_light_and_dark_and_their_texts_can_be_read():
-    images = page.images(translator_report())
-    assert images == page.images.__wrapped__(translator_report())  # drawn anew
-    for image in images.values():
-        light, dark = (ElementTree.tostring(svg_of(x)).decode() for x in (image.light, image.dark))
-        assert plots.INK in light
-        assert page.DARK[plots.INK] in dark
-        assert not {plots.INK, plots.FAINT, plots.DENSE} & set(re.findall(r"#\w{6}", dark))
+def test_texts_of_plots_can_be_read_on_light_and_on_dark():
     for ink, paper in ((plots.INK, "#ffffff"), (page.DARK[plots.INK], "#12161c")):
         low, high = sorted(luminance(color) + 0.05 for color in (ink, paper))
         assert high / low > 4.5
@@ -163,18 +157,7 @@ def test_save_plots_writes_png_and_svg_files(tmp_path):
     assert [path.name for path in paths] == [f"{n}{end}" for n in names for end in (".png", ".svg")]
     for path in paths:
         if path.suffix == ".png":
-            header = path.read_bytes()[:24]
-            assert header[:8] == b"\x89PNG\r\n\x1a\n"
-            width = struct.unpack(">I", header[16:20])[0]
-            assert width == (1040 if path.stem == "throughput" else 2080)  # inches at 200 dpi
+            assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
         else:
             texts = [element.text for element in ElementTree.parse(path).iter(f"{SVG}text")]
             assert "heads-25" in texts
-
-
-def test_the_users_matplotlib_configuration_has_no_say():
-    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        with plots.plot_style("x"):
-            assert mpl.rcParams["font.size"] == 10
-            assert mpl.rcParams["axes.facecolor"] == "white"
-        assert mpl.rcParams["font.size"] == pytest.approx(30)

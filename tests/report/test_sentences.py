@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 
-import pytest
-
 from compressor.report import facts, render, sentences
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
@@ -60,8 +58,6 @@ def test_an_interval_that_reaches_below_one_is_no_gain():
     text = sentences.conclusion(report)
     assert ": with no measurable gain in speed at batch 1 (8.20 [0.94, 17.30]), 8 (8.20" in text
     assert "times as fast" not in text
-    small = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(1.02, 1.06))
-    assert ": 1.02 to 1.06 times as fast at batch 8, with no" in sentences.conclusion(small)
     report = with_timing(report, "heads-50", 8, speedup=1.5, speedup_interval=(1.5, 1.5))
     report = with_timing(report, "heads-50", 32, speedup=math.nan, speedup_interval=None)
     report = with_timing(report, "heads-50", 64, speedup=0.9, speedup_interval=(0.8, 0.95))
@@ -70,44 +66,6 @@ def test_an_interval_that_reaches_below_one_is_no_gain():
         "17.30]), slower at batch 64 (0.90 [0.80, 0.95]), without a usable speed-up at batch 32 "
         "(NaN) and " in sentences.conclusion(report)
     )
-
-
-@pytest.mark.parametrize(
-    ("speedup", "interval", "pays"),
-    [
-        (1.05, (1.01, 1.09), True),
-        (1.05, (1.0049, 1.1), False),  # is written [1.00, 1.10]
-        (1.05, None, True),
-        (0.99, None, False),
-        (None, None, False),
-        (math.nan, (math.nan, math.nan), False),
-    ],
-)
-def test_pays_only_if_the_written_interval_is_above_one(speedup, interval, pays):
-    measured = {"speedup": speedup, "speedup_interval": interval}
-    report = with_timing(translator_report(), "heads-50", 1, **measured)
-    assert facts.pays(facts.timings(report, "heads-50")[0]) is pays
-
-
-def test_neurons_are_counted_where_some_were_removed():
-    # Of 144 heads and 768 neurons, as drawn in the sample.
-    report = mixed_report()
-    kept = "72 of 144 heads (50%) and 416 of 768 neurons (54%), 52% of the multiply-adds"
-    assert sentences.conclusion(one_model(report)).startswith(f"heads-50 keeps {kept}: ")
-    same = changed(report, "variants", 1, "kept", to=report.dense.kept)
-    assert "keeps all 144 heads and 416 of" in sentences.conclusion(one_model(same))
-
-
-def test_judgment_follows_p_value_interval_and_sign():
-    report = translator_report()
-    found = {v.name: facts.judge(facts.comparison(v, "bleu")) for v in report.variants}
-    assert found == {"heads-75": "same", "heads-50": "same", "heads-25": "worse"}
-    comparison = report.variants[2].comparisons[0]
-    better = comparison.model_copy(update={"difference": 0.5, "interval": (0.1, 0.9)})
-    touching = comparison.model_copy(update={"interval": (-0.9, 0.0)})
-    unknown = comparison.model_copy(update={"p_value": math.nan})
-    judged = [facts.judge(x) for x in (better, touching, unknown, None)]
-    assert judged == ["better", "same", "unknown", "unknown"]
 
 
 def test_the_smallest_without_loss_that_meets_the_gate_leads():
@@ -125,22 +83,14 @@ def test_the_smallest_without_loss_that_meets_the_gate_leads():
     assert facts.headline(report.model_copy(update={"variants": [small, second]})) == small
 
 
-def test_when_every_variant_is_worse_the_mildest_leads():
-    data = translator_report().model_dump()
-    for variant in data["variants"]:
-        variant["comparisons"][0] |= {"p_value": 0.001, "interval": (-0.9, -0.1)}
-    assert sentences.verdict(Report.model_validate(data)).startswith(
-        "All 3 variants are significantly worse than dense; the mildest, heads-75, keeps 108 of"
-    )
-
-
 def test_warnings_stand_wherever_the_result_is():
     report = translator_report()
     assert "calibration rows too" not in render_card(report, "heads-50")
     assert "busy machine" not in sentences.verdict(report)
     report = report.model_copy(update={"shared_rows": 30})
-    texts = [render(report, "markdown"), render_card(report, "heads-50")]
-    assert all("30 of 1,000 test rows are calibration rows too" in text for text in texts)
+    shared = "30 of 1,000 test rows are calibration rows too"
+    assert shared in render(report, "markdown")
+    assert shared in render_card(report, "heads-50")
     # 0.2 of 1.04 is less than a fifth, 0.22 is more.
     for high, wide in ((1.18, False), (1.2, True)):
         report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.98, high))
@@ -167,35 +117,17 @@ def test_what_was_not_measured_is_said_and_the_next_step():
         assert sentences.recommendation(shown)[1] == command
 
 
-@pytest.mark.parametrize(
-    ("rule", "verdict", "words"),
-    [
-        ("max-metric-drop bleu=1", "failed", ["train it", "--distill-text FILE"]),
-        ("min-speedup 2", "failed", ["remove more", "--macs 0.63"]),
-        ("min-speedup 2", "inconclusive", ["measure longer", "--bench-seconds 10"]),
-        ("max-metric-drop bleu=1", "inconclusive", ["take more", "--test FILE"]),
-        ("max-metric-drop bleu=1", "passed", ["use it"]),
-    ],
-)
-def test_what_the_gate_is_not_met_by_says_which_way_to_go(rule, verdict, words):
-    report = one_model(translator_report())  # 72 of 144 heads: 0.833 of the multiply-adds
-    report = gated(report, "heads-50", rule=rule, verdict=verdict)
-    advice = " ".join(sentences.recommendation(report))
-    assert all(word in advice for word in words)
-
-
 def test_a_loss_is_to_be_trained_away_unless_it_was():
     report = translator_report()
     lossy = report.model_copy(update={"variants": report.variants[2:]})
     advice, command = sentences.recommendation(lossy)
     assert advice.startswith("It loses quality: train it")
-    assert shlex.split(command)[2:] == [
-        *("-c", "recipe.yaml", "-o", "NEW"),
-        *("--recover", "reconstruct+distill", "--distill-text", "FILE"),
-    ]
-    options = {"recover": "reconstruct+distill", "distill_text": "FILE"}
-    recipe = make_recipe(model="m", calibration="c.tsv", macs="0.5", **options)
-    assert len(recipe.recovery) == 2
+    # What is advised is a recipe's.
+    recipe, *options = shlex.split(command)[3:4] + shlex.split(command)[6:]
+    names = [name.removeprefix("--").replace("-", "_") for name in options[::2]]
+    given = dict(zip(names, options[1::2], strict=True))
+    made = make_recipe(model="m", calibration="c.tsv", macs="0.5", **given)
+    assert (recipe, len(made.recovery)) == ("recipe.yaml", 2)
     trained = changed(lossy, "variants", 0, "recovery", to="reconstruct: …; distill: 3 epochs")
     assert "though it was trained" in sentences.recommendation(trained)[0]
     # What meets the gate may lose something.

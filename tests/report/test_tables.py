@@ -1,36 +1,33 @@
-"""The report's tables, those on stdout, and the summary of `--json`.
-
-Expected cells are rounded by hand from the numbers in `tests.helpers.report_samples`.
-"""
+"""The report's tables, those on stdout, and the summary of --json."""
 
 from __future__ import annotations
 
 import json
 import math
+from math import ceil
 
 import pytest
 
-from compressor.report import sentences, summary
-from compressor.report.one_variant import only, share_scoring
-from compressor.report.samples import sample_answers, sample_rows
+from compressor.report import render, sentences, summary
+from compressor.report.model_card import render_card
+from compressor.report.publish import only, sample_rows, share_scoring
 from compressor.report.schema import Report
-from compressor.report.table import Column, columns
+from compressor.report.table import Column, columns, render_text
 from compressor.report.tables import conclusion, samples, tables
-from compressor.report.text_table import render_table
-from compressor.results import Throughput, Timing
+from compressor.results import QualitySearch, Source, SpeedSearch, SpeedTry
 from compressor.tasks import TASKS
 from tests.helpers.report_samples import (
     MAKERS,
     changed,
     classifier_report,
     int8_report,
-    lossy,
     mixed_report,
     translator_report,
     with_dense_int8,
     with_samples,
     with_timing,
 )
+from tests.helpers.scores import comparison, cost_table, judged
 
 
 def test_the_conclusion_has_before_after_and_difference_beside_dense_int8():
@@ -57,11 +54,8 @@ def test_samples_are_rows_at_even_distances_with_the_answers_of_both_models(tmp_
     file.write_text("\n".join(["text\tscore", *lines]) + "\n", "utf-8")
     rows = TASKS["regression"].read_rows(file, limit=16)
     assert [row.texts for row in sample_rows(rows, 4)] == [[f"text {n}"] for n in (2, 6, 10, 14)]
-    assert sample_rows(rows, 0) == sample_answers(["a"], 0) == []
-    assert sample_answers(["x" * 1000, "b"], 4) == ["x" * 399 + "…", "b"]
     report = with_samples(translator_report())
     assert samples(report).rows[1] == ("text 1", "right 1", "dense says 1", "heads-50 says 1")
-    assert samples(translator_report()) is None
     numbered = changed(report, "dense", "samples", to=["0.8532214760780334", "2.5", "B", "3.1"])
     assert [row[2] for row in samples(numbered).rows] == ["0.8532", "2.5", "B", "3.1"]
 
@@ -122,23 +116,6 @@ def test_size_and_units_are_counted_per_kind_and_layer():
     assert "neuron" not in str(tables(translator_report()))
 
 
-def test_differing_signatures_name_their_models():
-    place = ("variants", 1, "quality", "signatures", "bleu")
-    report = changed(translator_report(), *place, to="tok:char")
-    labels = [label for label, _ in tables(report)["signatures"].rows]
-    assert labels == [*(f"BLEU of {x}" for x in ("dense", "heads-75", "heads-50", "heads-25")),
-                      "chrF"]  # fmt: skip
-
-
-def test_a_precision_for_another_device_is_named():
-    report = translator_report()
-    half = lossy("heads-50-fp16", report.variants[1], 0.3, precision="fp16")
-    report = report.model_copy(update={"variants": [*report.variants, half]})
-    (note,) = tables(report)["throughput"].notes
-    assert note.startswith("fp16 is not for a cpu")
-    assert tables(translator_report())["throughput"].notes == ()
-
-
 # --- reports of several budgets
 
 
@@ -154,8 +131,7 @@ def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_st
     assert dict(tables(one)["origin"].rows)["Scoring signature"] == "s-1"
     assert Report.model_validate_json(several.model_dump_json()) == several
     same = [v.model_copy(update={"scoring": report.scoring}) for v in report.variants]
-    precision = same[0].model_copy(update={"name": "other", "base": same[0].name, "scoring": None})
-    scoring, variants = share_scoring([*same, precision])
+    scoring, variants = share_scoring(same)
     assert scoring == report.scoring
     assert all(variant.scoring is None for variant in variants)
 
@@ -178,29 +154,6 @@ def test_short_table_fits_a_hundred_columns(make):
     assert all(line.isprintable() for line in lines)
 
 
-def test_short_table_says_the_same_as_the_report():
-    lines = summary.short_table(translator_report()).splitlines()
-    row, *speeds = [line for line in lines if line.startswith("heads-50")]
-    assert row.split()[:7] == ["heads-50", "72/144", "33.90", "(-0.31", "[-0.62,", "+0.01])",
-                               "34.7"]  # fmt: skip
-    assert row.endswith("140.5")
-    assert [" 8.99 (0.99 [0.97, 1.01])" in line for line in speeds[:2]] == [True, False]
-    batches = [line.split("batch")[1:] for line in lines if line.startswith("sentences/s")]
-    assert [int(size) for block in batches for size in block] == [1, 8, 32, 64]
-    assert "3 of 6 gate checks are not met." in " ".join(lines)
-    assert sum(line.startswith("FAILED  ") for line in lines) == 3
-
-
-def test_builds_of_a_model_with_a_long_name_are_told_apart():
-    names = [f"speedup-1.2-at-batch-16{end}" for end in ("", "-int8", "-ctranslate2-int8")]
-    report = changed(translator_report(), "throughput", to=None)
-    for number, name in enumerate(names):
-        report = changed(report, "variants", number, "name", to=name)
-    rows = summary.short_table(report).split("\n\n")[0].splitlines()
-    shown = [row.split()[0] for row in rows if row.startswith("speedup")]
-    assert shown == [names[0], "speedup-1.2...ch-16-int8", "speedup-1.2...late2-int8"]
-
-
 def test_summary_is_strict_json_with_full_precision():
     report = with_timing(translator_report(), "heads-50", 8, speedup=math.nan)
     data = json.loads(json.dumps(summary.summary(report), allow_nan=False))
@@ -218,42 +171,134 @@ def test_summary_is_strict_json_with_full_precision():
 @pytest.mark.parametrize(
     ("titles", "rows", "text"),
     [
-        (columns("model", "heads"), [["dense", "144"], ["half", "72"]],
-         "model  heads\ndense    144\nhalf      72"),
         (columns("a, >b, c"), [["cpu", "1", "x"], ["memory", "16", "y"]],
          "a        b  c\ncpu      1  x\nmemory  16  y"),
         ([Column("x")], [["翻訳"], ["[b]"]], "   x\n翻訳\n [b]"),  # wide letters, no markup
         ((), [["a\nb\x1b[31m", "1"]], "a b [31m  1"),  # a cell stays on its line
         ((), [["a", "1"], ["b", "2", "3"]], "a  1\nb  2  3"),  # rows may be shorter than others
-        ((), [], ""),
     ],
 )  # fmt: skip
-def test_text_stands_left_and_numbers_right(titles, rows, text):
-    assert render_table(titles, rows) == text
-
-
-@pytest.mark.parametrize("variable", ["COLUMNS", "FORCE_COLOR", "TTY_INTERACTIVE"])
-def test_no_cell_is_cut_wrapped_or_colored_whatever_the_terminal(monkeypatch, variable):
-    monkeypatch.setenv(variable, "20")
-    name = "a name with spaces 12.5 http://z " * 20
-    assert render_table(columns("x", "y"), [[name + "end", "1"]]).splitlines()[1] == name + "end  1"
+def test_text_stands_left_and_numbers_right_whatever_the_terminal(titles, rows, text, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "3")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert render_text(titles, rows) == text
 
 
 def test_timings_are_shown_with_speed_up_interval_and_multiply_adds():
-    dense = Timing(
-        variant="dense", batch_size=4, source_tokens=3, padded_source_tokens=3,
-        target_tokens=0, runs=5, sentences_per_second=12.34, tokens_per_second=99.6,
-        latency_ms={"p50": 1.0, "p90": 2.0, "p99": 3.04},
-    )  # fmt: skip
-    measured = {"speedup": 1.256, "speedup_interval": (1.2, 1.3), "macs_ratio": 1.5}
-    pruned = {"variant": "some/long/directory/of-the-pruned-model", "peak_memory_mib": 41.6}
-    throughput = Throughput(
-        provider="CPUExecutionProvider", device="cpu", precision="fp32", threads=2,
-        lengths="source lengths from the data",
-        rows=[dense, dense.model_copy(update=pruned | measured)],
-    )  # fmt: skip
-    first, _, line, other = summary.timing_table(throughput).splitlines()
-    assert first == "CPUExecutionProvider, fp32, 2 threads, lengths: source lengths from the data"
-    assert line.split() == ["4", "dense", "12.3", "100", "1.0", "2.0", "3.0"]
-    assert other.split()[1] == "some/long/directory/of-the-pruned-model"
-    assert other.endswith("3.0   42  1.26 [1.20, 1.30] (1.50)")
+    report = with_timing(translator_report(), "heads-50", 8, peak_memory_mib=41.6)
+    first, _, *lines = summary.timing_table(report.throughput).splitlines()
+    assert first.startswith("CPUExecutionProvider, fp32, 2 threads, lengths: lengths of the test")
+    (line,) = [line for line in lines if line.split()[:2] == ["8", "heads-50"]]
+    assert line.split()[2:] == ["56.4", "1353", "141.9", "156.1", "174.5", "42", "1.04", "[1.02,",
+                                "1.06]", "(1.29)"]  # fmt: skip
+
+
+def report_of(low: float = -0.95, high: float = 0.45, **changes) -> Report:
+    """A search for a drop of 1 among 12 heads, on 300 rows; 300 others judge 7 heads, then 8.
+
+    The delivered variant has its difference in the middle of `low` and `high`.
+    """
+    search = QualitySearch(
+        drop=1,
+        metric="bleu",
+        probes=[
+            judged(4, -3.0, -4.0, 8, accepted=False),
+            judged(8, -0.2, -0.8, 4),
+            judged(6, -0.6, -1.4, 6, accepted=False),
+            judged(7, -0.3, -0.9, 5),
+        ],
+        proof="bound",
+        rows=Source(files=["test.tsv"], rows=300, sha256="0" * 64),
+        held_out=300,
+        looks=[judged(7, -1.2, -1.9, 5, accepted=False), judged(8, -0.25, -0.95, 4)],
+        delivered=4,
+        proven=True,
+    ).model_copy(update=changes)
+    report = translator_report()
+    variant = report.variants[0].model_copy(update={"comparisons": [comparison(low, high)]})
+    update = {"variants": [variant], "gate": [], "throughput": None, "search": search}
+    return report.model_copy(update=update)
+
+
+def test_the_report_says_which_rows_were_searched_on_and_which_were_held_out():
+    report = report_of()
+    markdown = render(report, "markdown")
+    for text in (markdown, render_card(report, "heads-75")):
+        assert "judged 4 models on 300 rows" in text
+        assert "measured on 300 rows that were held out" in text
+        assert "too few" not in text
+    assert "drop in BLEU is shown to be at most 1" in markdown
+    for row in (
+        "| 1 | 4 | 90% | 27.00 | -3.00 | [-4.00, -2.00] | -4.00 | searched | refused |",
+        "| 2 | 8 | 90% | 29.80 | -0.20 | [-0.80, +0.40] | -0.80 | searched | accepted |",
+        "| 3 | 6 | 90% | 29.40 | -0.60 | [-1.40, +0.20] | -1.40 | searched | not proven |",
+        "| 5 | 7 | 90% | 28.80 | -1.20 | [-1.90, -0.50] | -1.90 | held out | refused |",
+    ):
+        assert row in markdown
+    assert Report.model_validate_json(render(report, "json")).search == report.search
+    # Neurons are shown if the models differ in them.
+    probes = [x.model_copy(update={"neurons": 1024 + x.kept}) for x in report.search.probes]
+    assert "| 4 | 7 | 1,031 | 90% |" in render(report_of(probes=probes), "markdown")
+
+
+def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
+    """Rows by the normal approximation: with half the width h and room r, n (h / r)^2."""
+    taken, mild = (
+        judged(kept, difference, difference - half, position, accepted=False).model_copy(
+            update={"rows_needed": ceil(300 * (half / round(1 + difference, 9)) ** 2)}
+        )
+        for kept, difference, half, position in ((6, -0.8, 3.0, 6), (11, -0.1, 2.5, 1))
+    )
+    search = {"probes": [taken, mild], "looks": [taken], "delivered": 6, "proven": False}
+    report = report_of(**search)
+    for text in (sentences.verdict(report), render_card(report, "heads-75")):
+        assert "600 test rows are too few to show that BLEU falls by at most 1" in text
+        assert "about 140,000 would do for this model" in text  # 2 x 67,500
+        assert "about 4,700 for the mildest cut" in text  # 2 x 2,315
+    # Nothing is missing where proof was not asked for.
+    assert "too few" not in sentences.verdict(report_of(**search, proof="measured"))
+    at_the_limit = judged(6, -1.0, -3.0, 6, accepted=False)
+    report = report_of(probes=[at_the_limit], looks=[at_the_limit], delivered=6, proven=False)
+    assert "no number of rows would do for this model" in sentences.verdict(report)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "drop", "words"),
+    [
+        (-10.0, -0.2, 5, "1,000 test rows are too few to be sure"),
+        (-10.0, -5.1, 5, "significantly so on 1,000 test rows."),
+        (-10.0, -0.2, 5.1, ""),
+    ],
+)
+def test_a_drop_above_the_one_asked_for_is_in_the_verdict(low, high, drop, words):
+    verdict = sentences.verdict(report_of(low, high, drop=drop))
+    assert words in verdict
+    assert bool(words) == ("measured drop" in verdict)
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_the_report_shows_the_cost_table_and_every_try(reached: bool):
+    """Two tries for 1.3, of which the second may have reached it."""
+    costs = cost_table(
+        {"encoder_self": [0.11, 0.07, 0.04, 0.01], "cross": [0.15, 0.13, 0.06, 0.03]},
+        {"encoder_self": 2, "cross": 1},
+    )
+    tries = [
+        SpeedTry(
+            aim=1.3 + number / 10, predicted=1.31 + number / 10, kept=f"{10 - number} heads",
+            speedup=speedup, speedup_interval=(speedup - 0.01, speedup + 0.01), met=met,
+        )
+        for number, (speedup, met) in enumerate([(1.25, False), (1.36, reached)])
+    ]  # fmt: skip
+    search = SpeedSearch(wanted=1.3, costs=costs, tries=tries)
+    report = translator_report().model_copy(update={"search": search})
+    markdown = render(report, "markdown")
+    assert "1.3 times as fast at batch 16" in markdown
+    for row in costs.rows:
+        assert f" {500 * row.saved_share:.1f}"[:4] in markdown
+    assert "| 1 | 1.300 | 10 heads | 1.310 | 1.25 [1.24, 1.26] | missed |" in markdown
+    result = "reached" if reached else "missed"
+    assert f"| 2 | 1.400 | 9 heads | 1.410 | 1.36 [1.35, 1.37] | {result} |" in markdown
+    assert ("was not reached in 2 tries" in markdown) is not reached
+    assert markdown.count("| cross-attention |") == 4
+    assert Report.model_validate_json(render(report, "json")).search == search

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import permutations
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,18 +12,19 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.study.agreement import (
     compare_scores,
     compared_pair,
-    comparison_figure,
-    comparison_plot,
     comparison_text,
     flat,
     permutation_p,
     verdict,
 )
-from compressor.study.curve import removals
+from compressor.study.curves import ranking, removals
 from compressor.study.quality import holm
-from compressor.study.training import ranking
 from tests.helpers.scores import LAYERS, sample
-from tests.helpers.studies import scores
+
+
+def scores(**values: list[float]) -> Scores:
+    """Scores by stack: `encoder=[0.5, 0.1]`."""
+    return Scores({f"{x}_self.0": tuple(v) for x, v in values.items()}, "made", "made", {})
 
 
 def correlations(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -80,18 +80,15 @@ def test_a_cut_between_ties_has_no_overlap_and_one_beside_them_has():
     assert (lowest[4]["shared"], lowest[4]["p"]) == (4, pytest.approx(1 / 70))
     assert (lowest[2]["shared"], lowest[2]["p"]) == (None, None)
     assert ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
-    tied = scores(encoder=[0] * 4, decoder=[0, 0, 4, 3])
-    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (2, pytest.approx(1 / 28))
-    tied = scores(encoder=[0] * 4, decoder=[0, 0, 0, 3])
-    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (None, None)
-
-
-def test_ranking_counts_the_finally_most_important_quarter():
-    """The top two of eight heads are heads 6 and 7 at last, and 7 and 0 at first."""
+    # The top two of eight heads are heads 6 and 7 at last, and 7 and 0 at first.
     first = scores(encoder=[7, 1, 2, 3], decoder=[4, 5, 6, 8])
     ranked = ranking(first, scores(encoder=[1, 2, 3, 4], decoder=[5, 6, 7, 8]))
     assert (ranked["top"], ranked["shared"], ranked["by_chance"]) == (2, 1, 0.5)
     assert ranked["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
+    tied = scores(encoder=[0] * 4, decoder=[0, 0, 4, 3])
+    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (2, pytest.approx(1 / 28))
+    tied = scores(encoder=[0] * 4, decoder=[0, 0, 0, 3])
+    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (None, None)
 
 
 def test_permutation_p_is_near_that_of_all_permutations():
@@ -102,45 +99,6 @@ def test_permutation_p_is_near_that_of_all_permutations():
     expected = np.mean(products >= products[0] - 1e-9)
     assert permutation_p(x, y, seed=0) == pytest.approx(expected, abs=0.015)
     assert permutation_p(x, y, seed=0) == permutation_p(x, y, seed=0)
-
-
-def test_plot_has_a_panel_per_pair_and_a_point_per_head_at_its_ranks():
-    given = [sample(0, "taylor", levels=5), *(sample(seed, f"method{seed}") for seed in (1, 2))]
-    axes = {(a.get_xlabel(), a.get_ylabel()): a for a in comparison_figure(given).axes}
-    names = [one.method for one in given]
-    assert set(axes) == {
-        (f"rank by {names[i]}", f"rank by {names[j]}") for j in range(3) for i in range(j)
-    }
-    drawn = axes["rank by taylor", "rank by method1"].collections
-    labels = [points.get_label() for points in drawn]
-    assert labels == ["encoder self-attention", "decoder self-attention", "cross-attention"]
-    points = np.concatenate([np.asarray(points.get_offsets()) for points in drawn])
-    ranks = np.stack([stats.rankdata(flat(one)) for one in given[:2]], axis=1)
-    assert sorted(points.tolist()) == sorted(ranks.tolist())
-
-
-def test_plot_is_written_as_png_or_svg_and_the_same_each_time(tmp_path):
-    given = [sample(0, "taylor"), sample(1, "fisher")]
-    png, svg = tmp_path / "deep" / "a.png", tmp_path / "a.svg"
-    comparison_plot(given, png)
-    comparison_plot(given, svg)
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "rank by taylor" in " ".join(ElementTree.parse(svg).getroot().itertext())
-    before = svg.read_bytes()
-    comparison_plot(given, svg)
-    assert svg.read_bytes() == before
-
-
-def test_neurons_are_compared_too_and_named_units_beside_heads():
-    def both(seed: int, method: str) -> Scores:
-        values = np.random.default_rng(seed).normal(size=(2, 40))
-        parts = {f"encoder_ffn.{layer}": tuple(row) for layer, row in enumerate(values)}
-        return Scores({**sample(seed, method).values, **parts}, method, method, {})
-
-    text = comparison_text(compare_scores([both(0, "taylor"), both(1, "fisher")]))
-    words = [line.split()[3:] for line in text.splitlines()]
-    assert ["all", "units", "110"] in [line[:3] for line in words]
-    assert ["encoder", "feed-forward", "80"] in [line[:3] for line in words]
 
 
 def test_heads_are_removed_in_ascending_order_within_their_kind():

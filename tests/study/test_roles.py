@@ -11,18 +11,27 @@ from scipy import stats
 
 from compressor.errors import InputError
 from compressor.study import role_criteria
-from compressor.study.parsed_sentences import NO_WORD, Sentence, Tokens, read_conllu, tokenize
-from compressor.study.patterns import arcs_of, count_arcs, count_positions, rarity
+from compressor.study.attention import arcs_of, count_arcs, count_positions, rarity
+from compressor.study.conllu import NO_WORD, Sentence, Tokens, read_conllu, tokenize
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.batches import labelled_batch, one_row
-from tests.helpers.conllu import conllu
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer
 from tests.helpers.stages import scoring
 from tests.helpers.tiny import word_tokenizer
 
 ARCHITECTURES = ("bert", "marian")  # those of all are compared in tests/importance
+
+
+def conllu(*rows: str) -> str:
+    """`1 form head relation [NoSpace]` as lines of a CoNLL-U file."""
+    lines = []
+    for row in rows:
+        number, form, head, relation, *misc = row.split()
+        cells = [number, form, "_", "_", "_", "_", head, relation, "_"]
+        lines.append("\t".join([*cells, "SpaceAfter=No" if misc else "_"]))
+    return "\n".join(lines) + "\n"
 
 
 def words_of(sentence: Sentence) -> list[str]:
@@ -214,7 +223,7 @@ def test_heads_against_the_best_fixed_distance(ahead, behind, hits, roles):
     )
     heads.append(("encoder_self.0", 1))
     followed = role_criteria.dependencies(["obj"], heads, arcs, np.array([hits, [0, 0]]))
-    obj, back = followed.to_json()
+    obj, back = followed
     total = ahead + behind
     assert (obj["arcs"], obj["offset"], obj["baseline"]) == (total, 1, 0.6)
     assert (back["direction"], back["offset"]) == ("head to dependent", -1)

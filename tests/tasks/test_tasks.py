@@ -15,16 +15,16 @@ import torch
 from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig
 
 from compressor.errors import InputError, UsageError
-from compressor.request import example
-from compressor.tasks import TASKS, Batch, Example, Rows, batching, count_truncated
+from compressor.tasks import TASKS, Example, Rows, count_truncated
 from compressor.tasks.batching import most_tokens, within_tokens
+from tests.helpers import toy
 from tests.helpers.batches import examples as random_examples
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
 from tests.helpers.heads import piece_tokenizer
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, word_tokenizer
 
-PAD, END, UNK = 1, 2, 1  # of tests.helpers.tiny; its classifiers pad with 0
+END, UNK = 2, 1  # of tests.helpers.tiny
 LABELS = ["first", "second", "third"]
 translation, classification = TASKS["translation"], TASKS["classification"]
 
@@ -49,26 +49,16 @@ def test_translation_rows_are_encoded_in_order_cut_and_counted() -> None:
 
 def test_targets_are_encoded_as_targets_by_marian(tmp_path: Path) -> None:
     """Source and target pieces differ: whichever model was used can be told from the ids."""
-    rows = TASKS["translation"].read_rows(example.test(), limit=60)
-    vocabulary = {"</s>": 0, "<unk>": 1, "<pad>": 2}
-    pieces = {}
-    for side, texts in (("source", rows.sources), ("target", rows.targets)):
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_prefix=str(tmp_path / side),
-            vocab_size=150,
-            minloglevel=2,
-        )
-        pieces[side] = sentencepiece.SentencePieceProcessor(str(tmp_path / f"{side}.model"))
-        for index in range(150):
-            vocabulary.setdefault(pieces[side].id_to_piece(index), len(vocabulary))
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    tokenizer = MarianTokenizer(
-        str(tmp_path / "source.model"), str(tmp_path / "target.model"), str(tmp_path / "vocab.json")
-    )
-    for side, texts in (("source", rows.sources), ("target", rows.targets)):
+    directory = toy.marian_with_pieces(tmp_path / "model", own_target=True)
+    vocabulary = json.loads((directory / "vocab.json").read_text(encoding="utf-8"))
+    tokenizer = MarianTokenizer.from_pretrained(directory)
+    sources = toy.sentences(20)
+    targets = [text.replace("w", "v") for text in sources]
+    rows = Rows("translation", sources, None, targets, ["x"], "0")
+    for side, texts in (("source", sources), ("target", targets)):
+        pieces = sentencepiece.SentencePieceProcessor(str(directory / f"{side}.spm"))
         for made, text in zip(translation.encode(rows, tokenizer, 200), texts, strict=True):
-            split = pieces[side].encode(text, out_type=str)
+            split = pieces.encode(text, out_type=str)
             assert getattr(made, side) == (*(vocabulary.get(piece, 1) for piece in split), 0)
 
 
@@ -105,47 +95,6 @@ def test_classification_rows_and_pairs() -> None:
 # --- batches ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TRANSLATORS)
-def test_batch_tensors_hold_the_rows_and_padding(name: str) -> None:
-    examples = random_examples(name, 23)
-    seen = []
-    for batch in translation.batches(examples, tiny_model(name), batch_tokens=60):
-        assert set(batch) == {"input_ids", "attention_mask", "decoder_input_ids", "labels"}
-        assert all(value.dtype == torch.int64 for value in batch.values())
-        source_mask = translation.token_mask(batch, "encoder_self")
-        for line, row in enumerate(batch.rows):
-            made = examples[row]
-            count = len(made.source)
-            assert batch["input_ids"][line, :count].tolist() == list(made.source)
-            assert batch["input_ids"][line, count:].eq(PAD).all()
-            real = [1] * count + [0] * (batch["input_ids"].shape[1] - count)
-            assert batch["attention_mask"][line].tolist() == real
-            assert source_mask[line].tolist() == [bool(flag) for flag in real]
-            count, width = len(made.target), batch["labels"].shape[1]
-            labels = [*made.target, *[-100] * (width - count)]
-            assert batch["labels"][line].tolist() == labels
-            for kind in ("decoder_self", "cross"):
-                mask = translation.token_mask(batch, kind)
-                assert mask[line].tolist() == [label >= 0 for label in labels]
-        seen += batch.rows
-    assert sorted(seen) == list(range(23))
-
-
-@pytest.mark.parametrize(
-    ("name", "first"), [("marian", [PAD, PAD]), ("bart", [END, END]), ("mbart", [9, 8])]
-)
-def test_decoder_inputs_start_as_the_model_expects(name: str, first: list[int]) -> None:
-    """mBART moves the last token (its language code) to the front, others have a start token."""
-    examples = [Example(0, (5, END), (11, 12, END, 9)), Example(1, (5, END), (13, END, 8))]
-    (batch,) = translation.batches(examples, tiny_model(name))
-    assert batch.rows == (0, 1)
-    assert batch["decoder_input_ids"][0].tolist() == [first[0], 11, 12, END]
-    # What follows a row's last real position is never used; all before it is.
-    assert batch["decoder_input_ids"][1, :3].tolist() == [first[1], 13, END]
-    (alone,) = translation.batches(examples[1:], tiny_model(name))
-    assert alone["decoder_input_ids"].tolist() == [[first[1], 13, END]]
-
-
 @pytest.mark.parametrize("limits", [(100, None), (None, 7), (100, 4), (None, None)])
 def test_batches_keep_to_their_limits(limits: tuple[int | None, int | None]) -> None:
     batch_tokens, batch_size = limits
@@ -177,25 +126,6 @@ def test_a_large_vocabulary_makes_batches_smaller() -> None:
         assert len(translation.batches(examples, model)[0].rows) == rows
         (whole,) = translation.batches(examples, model, batch_tokens=None)
         assert len(within_tokens(whole, most_tokens(model))[0].rows) == rows
-
-
-def test_a_gpu_takes_as_many_tokens_as_a_quarter_of_its_memory_holds(monkeypatch) -> None:
-    """By hand for BERT's configuration here: 4 bytes of 40 times the width of each layer."""
-    model = tiny_model("bert")
-    config = model.config
-    for memory in (0, 10**6, 10**8, 10**12):
-        monkeypatch.setattr(batching, "gpu_bytes", lambda device, memory=memory: memory)
-        held = memory // 4 // (4 * 40 * config.hidden_size * config.num_hidden_layers)
-        assert most_tokens(model, "cuda") == max(1, min(held, batching.GPU_BATCH_TOKENS))
-    assert most_tokens(model) == batching.BATCH_TOKENS
-
-
-def test_batch_moves_as_a_whole() -> None:
-    batch = Batch({"input_ids": torch.ones(2, 3), "labels": torch.ones(2)}, [4, 1])
-    moved = batch.to("meta")
-    assert moved.rows == (4, 1)
-    assert {value.device.type for value in moved.values()} == {"meta"}
-    assert list(moved.inputs()) == ["input_ids"]
 
 
 # --- loss ------------------------------------------------------------------------------------
@@ -241,13 +171,6 @@ def test_classification_loss_is_that_of_transformers_row_by_row(name: str) -> No
     model.config.pad_token_id = None
     with raises(InputError, "pad-token-missing"):
         classification.batches(examples, model)
-
-
-def test_every_task_names_itself_its_metrics_and_its_columns() -> None:
-    for name, task in TASKS.items():
-        assert task.name == name
-        assert task.main_metric == task.metrics[0]
-        assert all(column.endswith("_column") for column in task.columns)
 
 
 def test_label_names_are_in_the_order_of_the_class_ids() -> None:

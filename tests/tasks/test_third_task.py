@@ -15,7 +15,6 @@ from compressor.runtime.artifact import ARTIFACTS
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
-from tests.helpers.metrics import compare, score_answers
 from tests.helpers.tiny import tiny_model, word_tokenizer
 from tests.tasks import rating_task
 from tests.tasks.rating_task.runtime import Rater
@@ -73,7 +72,6 @@ def test_run_gate_verify_and_predict(tmp_path, capsys):
     page = (out / "report.md").read_text(encoding="utf-8")
     assert "Within one" in page
     assert "tokens are source tokens" in page
-
     capsys.readouterr()
     invoke("gate", out / "report.json", "--max-metric-drop", "within_one=100")
     invoke("verify", out)
@@ -85,17 +83,3 @@ def test_run_gate_verify_and_predict(tmp_path, capsys):
     invoke("predict", out, lines, "--precision", "fp32")
     printed = [float(line) for line in capsys.readouterr().out.split()]
     assert printed == pytest.approx(answers, abs=6e-4)
-
-
-def test_draws_of_its_metric_are_numpys():
-    rng = np.random.default_rng(0)
-    right = rng.normal(0, 2, 40)
-    dense, pruned = right + rng.normal(0, 1, 40), right + rng.normal(0, 2, 40)
-    texts = [[str(value) for value in column] for column in (dense, pruned, right)]
-    near, far = (100.0 * (abs(column - right) <= 1) for column in (dense, pruned))
-    quality = score_answers("rating", texts[0], texts[2], None)
-    assert quality.metrics["within_one"] == pytest.approx(near.mean())
-    (found,) = compare("rating", *texts, resamples=50, seed=3)
-    drawn = np.random.default_rng(3).integers(40, size=(50, 40))
-    differences = [far[rows].mean() - near[rows].mean() for rows in drawn]
-    assert found.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]))

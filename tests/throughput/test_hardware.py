@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -37,9 +34,7 @@ def linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_machine_is_described(linux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "NVIDIA Example, 80GB, 590.12"
     monkeypatch.setattr(hardware, "run_tool", lambda *_: f"{line}\n{line}")
-
     facts = hardware.describe()
-
     assert facts["cpu"] == "Example CPU @ 2.50GHz"
     assert facts["instructions"] == "avx2 avx512f avx512_vnni amx_tile"
     assert facts["cores"] == "8"
@@ -57,9 +52,7 @@ def test_machine_is_described(linux: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("files", "expected"),
     [
         ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
         ({"cpu.max": "250000 100000"}, 3),  # two and a half cores' time
-        ({"cpu.max": "9900000 100000"}, 8),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
         ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 1),
     ],
@@ -70,24 +63,4 @@ def test_cores_respect_the_containers_share(
     (linux / "cpu").mkdir()
     for name, text in files.items():
         (linux / name).write_text(text, encoding="utf-8")
-
     assert hardware.cores() == expected
-
-
-def test_versions_are_those_of_the_installed_packages() -> None:
-    versions = hardware.versions()
-    assert versions["python"] == platform.python_version()
-    assert versions["numpy"] == metadata.version("numpy")
-    assert any(name.startswith("onnxruntime") for name in versions)
-
-
-def test_heavy_packages_are_not_imported_before_they_are_needed() -> None:
-    code = (
-        "import sys, compressor.evaluation, compressor.throughput;"
-        "heavy = {'torch', 'transformers', 'onnxruntime', 'sacrebleu', 'onnx'};"
-        "print(sorted(heavy & {*sys.modules}))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"

@@ -1,11 +1,7 @@
-"""Timing with an injected clock, its statistics, and workloads.
-
-No test looks at a real time.
-"""
+"""Timing with an injected clock, its statistics, gains over other engines, and workloads."""
 
 from __future__ import annotations
 
-import gc
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +9,7 @@ import pytest
 
 from compressor.runtime.text import Encoded
 from compressor.throughput.measure import Batch, Workload, make_workloads, measure
-from compressor.throughput.statistics import speedup_of, summarize
+from compressor.throughput.statistics import against_dense, speedup_of, summarize
 
 
 class Stage:
@@ -50,10 +46,8 @@ def workload(batches: int, size: int = 2, **tokens: float) -> Workload:
 def test_all_models_run_the_same_batch_in_each_round_in_rotating_order() -> None:
     stage = Stage()
     subjects = {name: stage.subject(name, 1.0) for name in "abc"}
-
     samples = measure(subjects, [workload(3)], warmup=4, min_runs=6, min_passes=2,
                       min_seconds=0, clock=stage.clock)  # fmt: skip
-
     warm, timed = stage.calls[: 3 * 4], stage.calls[3 * 4 :]
     assert [number for _, number in warm] == [n for n in (0, 1, 2, 0) for _ in range(3)]
     rounds = [timed[i : i + 3] for i in range(0, len(timed), 3)]
@@ -77,27 +71,9 @@ def test_rounds_go_on_until_everything_asked_for_is_reached(
 ) -> None:
     stage = Stage()
     subjects = {"slow": stage.subject("slow", 10.0), "fast": stage.subject("fast", 1.0)}
-
     samples = measure(subjects, [workload(2)], min_runs=runs, min_seconds=seconds,
                       min_passes=passes, clock=stage.clock)  # fmt: skip
-
     assert {len(values) for values in samples.values()} == {expected}
-
-
-def test_garbage_collector_is_off_while_timing_and_on_again_afterwards() -> None:
-    states = []
-
-    def run(batch: Batch) -> None:
-        states.append(gc.isenabled())
-        if len(states) == 4:
-            raise KeyboardInterrupt
-
-    assert gc.isenabled()
-    with pytest.raises(KeyboardInterrupt):
-        measure({"a": run}, [workload(1)], warmup=2, min_passes=9)
-
-    assert states == [True, True, False, False]
-    assert gc.isenabled()
 
 
 def test_timings_by_hand() -> None:
@@ -105,9 +81,7 @@ def test_timings_by_hand() -> None:
     samples = {("dense", 2): [2.0, 4.0] * 3, ("half", 2): [1.0, 4.0] * 3}
     load = workload(2, source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
     ratios = {("half", 2): 1.6}
-
     first, second = summarize(samples, [load], ratios, peak_memory_mib={("half", 2): 100.0})
-
     assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
     assert first.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
     assert first.tokens_per_second == pytest.approx(20 / 6)
@@ -117,17 +91,10 @@ def test_timings_by_hand() -> None:
     assert second.speedup == pytest.approx(6 / 5)
     assert second.speedup_interval == pytest.approx((6 / 5, 6 / 5))
     assert second.macs_ratio == 1.6
+    expected = np.quantile(1000 * np.array(samples["half", 2]), [0.5, 0.9, 0.99])
+    assert [second.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
     assert (second.source_tokens, second.padded_source_tokens) == (6.0, 8.0)
     assert (first.peak_memory_mib, second.peak_memory_mib) == (None, 100.0)
-
-
-def test_latency_percentiles_are_of_all_raw_times() -> None:
-    seconds = np.random.default_rng(0).random((10, 3))
-
-    (row,) = summarize({("dense", 2): seconds.ravel().tolist()}, [workload(3)])
-
-    expected = np.quantile(seconds * 1000, [0.5, 0.9, 0.99])
-    assert [row.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
 
 
 def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
@@ -140,9 +107,7 @@ def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
         stalls = 1 + 5 * (rng.random((12, 6)) < 0.06)
         times.append(factor * drift * noise * stalls)
     dense, pruned = times
-
     speedup, (low, high) = speedup_of(dense, pruned)
-
     # Known by construction; the plain quotient of total times is far off on the same data.
     assert speedup == pytest.approx(1.25, rel=0.02)
     assert low < 1.25 < high
@@ -157,7 +122,6 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         dense, pruned = np.exp(rng.normal(0, 0.05, (2, 10, 4)))
         low, high = speedup_of(dense, pruned, resamples=300)[1]
         covered += low <= 1.0 <= high
-
     assert covered >= 54  # 57 expected; fewer than 54 has a probability below 4 %
 
 
@@ -180,18 +144,8 @@ def rows_of(lengths: list[int]) -> list[Encoded]:
     ]
 
 
-def test_real_and_padded_tokens_are_counted_apart() -> None:
-    (load,) = make_workloads(rows_of([2, 6, 4, 4]), [2], pad)
-
-    # 16 batches of 2: rows 1 and 2 (2 + 6 tokens, padded to 12), rows 3 and 4 (8 of 8), …
-    assert len(load.batches) == 16
-    assert load.source_tokens == pytest.approx((8 + 8) / 4)
-    assert load.padded_source_tokens == pytest.approx((12 + 8) / 4)
-
-
 def test_many_rows_are_sampled_in_order() -> None:
     rows = rows_of([3] * 500)
-
     first, again, other = (
         [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
         for seed in (1, 1, 2)
@@ -204,7 +158,6 @@ def test_many_rows_are_sampled_in_order() -> None:
 
 def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
     (load,) = make_workloads(rows_of([3, 9]), [2], pad, lengths=6)
-
     batch = load.batches[0]
     assert batch["input_ids"].tolist() == [
         [101, 102, 101, 102, 101, 103],
@@ -212,3 +165,35 @@ def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
     ]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1]]
     assert load.source_tokens == load.padded_source_tokens == 6
+
+
+# Model -> seconds of a batch, at the batch sizes 1 and 4.
+SECONDS = {
+    "dense": (0.020, 0.040),
+    "dense-other": (0.010, 0.050),
+    "dense-other-int8": (0.008, 0.045),
+    "half": (0.012, 0.024),
+    "half-other-int8": (0.004, 0.030),
+}
+ENGINES = {name: "other" if "other" in name else "usual" for name in SECONDS}
+
+
+def test_gains_are_ratios_to_dense_in_the_same_and_in_the_fastest_engine():
+    batch = {"input_ids": np.ones((1, 3), np.int64)}
+    workloads = [Workload(size, [batch], 3.0, 3.0, 0.0) for size in (1, 4)]
+    samples = {
+        (name, size): [seconds] * 6
+        for name, both in SECONDS.items()
+        for size, seconds in zip((1, 4), both, strict=True)
+    }
+    dense = [name for name in SECONDS if name.startswith("dense")]
+    rows = against_dense(summarize(samples, workloads), samples, workloads, ENGINES, dense)
+    assert len(rows) == 10
+    for row in rows:
+        at = (1, 4).index(row.batch_size)
+        own = SECONDS[row.variant][at]
+        same = "dense-other" if ENGINES[row.variant] == "other" else "dense"
+        assert row.fastest == ("dense-other-int8", "dense")[at]
+        assert row.fastest_speedup == pytest.approx(SECONDS[row.fastest][at] / own)
+        assert row.engine_speedup == pytest.approx(SECONDS[same][at] / own)
+        assert row.engine_speedup_interval == pytest.approx([row.engine_speedup] * 2)

@@ -1,0 +1,192 @@
+"""Metrics of words, means over all rows, 0-100: of answers to questions, and of summaries.
+
+- Exact match and F1 of answers, as the official script of SQuAD 2.0 computes them. A reference is
+  a JSON list of correct answers (`answers_of`); the best match counts. For an empty list, only the
+  empty answer is correct. SQuAD's words are separated by spaces. For correct answers in a script
+  without spaces, words are those of `compressor.evaluation.scripts.words`, so F1 is computed on
+  characters, as in the script of MLQA (Lewis et al. 2020) for Chinese, without punctuation.
+- ROUGE of summaries, computed by the package rouge-score: the mean F1. Lin 2004, "ROUGE: A Package
+  for Automatic Evaluation of Summaries": ROUGE-1 and ROUGE-2 count the words and pairs of words
+  that summary and reference share, ROUGE-Lsum their longest common subsequences, sentence by
+  sentence. Words are stemmed, as papers do. Sentences of ROUGE-Lsum are lines: for a text on one
+  line it is nearly ROUGE-L. rouge-score's own tokenizer reads only the letters a to z and digits;
+  for references in other scripts than Latin, words are those of `scripts.words`, not stemmed.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import EnvironmentProblem, InputError
+from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, MeanMetric
+from compressor.evaluation.scripts import LATIN, UNSPACED, shares, words
+from compressor.tasks.question_answering import answers_of
+
+CHARACTERS = "characters"  # the tokenizer of scripts without spaces
+UNICODE = "unicode"  # the tokenizer of other scripts than Latin
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class _AnswerMetric(MeanMetric):
+    unit = "%"
+
+    @abstractmethod
+    def fit(self, answer: list[str], gold: list[str]) -> float:
+        """The score of an answer for one correct answer, both as words."""
+
+    def signature(self, labels: Labels) -> str:
+        how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
+        return f"{how}|scale:0-100"
+
+    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+        """SQuAD's, except for correct answers in scripts without spaces."""
+        texts = (text for reference in references for text, _ in answers_of(reference))
+        for script, share in shares(texts).items():
+            if script in UNSPACED:
+                return ChosenTokenizer(
+                    CHARACTERS,
+                    f"{self.label} counts characters instead of words, since {100 * share:.0f}% of "
+                    f"the correct answers' letters are {script}",
+                )
+        return ChosenTokenizer()
+
+    def words(self, text: str) -> list[str]:
+        return words(text) if self.tokenizer else normalized(text)
+
+    def read(self, reference: str) -> list[list[str]]:
+        """The correct answers of a row as words; an empty one if the row has none."""
+        answers = [self.words(text) for text, _ in answers_of(reference)]
+        return [answer for answer in answers if answer] or [[]]
+
+    def row_score(self, answer: str, reference: list[list[str]]) -> float:
+        return max(self.fit(self.words(answer), one) for one in reference)
+
+
+class ExactMatch(_AnswerMetric):
+    """Share of answers that equal a correct one, 0-100."""
+
+    name, label = "exact_match", "exact match"
+    has_exact_test = True
+
+    def fit(self, answer: list[str], gold: list[str]) -> float:
+        return float(answer == gold)
+
+    def right(self, statistics: Array) -> NDArray[np.bool_]:
+        return statistics[:, 0] > 0
+
+
+class AnswerF1(_AnswerMetric):
+    """Mean F1 of the words of answers and correct ones, 0-100."""
+
+    name, label = "answer_f1", "answer F1"
+
+    def fit(self, answer: list[str], gold: list[str]) -> float:
+        if not answer or not gold:
+            return float(answer == gold)
+        shared = sum((Counter(answer) & Counter(gold)).values())
+        return 2 * shared / (len(answer) + len(gold))
+
+
+def normalized(text: str) -> list[str]:
+    """The words of an answer without case, punctuation and articles.
+
+    >>> normalized("The  U.S. Army!")
+    ['us', 'army']
+    """
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+class _Words:
+    """A tokenizer of rouge-score's form."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return words(text)
+
+
+class _Rouge(MeanMetric):
+    variant: ClassVar[str]  # its name in rouge-score
+    deals, floor_rows = 1, 2_000  # as for translations
+
+    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+        """rouge-score's own, unless a tenth of the references' letters is of another script."""
+        for script, share in shares(references).items():
+            if script != LATIN:
+                return ChosenTokenizer(
+                    UNICODE,
+                    "ROUGE counts words of all scripts without stemming, since "
+                    f"{100 * share:.0f}% of the references' letters are {script}, and rouge-score "
+                    "reads only a to z",
+                )
+        return ChosenTokenizer()
+
+    def require_references(self, references: Sequence[str]) -> None:
+        _package()
+        if not any(unicodedata.category(x)[0] in "LN" for text in references for x in text):
+            raise InputError(
+                "no reference summary has a letter or a digit, which ROUGE needs; give other test "
+                "rows, or none",
+                id="rouge-reads-nothing",
+            )
+
+    def signature(self, labels: Labels) -> str:
+        how = "stemmer:porter|tokens:a-z0-9"
+        if self.tokenizer:
+            how = "stemmer:none|tokens:words, characters without spaces"
+        return f"f1:mean|{how}|rouge-score:{_package()[1]}"
+
+    @cached_property
+    def _scorer(self) -> Any:
+        tokenizer = _Words() if self.tokenizer else None
+        return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=tokenizer)
+
+    def row_score(self, answer: str, reference: str) -> float:
+        return float(self._scorer.score(reference, answer)[self.variant].fmeasure)
+
+
+class Rouge1(_Rouge):
+    """Words in common."""
+
+    name = variant = "rouge1"
+    label = "ROUGE-1"
+
+
+class Rouge2(_Rouge):
+    """Pairs of successive words in common."""
+
+    name = variant = "rouge2"
+    label = "ROUGE-2"
+
+
+class RougeLsum(_Rouge):
+    """Longest common subsequences of the lines."""
+
+    name, variant, label = "rougelsum", "rougeLsum", "ROUGE-Lsum"
+
+    def signature(self, labels: Labels) -> str:
+        return f"sentences:lines|{super().signature(labels)}"
+
+
+def _package() -> tuple[Any, str]:
+    """rouge-score's module with the scorer, and its version."""
+    from importlib.metadata import version
+
+    try:
+        from rouge_score import rouge_scorer
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "the package rouge-score, which scores summaries, is not installed; install it with "
+            "`pip install 'rouge-score>=0.1.2,<0.2'`",
+            id="rouge-score-not-installed",
+        ) from error
+    return rouge_scorer, version("rouge-score")

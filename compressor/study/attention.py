@@ -1,0 +1,212 @@
+"""Where heads attend, counted over many sentences: positions, rare tokens, dependencies.
+
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5. A query attends to the key with
+its largest weight. Special tokens other than the unknown word are left out, as queries and as keys:
+where a head's largest weight is on one, its largest weight on a word counts. The share of a head's
+weight on special tokens is reported too, because little can be said of a head that attends mostly
+to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compressor.importance import ScoringJob
+from compressor.importance.attention import visit_attention
+from compressor.model.sublayers import Sublayer
+from compressor.study.conllu import NO_WORD, Tokens
+from compressor.tasks import Batch
+from compressor.tasks.batching import pad
+
+WINDOW = 5  # the largest relative position that is counted
+
+
+def rarity(
+    batches: Sequence[Batch], vocabulary: int, common: int, special: Collection[int]
+) -> tuple[Tensor, Tensor]:
+    """How often each source token occurs, [vocabulary], and the ids of the `common` most frequent.
+
+    Special tokens are not counted.
+    """
+    counts = torch.zeros(vocabulary, dtype=torch.long)
+    for batch in batches:
+        ids = batch["input_ids"][batch["attention_mask"].bool()]  # [real tokens]
+        counts += torch.bincount(ids.cpu(), minlength=vocabulary)
+    counts[sorted(special)] = 0
+    seen = int((counts > 0).sum())
+    # Stable, so that the same ones of equally frequent tokens count as common in every run.
+    order = torch.argsort(counts, descending=True, stable=True)
+    return counts, order[: min(common, seen)]
+
+
+def count_positions(
+    scoring: ScoringJob, special_ids: Collection[int], most_common: int
+) -> dict[str, dict[str, Any]]:
+    """Count to which tokens heads attend, in a job with self-attention layers alone.
+
+    Args:
+        special_ids: tokens that are not words.
+        most_common: so many of the most frequent tokens are never rare.
+
+    Returns:
+        By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
+        special tokens; `offset` and `share` [heads], the relative position (key minus query, up to
+        `WINDOW`) to which a head attends most often, and how often, among the queries with a word
+        at it (positions that fewer than half of the queries have are not counted). For the encoder
+        also `rare` [heads], how often a head attends to the sentence's least frequent token;
+        `rare_tokens`, the number of queries in sentences whose least frequent token is not common;
+        `rare_chance`, how often a random choice of the key would be right.
+    """
+    special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
+    vocabulary = int(scoring.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
+    rare = rarity(scoring.batches, vocabulary, most_common, special_ids)
+    counts, common = (tensor.to(scoring.device) for tensor in rare)
+    sums: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in scoring.layers}
+
+    def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
+        encoder = layer.kind == "encoder_self"
+        ids = batch["input_ids" if encoder else "decoder_input_ids"]  # [batch, tokens]
+        words = scoring.task.token_mask(batch, layer.kind) & ~torch.isin(ids, special)
+        keys = seen & words[:, None, None]  # [batch, 1, queries, keys]
+        queries = words & keys.any(-1).squeeze(1)  # [batch, queries]
+        # A weight of -1 is below every real one.
+        largest = weights.masked_fill(~keys, -1).argmax(-1)  # [batch, heads, queries]
+        counted = _count_offsets(weights, keys, queries, largest)
+        if encoder:
+            # As floats: integers have no infinity, which stands for what is no word.
+            frequency = counts[ids].float().masked_fill(~words, torch.inf)
+            counted |= _count_rare(frequency, torch.isin(ids, common), queries, largest)
+        total = sums[layer.name]
+        for name, value in counted.items():
+            total[name] = total.get(name, 0) + value.cpu()
+
+    visit_attention(scoring, visit)
+    result: dict[str, dict[str, Any]] = {}
+    for name, total in sums.items():
+        tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
+        # A high share at an offset that few queries have means little.
+        usual = total["possible"] * 2 >= max(tokens, 1)
+        share = torch.where(usual, total["hits"] / total["possible"].clamp_min(1), 0.0)
+        best = share.max(1)  # [heads]
+        result[name] = {
+            "tokens": tokens,
+            "special": (total["special"] / max(tokens, 1)).tolist(),
+            "offset": (best.indices - WINDOW).tolist(),
+            "share": best.values.tolist(),
+        }
+        if rare_tokens:
+            result[name]["rare"] = (total["rare"] / rare_tokens).tolist()
+            result[name]["rare_tokens"] = rare_tokens
+            result[name]["rare_chance"] = float(total["chance"]) / rare_tokens
+    return result
+
+
+def _count_offsets(
+    weights: Tensor, keys: Tensor, queries: Tensor, largest: Tensor
+) -> dict[str, Tensor]:
+    """A batch's `tokens` [], `special` [heads], `hits` [heads, offsets], `possible` [offsets]."""
+    # A query's weights add up to 1: what is not on words is on special tokens.
+    on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
+    offsets = torch.arange(-WINDOW, WINDOW + 1, device=queries.device)
+    moves = largest - torch.arange(queries.shape[1], device=queries.device)
+    # [batch, heads, queries, offsets]
+    match = (moves[..., None] == offsets) & queries[:, None, :, None]
+    pairs = (keys & queries[:, None, :, None])[:, 0]  # [batch, queries, keys]
+    return {
+        "tokens": queries.sum(),
+        "special": ((1 - on_words) * queries[:, None]).sum((0, 2)).double(),
+        "hits": match.sum((0, 2)),
+        # A diagonal holds the pairs whose key is so far away from the query; some are empty.
+        "possible": torch.stack([pairs.diagonal(x, 1, 2).sum() for x in offsets.tolist()]),
+    }
+
+
+def _count_rare(
+    frequency: Tensor, common: Tensor, queries: Tensor, largest: Tensor
+) -> dict[str, Tensor]:
+    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; frequencies of words are finite.
+
+    `common` [batch, tokens] are tokens that are never rare.
+    """
+    words = frequency.isfinite()
+    # Several tokens may be the least frequent; each is right, and chance is greater.
+    least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
+    # Where even the least frequent token is common, none is rare.
+    usable = ~(least & common).any(-1) & least.any(-1)  # [batch]
+    queries = queries & usable[:, None]
+    # [batch, heads, queries]: whether the key with the largest weight is a least frequent one
+    right = least[:, None].expand(-1, largest.shape[1], -1).gather(2, largest)
+    by_chance = least.sum(-1) / words.sum(-1).clamp_min(1)  # [batch]
+    return {
+        "rare": (right & queries[:, None]).sum((0, 2)),
+        "rare_tokens": queries.sum(),
+        "chance": (queries.sum(-1) * by_chance).sum().double(),
+    }
+
+
+def arcs_of(sentences: Sequence[Tokens], relations: Sequence[str]) -> Tensor:
+    """Arcs in both directions: [arcs, (sentence, from word, to word, group)].
+
+    Each relation has two groups: from dependent to head, then from head to dependent.
+    """
+    arcs = [
+        row
+        for number, tokens in enumerate(sentences)
+        for dependent, head, relation in tokens.arcs
+        if relation in relations
+        for group in [2 * relations.index(relation)]
+        for row in ((number, dependent, head, group), (number, head, dependent, group + 1))
+    ]
+    return torch.tensor(arcs, dtype=torch.long).reshape(-1, 4)
+
+
+def count_arcs(
+    scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Tensor, groups: int, from_word: str
+) -> Tensor:
+    """How often heads attend to the word at the other end of an arc, [groups, heads].
+
+    The rows of the job's batches are indices of `sentences`; see `arcs_of` and `word_attention`.
+    """
+    hits = {x.name: torch.zeros(groups, x.units, dtype=torch.long) for x in scoring.layers}
+
+    def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
+        words = pad([sentences[row].words for row in batch.rows], NO_WORD)  # [batch, tokens]
+        line_of = torch.full((len(sentences),), -1)
+        line_of[list(batch.rows)] = torch.arange(len(batch.rows))
+        lines = line_of[arcs[:, 0]]
+        # [arcs of the batch] each
+        line, (_, source, target, group) = lines[lines >= 0], arcs[lines >= 0].unbind(1)
+        # [batch, heads, words]
+        largest = word_attention(weights, words.to(weights.device), from_word).argmax(-1).cpu()
+        right = largest[line, :, source] == target[:, None]  # [arcs, heads]
+        hits[layer.name].index_add_(0, group, right.long())
+
+    if len(arcs):
+        visit_attention(scoring, visit)
+    return torch.cat([torch.zeros(groups, 0, dtype=torch.long), *hits.values()], 1)
+
+
+def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
+    """Attention between words, [batch, heads, words, words], from that of tokens.
+
+    The weight to a word is the largest one to its tokens; the weight `from_word` is that of its
+    `last` token, or the `mean` over its tokens. `words` [batch, tokens] may be `NO_WORD`.
+    """
+    batch, heads, length, _ = weights.shape
+    count = int(words.max()) + 1
+    # Tokens without a word go to an extra column, which is cut off in the end. [batch, tokens]
+    slot = torch.where(words == NO_WORD, count, words)
+    to = weights.new_zeros(batch, heads, length, count + 1)  # [batch, heads, tokens, words + 1]
+    to = to.scatter_reduce(3, slot[:, None, None].expand_as(weights), weights, "amax")[..., :count]
+    if from_word == "last":
+        positions = torch.arange(length, device=words.device).expand_as(words)
+        # The position of each word's last token, [batch, words + 1].
+        last = positions.new_zeros(batch, count + 1).scatter_reduce(1, slot, positions, "amax")
+        return to.gather(2, last[:, None, :count, None].expand(-1, heads, -1, count))
+    rows = slot[:, None, :, None].expand_as(to)  # [batch, heads, tokens, words]
+    means = to.new_zeros(batch, heads, count + 1, count)
+    return means.scatter_reduce(2, rows, to, "mean", include_self=False)[:, :, :count]

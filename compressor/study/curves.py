@@ -1,0 +1,295 @@
+"""Quality against heads removed, and how the ranking of heads develops over a training.
+
+Michel, Levy & Neubig 2019, section 4 and figure 3 (all heads), section 5 and figure 4 (one kind at
+a time), section 6 (fixed pruning levels over a training). Heads are removed in ascending order of a
+scoring method's scores; layers may lose all of their heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from compressor.budgets.units import HEADS, select
+from compressor.errors import InputError
+from compressor.evaluation import metrics_of
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import prune
+from compressor.pipeline.inputs import DataRows, ModelAndRows, encode, load
+from compressor.pipeline.recover import recover
+from compressor.report import numbers
+from compressor.report.facts import MetricStyle, kind_label, metric_style
+from compressor.report.plots import COLORS, DENSE
+from compressor.report.table import Column
+from compressor.request.sections import ModelSection
+from compressor.study.agreement import compared_pair, overlap_p, shared_units
+from compressor.study.options import CurveStudy, TrainingStudy
+from compressor.study.output import Result, draw_lines, legend, panels, table
+from compressor.study.quality import Effect, MeasuredQuality, effect_cells, is_significant
+from compressor.study.run import StudiedModel
+
+TOP = 0.25  # share of the heads that count as the most important
+
+
+def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) -> list[Mask]:
+    """The mask at each percentage of a kind's heads, or of all; numbers are rounded, halves up.
+
+    Different percentages of few heads can make the same number, which is kept once.
+    """
+    total = full.total(pool)
+    floors = dict.fromkeys(full.kinds(), 0)
+    # `round` would take a half to the next even number.
+    counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
+    return [select(scores, full, {pool: total - count}, floors) for count in counts]
+
+
+def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
+    """Remove more and more heads, of each kind and of all kinds, and measure each time."""
+    scores = model.score(options.method, rows.calibration)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    full, style = Mask.full(model.layers), quality.style
+    kinds = full.kinds()
+    pools = {kind: kind_label(kind) for kind in kinds}
+    if len(kinds) > 1:  # a single kind equals all
+        pools[HEADS] = "all kinds"
+    # By name of the pool: the effect at each point, with how many heads are `removed` `of` how
+    # many, and what the `recovery` did.
+    lines = {
+        pool: [
+            _point(quality, rows, options, pool, name, mask)
+            for mask in removals(scores, full, pool, options.points)
+        ]
+        for pool, name in pools.items()
+    }
+    sentences, shown = [], []
+    for pool, points in lines.items():
+        # All points up to the number, without lucky ones after a worse one.
+        harmless = takewhile(lambda x: x["difference"] >= 0 or not is_significant(x), points)
+        most = max((point["removed"] for point in harmless), default=0)
+        sentences.append(
+            f"{pools[pool].capitalize()}: with up to {most} of {points[0]['of']} heads removed, no "
+            "point is significantly worse than dense."
+        )
+        for point in points:
+            count = f"{point['removed']} of {point['of']}"
+            share = numbers.percent(point["removed"], point["of"])
+            value = style.score(point["value"])
+            shown.append((pools[pool], count, share, value, *effect_cells(point, style)))
+    recovery = "+".join(step.name for step in options.recovery)
+    return Result(
+        title=f"Quality of {model.checkpoint.name} against heads removed",
+        data={
+            **quality.facts(),
+            "method": scores.method,
+            "signature_scores": scores.signature,
+            "recover": recovery or "none",
+            "at_floor": any(point["at_floor"] for points in lines.values() for point in points),
+            "lines": lines,
+        },
+        sentences=[
+            f"All heads: {style.title} {style.score(quality.value)}; heads removed in the order "
+            f"of {scores.signature}, {f'recovered ({recovery})' if recovery else 'not recovered'}.",
+            *sentences,
+        ],
+        tables=[table("curve", shown, metric=style.title)],
+        figure=_curve_figure(style, quality.value, {pools[x]: y for x, y in lines.items()}),
+    )
+
+
+def _point(
+    quality: MeasuredQuality, rows: DataRows, options: CurveStudy, pool: str, name: str, mask: Mask
+) -> Effect:
+    """The effect of removing heads of a kind, or of all."""
+    model, recovery = quality.model, ""
+    of = mask.total(pool)
+    removed = of - mask.count(pool)
+    model.progress.message(f"removing {removed} of {of} heads of {name} …")
+    if removed and options.recovery:
+        assert rows.calibration is not None
+        dense, examples = model.checkpoint, encode(rows.calibration, model.checkpoint, model.task)
+        recovered = recover(
+            options.recovery, ModelAndRows(dense, examples), prune(dense.model, model.layers, mask),
+            mask, seed=model.seed, device=model.device, progress=model.progress,
+        )  # fmt: skip
+        recovery = recovered.text
+        effect = quality.effect(quality.outputs(network=recovered.model))
+    else:
+        # Without recovery the heads need not be cut: silenced ones are the same, and cost no copy.
+        effect = quality.without(mask)
+    return {"removed": removed, "of": of, **effect, "recovery": recovery}
+
+
+def _curve_figure(style: MetricStyle, dense: float, lines: Mapping[str, list[Effect]]) -> Figure:
+    figure, (axes,) = panels(5.6, 4.0)
+    axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
+    shares = {
+        name: [100 * point["removed"] / point["of"] for point in points]
+        for name, points in lines.items()
+    }
+    values = {name: [point["value"] for point in points] for name, points in lines.items()}
+    draw_lines(axes, {name: (shares[name], values[name]) for name in lines})
+    for color, (name, points) in zip(COLORS, lines.items(), strict=False):
+        # The interval is of the change, which the axis does not show.
+        low, high = ([dense + point["interval"][end] for point in points] for end in (0, 1))
+        axes.fill_between(shares[name], low, high, color=color, alpha=0.15, linewidth=0)
+    axes.set(xlabel="heads removed (%)", ylabel=style.title)
+    axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
+    legend(figure, axes)
+    return figure
+
+
+def training(model: StudiedModel, rows: DataRows, options: TrainingStudy) -> Result:
+    """Score and prune every checkpoint by its own scores, and compare it with the last one."""
+    *earlier, _ = sections = options.checkpoints()
+    for section in earlier:
+        _open(section, model.checkpoint)  # a wrong one is an error before anything is computed
+    names = [Path(section.path).name for section in sections]
+    if len(set(names)) < len(names):
+        names = [section.path for section in sections]
+    # Opened again and not kept: all checkpoints together may not fit into memory.
+    measured = [
+        _measure(replace(model, checkpoint=_open(section, model.checkpoint)), rows, options)
+        for section in earlier
+    ]
+    measured.append(_measure(model, rows, options))
+    last, points = measured[-1]
+    checkpoints = [
+        {
+            "name": name,
+            "directory": section.path,
+            "scores": dict(scores.values),
+            "points": levels,
+            **ranking(scores, last),
+        }
+        for name, section, (scores, levels) in zip(names, sections, measured, strict=True)
+    ]
+    assert rows.test is not None
+    metric = metrics_of(rows.test)[0]
+    style = metric_style(metric)
+    kinds = map(kind_label, checkpoints[0]["kinds"])
+    titles = [*kinds, "top quarter shared", "by chance", "p"]
+    levels = [Column(f"{point['removed']} removed") for point in points]
+    values = [
+        (one["name"], *(style.score(point["value"]) for point in one["points"]))
+        for one in checkpoints
+    ]
+    return Result(
+        title=f"Heads over the training of {model.checkpoint.name}",
+        data={
+            "metric": metric,
+            "signature_scores": last.signature,
+            "resamples": options.evaluation.resamples,
+            "at_floor": any(point["at_floor"] for point in points),
+            "checkpoints": checkpoints,
+        },
+        sentences=[*_verdict(checkpoints[0]), f"Scores: {last.signature}."],
+        tables=[
+            table("training", map(_ranking_cells, checkpoints), more=list(map(Column, titles))),
+            table("levels", values, more=levels, metric=style.title, of=points[0]["of"]),
+        ],
+        figure=_training_figure(style, checkpoints),
+    )
+
+
+def _open(section: ModelSection, last: Checkpoint) -> Checkpoint:
+    """Open a checkpoint of the training, which must have the attention layers of the last one."""
+    checkpoint = load(section)
+    if checkpoint.attention != last.attention:
+        raise InputError(
+            f"{section.path} has other attention layers than {last.name}; give checkpoints of one "
+            "training",
+            id="checkpoints-differ",
+        )
+    return checkpoint
+
+
+def _measure(
+    model: StudiedModel, rows: DataRows, options: TrainingStudy
+) -> tuple[Scores, list[Effect]]:
+    """A checkpoint's scores, and its quality with more and more heads removed."""
+    scores = model.score(options.method, rows.calibration)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    model.progress.message(f"pruning {model.checkpoint.name} at {len(options.points)} levels …")
+    masks = removals(scores, Mask.full(model.layers), HEADS, options.points)
+    return scores, [
+        {"removed": mask.total() - mask.count(), "of": mask.total(), **quality.without(mask)}
+        for mask in masks
+    ]
+
+
+def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
+    """Compare a checkpoint's ranking of heads with the last one's; None where it is undefined.
+
+    Returns:
+        `spearman`: correlation over all heads; `kinds`: within each kind; `top`: the number of
+        heads in the most important quarter; `shared`: how many of them both checkpoints have in
+        common; `by_chance`: the expected number by chance; `p`: the probability of at least as
+        many by chance (see `agreement`).
+    """
+    whole, *kinds = compared_pair(scores, last)["correlations"]
+    total = whole["units"]
+    top = max(1, int(TOP * total + 0.5))  # halves up, as in `removals`
+    shared = shared_units(scores, last, top, highest=True)
+    return {
+        "spearman": whole["spearman"],
+        "kinds": {row["kind"]: row["spearman"] for row in kinds},
+        "top": top,
+        "shared": shared,
+        "by_chance": top * top / total,
+        "p": overlap_p(shared, top, total),
+    }
+
+
+def _ranking_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    correlations = (one["spearman"], *one["kinds"].values())
+    return (
+        one["name"],
+        *(numbers.fixed(value, 3, sign=True) for value in correlations),
+        numbers.ABSENT if one["shared"] is None else f"{one['shared']} of {one['top']}",
+        numbers.fixed(one["by_chance"], 1),
+        numbers.p_value(one["p"]),
+    )
+
+
+def _verdict(first: Mapping[str, Any]) -> list[str]:
+    """How close the first checkpoint's ranking is to the last one's, as far as that is defined."""
+    sentences = []
+    if first["spearman"] is not None:
+        sentences.append(
+            f"The rankings of heads of {first['name']} and of the last checkpoint have a rank "
+            f"correlation of {numbers.fixed(first['spearman'], 2, sign=True)}."
+        )
+    if first["shared"] is not None:
+        sentences.append(
+            f"{first['shared']} of the {first['top']} heads that are the most important in the end "
+            f"are so in {first['name']} already ({numbers.fixed(first['by_chance'], 1)} by chance)."
+        )
+    return sentences
+
+
+def _training_figure(style: MetricStyle, checkpoints: Sequence[Mapping[str, Any]]) -> Figure:
+    # matplotlib leaves points out that are not numbers.
+    x, absent = range(len(checkpoints)), float("nan")
+    ranks = [absent if one["spearman"] is None else one["spearman"] for one in checkpoints]
+    shares = [absent if one["p"] is None else one["shared"] / one["top"] for one in checkpoints]
+    figure, (left, right) = panels(9.6, 4.0, 2)
+    draw_lines(
+        left, {"rank correlation with the last": (x, ranks), "top quarter shared": (x, shares)}
+    )
+    left.set_ylabel("share, correlation")
+    levels = {
+        f"{point['removed']} heads removed": (x, [o["points"][i]["value"] for o in checkpoints])
+        for i, point in enumerate(checkpoints[0]["points"])
+    }
+    draw_lines(right, levels)
+    right.set_ylabel(style.title)
+    for axes in (left, right):
+        axes.set_xticks(x, [one["name"] for one in checkpoints], rotation=30, ha="right")
+        axes.legend(fontsize=8)
+    return figure
