@@ -45,7 +45,7 @@ BATCH = """
 import sys
 from compressor.model.checkpoint import open_checkpoint
 from compressor.tasks import TASKS
-from compressor.throughput.memory_process import host_peak_mib
+from compressor.throughput.memory import host_peak_mib
 
 checkpoint = open_checkpoint(sys.argv[1])
 model, name = checkpoint.model.requires_grad_(False), checkpoint.task
@@ -67,7 +67,7 @@ SUBLAYER = """
 import sys
 import torch
 from compressor.importance.second_order import block_removal_order
-from compressor.throughput.memory_process import host_peak_mib
+from compressor.throughput.memory import host_peak_mib
 
 width, neurons = map(int, sys.argv[1:])
 torch.linalg.cholesky(torch.eye(64)), torch.linalg.eigh(torch.eye(64))

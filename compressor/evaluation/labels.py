@@ -10,8 +10,8 @@
   package seqeval in its default mode (with which the tests compare): for IOB, IOE and IOBES as in
   the CoNLL-2003 script. Prefixes that seqeval does not know, such as L and U of BILOU, continue an
   entity of the same type, so two adjacent units are one entity; the runtime
-  (`compressor.runtime.entities`) separates them. Missing labels at the end of an output, for words
-  beyond the model's limit, count as O.
+  (`compressor.runtime.token_classifier`) separates them. Missing labels at the end of an output,
+  for words beyond the model's limit, count as O.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.evaluation.metric import Array, Labels, SumMetric
-from compressor.runtime.entities import OUTSIDE
+from compressor.runtime.token_classifier import OUTSIDE
 
 
 class _LabelMetric(SumMetric):

@@ -26,7 +26,7 @@ from onnx.numpy_helper import from_array
 from compressor.export.fp16 import LOGITS
 from compressor.export.graph_edit import CONTRIBUTED, read_nodes
 from compressor.export.translator_graphs import gather_graph, write_small_graph
-from compressor.runtime import device_buffers as buffers
+from compressor.runtime import device_decoder as buffers
 from compressor.runtime.decoder import BEST, CAPACITY
 
 _FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64

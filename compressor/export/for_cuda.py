@@ -30,8 +30,14 @@ from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
-from compressor.runtime.fused_encoder import LEAST_PADDING, LEAST_SHARE, PACKED
-from compressor.runtime.packing import OFFSETS, STARTS, TOKENS
+from compressor.runtime.fused_encoder import (
+    LEAST_PADDING,
+    LEAST_SHARE,
+    OFFSETS,
+    PACKED,
+    STARTS,
+    TOKENS,
+)
 from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import staging

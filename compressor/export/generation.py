@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from compressor.runtime.generation import Generation
+from compressor.runtime.artifact import Generation
 
 
 def generation_settings(model: nn.Module) -> dict[str, Any]:

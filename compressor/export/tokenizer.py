@@ -219,7 +219,7 @@ def _read_model(path: Path) -> Any:
 
 def _read_unigram(path: Path) -> tuple[dict[str, float], bytes]:
     """Pieces with their scores; and normalization rules, a `precompiled_charsmap`, see
-    compressor.runtime.sentencepiece_normalizer."""
+    compressor.runtime.text."""
     model = _read_model(path)
     trainer, kinds = model.trainer_spec, model.SentencePiece
     if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:

@@ -31,14 +31,13 @@ from compressor.model.memory import release
 from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
 from compressor.runtime.decoder import BEST
-from compressor.runtime.engines.engine import Setup
+from compressor.runtime.engines import Setup
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
     from compressor.runtime import Translator
-    from compressor.runtime.artifact import TranslationArtifact
-    from compressor.runtime.generation import Generation
+    from compressor.runtime.artifact import Generation, TranslationArtifact
 
 OUTPUT_TOKENS = "output_tokens.json"
 # Largest number of generated tokens, plus two per source token: while ranges are observed, and in

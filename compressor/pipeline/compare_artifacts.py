@@ -19,7 +19,7 @@ from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.consistency import read_description, require_files
+from compressor.runtime.artifact import read_description, require_files
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
@@ -150,7 +150,7 @@ def _open(
     ]
     for build in builds if request.verify else ():
         artifact, engine = artifacts[build.directory], task.engine(build.engine)
-        require_files(build.directory, artifact, engine, [build.precision])
+        require_files(build.directory, engine.files(build.directory, artifact, build.precision))
         settings = (PRUNING_RECORD, "config.json")  # multiply-adds follow from them
         present = [name for name in settings if (build.directory / name).exists()]
         require_unchanged(build.directory, present, warn=False)

@@ -10,8 +10,7 @@ from compressor.budgets.path import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, Example, Task
-from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
-from compressor.throughput.shapes import ModelShape, shape_of
+from compressor.throughput.multiply_adds import ModelShape, WorkSize, shape_of, total_multiply_adds
 
 
 def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) -> UnitCosts:

@@ -37,14 +37,12 @@ _require_one_version()  # before files that may be of another version are import
 from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier, MultiLabelClassifier
 from compressor.runtime.embedder import Embedder
-from compressor.runtime.entities import Entity
 from compressor.runtime.generator import Generator, Translator
 from compressor.runtime.question_answerer import Answer, QuestionAnswerer
-from compressor.runtime.regressor import Regressor
-from compressor.runtime.reranker import Reranker
 from compressor.runtime.runtime import Runtime
+from compressor.runtime.scores import Regressor, Reranker
 from compressor.runtime.text import Encoded
-from compressor.runtime.token_classifier import TokenClassifier
+from compressor.runtime.token_classifier import Entity, TokenClassifier
 
 __all__ = [
     "Answer", "Classifier", "Embedder", "Encoded", "Entity", "Generator", "MultiLabelClassifier",

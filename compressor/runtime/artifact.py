@@ -1,17 +1,21 @@
-"""`onnx/graphs.json`: the description of an artifact's graphs, validated when it is read."""
+"""What an artifact says about itself in `onnx/graphs.json`, and the check of its files.
+
+All of that is checked when an artifact is opened, and never again: that graphs answer as the
+weights do is for `compress verify`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from compressor.errors import InputError, UsageError
-from compressor.runtime.fields import NOT_EMPTY, Count, FileName, Size, TokenId, parse
-from compressor.runtime.generation import Generation, Languages
+from compressor.errors import InputError, UsageError, cannot_read, did_you_mean
+from compressor.runtime.batching import check_limits
+from compressor.runtime.fields import MOST, NOT_EMPTY, Count, FileName, Size, TokenId, parse
 from compressor.storage.input_files import parse_json, read_text
-from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
 GRAPH_DIRECTORY = "onnx"
 CTRANSLATE2_DIRECTORY = "ctranslate2"
@@ -22,6 +26,7 @@ CTRANSLATE2_FILES = (
 )  # fmt: skip
 
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
+MOST_BEAMS = 1024
 
 # How a cross-encoder makes a score of its one logit.
 Activation = Literal["identity", "sigmoid"]
@@ -72,9 +77,7 @@ class Artifact:
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with that role, in one precision (None: the default one).
 
-        Raises:
-            UsageError: the artifact was not exported with that precision.
-            InputError: it has no graph with that role.
+        UsageError where the artifact lacks the precision, InputError where it lacks the graph.
         """
         chosen = precision or self.default_precision
         if chosen not in self.precisions:
@@ -158,13 +161,7 @@ class QuestionAnsweringArtifact(EncoderArtifact):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
-    """An encoder of texts; its logits are embeddings.
-
-    Args:
-        similarity: how they are compared; Euclidean and Manhattan distances with a minus.
-        prompts: name -> what a text begins with if that prompt is asked for.
-        default_prompt: what it begins with otherwise.
-    """
+    """An encoder of texts; its logits are embeddings."""
 
     opened_with = "Embedder"
 
@@ -176,6 +173,94 @@ class EmbeddingArtifact(EncoderArtifact):
     @property
     def outputs(self) -> int:
         return self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """How to decode; names and meanings are those of transformers' `GenerationConfig`.
+
+    Lengths include the start token, except `max_new_tokens`, which takes precedence over
+    `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
+    """
+
+    decoder_start_token_id: TokenId
+    eos_token_id: list[TokenId]
+    # At least the start token and one more.
+    max_length: Annotated[int, range(2, MOST + 1)] | None = None
+    max_new_tokens: Size | None = None
+    positions: Size | None = None
+    min_length: Count = 0
+    num_beams: Annotated[int, range(1, MOST_BEAMS + 1)] = 1
+    length_penalty: float = 1.0
+    early_stopping: Literal[True, False, "never"] = False
+    forced_bos_token_id: TokenId | None = None
+    forced_eos_token_id: list[TokenId] | TokenId | None = None
+    suppress_tokens: list[TokenId] = field(default_factory=list)
+    no_repeat_ngram_size: Count = 0
+    renormalize_logits: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_length is None and self.max_new_tokens is None:
+            raise ValueError("either max_length or max_new_tokens must be set")
+
+    @property
+    def limit(self) -> int:
+        """The most tokens to generate, the start token not counted."""
+        limit = self.max_new_tokens
+        if limit is None:
+            assert self.max_length is not None  # checked on reading
+            limit = self.max_length - 1
+        return limit if self.positions is None else min(limit, self.positions)
+
+    def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
+        """A copy with what is not None replaced; UsageError for what the decoder cannot do."""
+        options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
+        check_limits(**options)
+        if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
+            raise UsageError(
+                f"{max_new_tokens} tokens are more than the {self.positions} that the model can "
+                "generate; ask for fewer",
+                id="length-beyond-positions",
+            )
+        return replace(self, **{k: v for k, v in options.items() if v is not None})
+
+    def with_length(self, tokens: int) -> Generation:
+        """A greedy copy that generates exactly `tokens` tokens; errors as `with_options`."""
+        fixed = self.with_options(1, tokens)
+        return replace(fixed, eos_token_id=[], forced_eos_token_id=None, min_length=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Languages:
+    """The languages of a multilingual translator.
+
+    Args:
+        codes: code of each language -> its token.
+        source: what it translates from; every source holds its token.
+        target: what it translates into.
+        starts: decoders start with the target's token; else it is forced to be the first.
+    """
+
+    codes: Annotated[Mapping[str, TokenId], NOT_EMPTY]
+    source: str
+    target: str | None = None
+    starts: bool = False
+
+    def __post_init__(self) -> None:
+        for code in (self.source, self.target):
+            if code is not None and code not in self.codes:
+                raise ValueError(f"language {code!r:.40} is none of its languages")
+
+    def token(self, option: str, code: str) -> int:
+        """The token of the language that an option names; UsageError if the model has no such."""
+        if code not in self.codes:
+            known = sorted(self.codes)
+            raise UsageError(
+                f"{option} {code}: the model has no such language{did_you_mean(code, known)}; it "
+                f"has {', '.join(known[:12])}{', …' if len(known) > 12 else ''}",
+                id="language-unknown",
+            )
+        return self.codes[code]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,11 +306,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
 
 
 def read_artifact(directory: Path) -> Artifact:
-    """Read `onnx/graphs.json` of the artifact in `directory`.
-
-    Raises:
-        InputError: no such file, not JSON, or not the layout of an artifact.
-    """
+    """`onnx/graphs.json` of an artifact; InputError where it is missing or of another layout."""
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
         contents = read_text(path)
@@ -251,3 +332,37 @@ def read_artifact(directory: Path) -> Artifact:
             f"{path} does not describe an artifact: {error}; export the model again",
             id="artifact-invalid",
         ) from error
+
+
+def read_description(directory: Path, verify: bool) -> Artifact:
+    """`read_artifact`, checked against the manifest first if `verify`.
+
+    None of its files is a link to a place outside of the directory, but for links of the Hugging
+    Face hub's cache, from `snapshots` to `blobs`; InputError else.
+    """
+    description = f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
+    if verify:
+        require_unchanged(directory, [description], warn=False)
+    artifact = read_artifact(directory)
+    names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
+    # Weights lie beside their graph, in a file that `graphs.json` does not name.
+    names |= {f"{name}_data" for name in names} | {description}
+    names |= {f"{CTRANSLATE2_DIRECTORY}/{name}" for name in CTRANSLATE2_FILES}
+    require_no_links_out(directory, sorted(names))
+    return artifact
+
+
+def require_files(directory: Path, files: Sequence[str], *, verify: bool = True) -> None:
+    """Raise InputError for a file, or its external weights, that cannot be read.
+
+    With `verify` also for one that is damaged, or that the directory's manifest does not list.
+    """
+    for path in (directory / name for file in files for name in (file, f"{file}_data")):
+        try:
+            path.open("rb").close()  # engines say why they cannot, or end their process
+        except FileNotFoundError:
+            continue  # reported when it is opened; not every graph has external weights
+        except OSError as error:
+            raise cannot_read(path, error) from error
+    if verify:
+        require_unchanged(directory, files)

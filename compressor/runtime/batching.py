@@ -1,4 +1,4 @@
-"""Padding encoded rows, and grouping rows of similar length into batches."""
+"""Rows and batches: limits, grouping rows of similar length, padding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from compressor.errors import UsageError
 
 Batch = Mapping[str, NDArray[np.int64]]  # name -> [rows, longest row]
 
-# Rows that a stream reads ahead, to sort them by length.
-CHUNK_ROWS = 2048
+CHUNK_ROWS = 2048  # that a stream reads ahead, to sort them by length
 
 Item = TypeVar("Item")
 
@@ -22,15 +21,12 @@ Item = TypeVar("Item")
 def collate(
     rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]
 ) -> dict[str, NDArray[np.int64]]:
-    """Pad rows of token ids on the right.
+    """Pad rows of token ids on the right: name -> int64 array [rows, longest row].
 
     Args:
         rows: token ids; for `token_type_ids` other than 0, `Encoded` rows.
         pad_id: fills `input_ids`; the other arrays are filled with 0.
         names: which of `input_ids`, `attention_mask` and `token_type_ids` to make.
-
-    Returns:
-        name -> int64 array [rows, longest row].
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     real = np.arange(lengths.max(initial=0)) < lengths[:, None]  # [rows, longest row]
@@ -60,12 +56,9 @@ def by_length(
     Longest first, so that too little memory shows in the first batch.
 
     Args:
-        batch_size: rows per batch at most.
+        batch_size: rows per batch at most; UsageError below 1, as for tokens.
         batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
             If neither is given it is `default_tokens`; if both are, both hold.
-
-    Raises:
-        UsageError: one of them is below 1.
     """
     check_limits(batch_size=batch_size, batch_tokens=batch_tokens)
     if batch_size is None and batch_tokens is None:
@@ -108,6 +101,20 @@ def check_limits(**limits: int | None) -> None:
     for name, value in limits.items():
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}, but must be at least 1", id="number-below-one")
+
+
+def require_right_padding(mask: NDArray[np.int64]) -> None:
+    """Raise `UsageError` unless the tokens of each row of a mask come before its padding.
+
+    Graphs for CUDA read the mask as the length of each row.
+    """
+    wrong = (mask[:, 1:] > mask[:, :-1]).any(axis=1)  # [rows]
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise UsageError(
+            f"row {row} of the batch has padding before a token; pad rows on the right",
+            id="padding-not-on-the-right",
+        )
 
 
 def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -13,9 +12,7 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.processors import log_softmax, sigmoid
-from compressor.runtime.runtime import Line, StreamLimits
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits, log_softmax, sigmoid
 
 Probable = Sequence[tuple[str, float]]  # labels with their probabilities
 Labeled = TypeVar("Labeled", bound=ClassificationArtifact)
@@ -37,10 +34,7 @@ class LabelRuntime(EncoderRuntime[Labeled]):
 
     @abstractmethod
     def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
-        """The answer to a row with all labels, or to a blank one with none.
-
-        It is a field in JSON, and the labels with their probabilities.
-        """
+        """The answer to a row, a field in JSON, and its labels; a blank row has none."""
 
     def probabilities(
         self,
@@ -71,7 +65,7 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         def probabilities(batch: Batch) -> Iterable[NDArray[np.float32] | None]:
             return self._probabilities_of(self.run(batch))
 
-        return self._stream(rows, partial(self._answer_texts, probabilities), None, **limits)
+        return self._stream(rows, probabilities, None, **limits)
 
     def answer_lines(
         self,
@@ -80,14 +74,11 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         probabilities: bool = False,
         **options: Any,
     ) -> Iterator[Line]:
-        """The labels of each line.
+        """The labels of each line; UsageError for more of them than there are, or for both options.
 
         Args:
             top_k: the most probable ones with their probabilities, instead of the answer alone.
             probabilities: all in the model's order, with their probabilities.
-
-        Raises:
-            UsageError: both, or more labels than there are.
         """
         if probabilities and top_k is not None:
             raise UsageError(

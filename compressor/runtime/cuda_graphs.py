@@ -30,11 +30,7 @@ _REFUSED = "graph capture"  # in onnxruntime's message for a graph that cannot b
 
 @dataclass(frozen=True)
 class Captured:
-    """A shape that runs at once.
-
-    Args:
-        bytes: of its buffers, and of the device's memory that was taken by capturing it.
-    """
+    """A shape that runs at once, and the bytes of its buffers and of what capturing it took."""
 
     shape: tuple[int, ...]
     bytes: int
@@ -60,9 +56,8 @@ def open_to_capture(
 ) -> tuple[InferenceSession, bool]:
     """A session whose runs can be captured, if the graph allows that; and whether it does.
 
-    Args:
-        open_graph: opens the graph with a role; and whether runs of it are to be captured.
-        directory: the artifact's, for the warning where it does not.
+    `open_graph` opens the graph with a role; and whether runs of it are to be captured. The
+    directory is the artifact's, for the warning where they cannot be.
     """
     try:
         return open_graph(role, True), True

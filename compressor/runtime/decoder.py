@@ -9,7 +9,7 @@ once. Each is also its own `search.Step`: the outputs of the step that it ran la
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.processors import Scores, Tokens
+from compressor.runtime.search import Scores, Tokens
 from compressor.runtime.session import bind
 
 if TYPE_CHECKING:
@@ -47,25 +47,17 @@ def present(past: str) -> str:
     return past.replace("past", "present")
 
 
-def writes_in_place(session: InferenceSession) -> bool:
-    """Whether a decoder graph writes its caches into the buffers that it reads them from."""
-    return any(value.shape[2:3] == [CAPACITY] for value in session.get_inputs())
-
-
 class DecoderGraph:
-    """The session that all decodings share, its inputs, and how to take rows of caches.
+    """The session of `decoder.onnx` that all decodings share, and the graphs that move its caches.
 
-    Args:
-        session: of `decoder.onnx`.
-        device: `cpu` or `cuda`, where the session runs.
-        select: sessions by role of the graphs that take rows of the past, and of all caches
-            (`compressor.export.translator_graphs`); none for caches that the decoder does not have.
+    `small` has, by role, those that take rows of the past and of all caches
+    (`compressor.export.translator_graphs`); none for caches that the decoder does not have.
     """
 
     def __init__(
-        self, session: InferenceSession, device: str, select: Mapping[str, InferenceSession]
+        self, session: InferenceSession, device: str, small: Mapping[str, InferenceSession]
     ) -> None:
-        self.session, self.device, self._select = session, device, select
+        self.session, self.device, self.small = session, device, small
         self.inputs = {value.name: value for value in session.get_inputs()}
         self.cross = [name for name in self.inputs if name.startswith("cross_")]
         self.past = [name for name in self.inputs if name.startswith("past_")]
@@ -75,31 +67,37 @@ class DecoderGraph:
         outputs = {value.name: value.shape for value in session.get_outputs()}
         self.scored = outputs["logits"][-1]  # how many tokens
 
-    def value(self, array: Any) -> OrtValue:
-        """The array on the session's device; on a CPU both share their memory."""
+    def value(self, array: Any, device: str | None = None) -> OrtValue:
+        """The array on a device, by default the session's; on a CPU both share their memory."""
         from onnxruntime import OrtValue
 
-        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
+        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device or self.device, 0)
+
+    def run_small(
+        self, role: str, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
+    ) -> Sequence[OrtValue]:
+        """The outputs of one of the graphs `small`, bound as by `bind`."""
+        binding = bind(self.small[role], inputs, outputs)
+        self.small[role].run_with_iobinding(binding)
+        values: Sequence[OrtValue] = binding.get_outputs()
+        return values
 
     def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
         """Rows of each cache, on the device."""
         if not caches:
             return {}
         # A graph has fixed inputs, so there is one for the past and one for all caches.
-        session = self._select[SELECT_CACHES if len(caches) > len(self.past) else SELECT_PAST]
+        role = SELECT_CACHES if len(caches) > len(self.past) else SELECT_PAST
         names = [selected(name) for name in caches]
         inputs = {**caches, ROWS: self.value(rows)}
-        binding = bind(session, inputs, dict.fromkeys(names, self.device))
-        session.run_with_iobinding(binding)
-        return dict(zip(caches, binding.get_outputs(), strict=True))
+        outputs = self.run_small(role, inputs, dict.fromkeys(names, self.device))
+        return dict(zip(caches, outputs, strict=True))
 
 
 class CachedDecoder:
     """One batch being decoded.
 
     Args:
-        graph: the decoder.
-        rows: number of sources.
         cross: cross-attention keys and values of the sources, from the encoder.
         mask: the sources' attention mask [rows, source].
     """
@@ -133,12 +131,10 @@ class CachedDecoder:
         return self
 
     def best(self) -> Tokens:
-        best: Tokens = self._best.numpy()
-        return best
+        return np.asarray(self._best.numpy(), np.int64)
 
     def scores(self) -> Scores:
-        logits: Scores = self._logits.numpy()
-        return logits.astype(np.float32, copy=False)
+        return np.asarray(self._logits.numpy(), np.float32)
 
     def reorder(self, rows: Tokens) -> None:
         # Cross-attention stays as it is: rows that change places have the same source.
@@ -171,7 +167,8 @@ class InPlaceDecoder:
         self._cross = {name: cross[name] for name in graph.cross}
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         self._sources = np.arange(rows)  # of every row; the beams of a sentence have the same one
-        self.past = self._new_past(rows, FIRST_LENGTH)
+        self.past: dict[str, Cache] = {}
+        self._move_past(self._sources, FIRST_LENGTH)
         self._bind()
 
     def step(self, tokens: Tokens) -> InPlaceDecoder:
@@ -217,26 +214,23 @@ class InPlaceDecoder:
         self._mask, self._sources = self._mask[rows], self._sources[rows]
         self._bind()
 
-    def _new_past(self, rows: int, length: int) -> dict[str, Cache]:
-        """Room for the caches, in one block: the system takes several back when they are freed."""
-        self._length = length
-        shapes = {
-            name: (rows, heads, length, head_dim)
-            for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
-        }
-        ends = list(accumulate(prod(shape) for shape in shapes.values()))
-        block = np.empty(ends[-1] if ends else 0, np.float32)
-        return {
-            name: block[end - prod(shape) : end].reshape(shape)
-            for (name, shape), end in zip(shapes.items(), ends, strict=True)
-        }
-
     def _move_past(self, rows: Tokens, length: int) -> None:
         """Copy rows of the caches, as far as they are filled, to new ones of some length."""
         old, filled = self.past, self._position
         # More rows than before do not fit into the old memory, nor does a longer past.
-        self.past = self._new_past(len(rows), max(length, filled))
-        for name, cache in self.past.items():
+        self._length = max(length, filled)
+        shapes = {
+            name: (len(rows), heads, self._length, head_dim)
+            for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
+        }
+        # In one block: the system takes several back when they are freed.
+        ends = list(accumulate(prod(shape) for shape in shapes.values()))
+        block = np.empty(ends[-1] if ends else 0, np.float32)
+        self.past = {
+            name: block[end - prod(shape) : end].reshape(shape)
+            for (name, shape), end in zip(shapes.items(), ends, strict=True)
+        }
+        for name, cache in self.past.items() if filled else ():
             cache[:, :, :filled] = old[name][rows, :, :filled]
 
     def _bind(self) -> None:

@@ -8,23 +8,41 @@ decode the first source again; their outputs are ignored.
 
 from __future__ import annotations
 
+import threading
 import weakref
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.runtime.artifact import Generation
 from compressor.runtime.batching import Batch
-from compressor.runtime.device_buffers import (
-    ADDED,
-    FILLED,
-    SOURCE_LENGTHS,
-    Buffers,
-    DeviceGraph,
+from compressor.runtime.cuda_graphs import Captured, numbered, uncaptured
+from compressor.runtime.decoder import (
+    BEST,
+    FLOATS,
+    ROWS,
+    SELECT_CACHES,
+    SELECT_PAST,
+    DecoderGraph,
+    present,
+    selected,
 )
-from compressor.runtime.generation import Generation
-from compressor.runtime.processors import Scores, Tokens, apply_rules, forced_tokens
+from compressor.runtime.search import Scores, Tokens, apply_rules, forced_tokens
+from compressor.runtime.session import bind
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
+
+# Inputs of the step: real tokens of each source, filled positions of each row, room in the caches,
+# what is added to the logits, and the tokens of all steps [rows, room + 1].
+SOURCE_LENGTHS, FILLED, ROOM = "source_lengths", "filled", "room"
+ADDED, HISTORY = "added", "history"
+# The small graphs beside it: longer caches, and the largest logits.
+LENGTHEN, SLOTS = "lengthen", "slots"
+TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "tokens", "normalizer"
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
@@ -32,6 +50,166 @@ LEAST_SOURCE, LEAST_ROOM = 16, 32
 # about a tenth of a captured step, an estimate that no GPU has confirmed. Steps behind the last
 # row's end, 1.5 in the mean, are lost.
 STEPS_AT_ONCE = 4
+# CUDA graphs of a session: each keeps its memory as long as the session. More shapes than that run
+# without one.
+MOST_CAPTURED = 48
+# Buffers of batches that are done wait for others of their size, up to this much of them.
+MOST_KEPT_BYTES = 4 << 30
+
+
+def after(state: str) -> str:
+    """The output of a step with the next step's input of that name."""
+    return f"next_{state}"
+
+
+def lengthened(cache: str) -> str:
+    """The output of the graph `LENGTHEN` for the cache of that name."""
+    return f"longer {cache}"
+
+
+@dataclass(eq=False)
+class BoundStep:
+    """One binding of the step: caches of one length, and one of two sides for moved rows."""
+
+    past: Mapping[str, OrtValue]
+    history: OrtValue
+    binding: IOBinding
+    replayed: Sequence[RunOptions]  # run and wait for the end; run on
+    moves: IOBinding | None = None  # of rows to the other side
+
+
+@dataclass(eq=False)
+class Buffers:
+    """The buffers of a number of rows and a length of sources, and what is bound to them."""
+
+    rows: int
+    source: int
+    inputs: Mapping[str, OrtValue]  # of the encoder
+    cross: Mapping[str, OrtValue]  # its outputs, keys and values of the cross-attention
+    encoding: IOBinding
+    options: RunOptions  # of runs of the encoder
+    values: Mapping[str, OrtValue]  # of the step, by the name of the input or output
+    moved: OrtValue  # numbers of rows [rows]
+    steps: dict[tuple[int, int], BoundStep] = field(default_factory=dict)  # by room and side
+
+    @property
+    def bytes(self) -> int:
+        held = [*self.cross.values(), *self.values.values(), *self.inputs.values()]
+        for step in self.steps.values():
+            held += [*step.past.values(), step.history]
+        return sum(value.tensor_size_in_bytes() for value in held)
+
+
+class DeviceGraph(DecoderGraph):
+    """As `DecoderGraph`, with the encoder, and buffers that the steps of batches are bound to.
+
+    `small` has `LENGTHEN` and `TOP`, too; `captures` are the sessions that capture CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        device: str,
+        small: Mapping[str, InferenceSession],
+        encoder: InferenceSession,
+        captures: Collection[InferenceSession] = (),
+    ) -> None:
+        super().__init__(session, device, small)
+        self.encoder, self.captures = encoder, captures
+        # Rows and source tokens of the encoder's; also the room, of the decoder's.
+        self.captured: list[Captured] = []
+        self.reads_source = SOURCE_LENGTHS in self.inputs
+        self.float = FLOATS[self.inputs[ADDED].type]
+        self._free: list[Buffers] = []
+        self._lock = threading.Lock()
+        self._threads = threading.local()
+
+    def acquire(self, rows: int, source: int) -> Buffers:
+        """Buffers for exclusive use, for so many rows and source tokens."""
+        with self._lock:
+            for block in self._free:
+                if (block.rows, block.source) == (rows, source):
+                    self._free.remove(block)
+                    return block
+        ones = np.ones((rows, source), np.int64)
+        inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
+        cross = self._caches(self.cross, rows, source)
+        values = {
+            "input_ids": self.value(np.zeros((rows, 1), np.int64)),
+            "position": self.value(np.zeros(1, np.int64)),
+            FILLED: self.value(np.zeros(rows, np.int32)),
+            ADDED: self.value(np.zeros(self.scored, self.float)),
+            "logits": self.value(np.zeros((rows, self.scored), self.float)),
+        }
+        if self.reads_source:
+            values[SOURCE_LENGTHS] = self.value(np.ones(rows, np.int32))
+        options, _ = self._options(self.encoder, (rows, source), inputs.values())
+        return Buffers(
+            rows, source, inputs, cross, bind(self.encoder, inputs, cross), options, values,
+            moved=self.value(np.arange(rows)),
+        )  # fmt: skip
+
+    def release(self, block: Buffers) -> None:
+        """Keep buffers for another batch, if not too many are kept already."""
+        with self._lock:
+            kept = sum(other.bytes for other in self._free)
+            if kept + block.bytes <= MOST_KEPT_BYTES:
+                self._free.append(block)
+
+    def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
+        """The step over caches of a length, and whether it ran: its position is then any."""
+        if (room, side) not in block.steps:
+            past = self._caches(self.past, block.rows, room)
+            history = self.value(np.zeros((block.rows, room + 1), np.int64))
+            inputs = {**block.values, **block.cross, **past, HISTORY: history}
+            logits = inputs.pop("logits")
+            # The length is read on the CPU, when the step is captured.
+            length = self.value(np.array([room], np.int32), "cpu")
+            outputs = {"logits": logits} | {present(name): value for name, value in past.items()}
+            outputs |= {after(name): inputs[name] for name in ("position", FILLED, HISTORY)}
+            binding = bind(self.session, {**inputs, ROOM: length}, outputs)
+            # The best token goes where the next step reads it, in another shape.
+            tokens = inputs["input_ids"].data_ptr()
+            binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
+            shape, kept = (block.rows, block.source, room), (*past.values(), history)
+            replayed = self._options(self.session, shape, kept)
+            block.steps[room, side] = BoundStep(past, history, binding, replayed)
+        step = block.steps[room, side]
+        # A CUDA graph belongs to the thread that captured it, and goes with it.
+        if not hasattr(self._threads, "captured"):
+            self._threads.captured = weakref.WeakSet()
+        if step in self._threads.captured:
+            return step, False
+        # To capture a step onnxruntime runs it several times, so this must be none that counts.
+        self.run(step)
+        self._threads.captured.add(step)
+        return step, True
+
+    def run(self, step: BoundStep, wait: bool = True) -> None:
+        """One step; `wait` for its end, so that its outputs can be read."""
+        self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
+
+    def _caches(self, names: Iterable[str], rows: int, length: int) -> dict[str, OrtValue]:
+        """Empty buffers [rows, heads, length, head_dim] for these inputs."""
+        sizes = {name: self.inputs[name].shape for name in names}
+        return {
+            name: self.value(np.zeros((rows, heads, length, head_dim), self.float))
+            for name, (_, heads, _, head_dim) in sizes.items()
+        }
+
+    def _options(
+        self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
+    ) -> tuple[RunOptions, RunOptions]:
+        """Of a run that waits for its end, and of one that does not; captured if a session does."""
+        if session not in self.captures or len(self.captured) == MOST_CAPTURED:
+            return uncaptured(), uncaptured()
+        held = sum(value.tensor_size_in_bytes() for value in values)
+        self.captured.append(Captured(shape, held))
+        number = len(self.captured)
+        waiting, going_on = numbered(number), numbered(number)
+        # Replayed graphs stay in order; other runs may take each other's memory.
+        going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return waiting, going_on
 
 
 def size_class(size: int, least: int = 1) -> int:
@@ -40,15 +218,9 @@ def size_class(size: int, least: int = 1) -> int:
 
 
 class DeviceDecoder:
-    """One batch being decoded; a `search.Decoder`, which greedy search can leave to itself.
+    """One batch being decoded; a `search.Decoder`, and the `RankedStep` that it ran last.
 
-    It is also the `search.RankedStep` that it ran last.
-
-    Args:
-        graph: of the step.
-        batch: padded on the right.
-        pad: token of padding.
-        most_source: tokens that sources are cut to; batches are padded to no more.
+    The batch is padded on the right; it is padded further to at most `most_source` tokens.
     """
 
     def __init__(self, graph: DeviceGraph, batch: Batch, pad: int, most_source: int) -> None:
@@ -62,11 +234,11 @@ class DeviceDecoder:
         self._added = np.zeros(graph.scored, graph.float)
         self._take(graph.acquire(rows, source), len(ids))
         if graph.cross:
-            whole = {
-                "input_ids": _filled_up(ids, rows, source, pad),
-                "attention_mask": _filled_up(mask, rows, source, 0),
-            }
-            graph.encode(self._block, whole)
+            inputs, padding = self.block.inputs, ((0, 0), (0, source - ids.shape[1]))
+            for name, array, fill in (("input_ids", ids, pad), ("attention_mask", mask, 0)):
+                wide = np.pad(array, padding, constant_values=fill)
+                inputs[name].update_inplace(_filled_up(wide, rows))
+            graph.encoder.run_with_iobinding(self.block.encoding, self.block.options)
 
     def step(self, tokens: Tokens) -> DeviceDecoder:
         self.feed(tokens)
@@ -76,34 +248,33 @@ class DeviceDecoder:
         return self
 
     def best(self) -> Tokens:
-        best: Tokens = self._block.values["input_ids"].numpy()[: self.rows, 0]
-        return best.copy()  # the next step reads its tokens there
+        # A copy: the next step reads its tokens there.
+        return np.array(self.block.values["input_ids"].numpy()[: self.rows, 0])
 
     def scores(self) -> Scores:
-        logits: Scores = self._block.values["logits"].numpy()[: self.rows]
-        return logits.astype(np.float32, copy=False)
+        return np.asarray(self.block.values["logits"].numpy()[: self.rows], np.float32)
 
     def top(self, count: int) -> tuple[Scores, Tokens]:
-        logits = self._block.values["logits"]
-        values, tokens = self._graph.top(logits, min(count, self.scored))
-        return values[: self.rows], tokens[: self.rows]
+        number = self._graph.value(np.array([min(count, self.scored)]), "cpu")
+        inputs = {"logits": self.block.values["logits"], COUNT: number}
+        on_host = dict.fromkeys((TOP_VALUES, TOP_TOKENS, NORMALIZER), "cpu")
+        outputs = self._graph.run_small(TOP, inputs, on_host)
+        values, tokens, normalizer = (value.numpy() for value in outputs)
+        return (values - normalizer)[: self.rows], tokens[: self.rows]
 
     def feed(self, tokens: Tokens) -> None:
         """The tokens [rows] that the next step reads, in place of those that the last one chose."""
         self._tokens = tokens
-        self._write("input_ids", tokens[:, None])
+        filled_up = _filled_up(tokens[:, None], self.block.rows)
+        self.block.values["input_ids"].update_inplace(filled_up)
 
     def add(self, added: Scores) -> None:
         """Add numbers to the logits of all rows [tokens] from now on; -inf excludes a token."""
         self._added = added.astype(self._graph.float)
-        self._block.values[ADDED].update_inplace(self._added)
+        self.block.values[ADDED].update_inplace(self._added)
 
     def run(self, steps: int) -> Tokens:
-        """Append the best token to every row, `steps` times.
-
-        Returns:
-            The tokens [rows, steps].
-        """
+        """Append the best token to every row, `steps` times: [rows, steps]."""
         self._make_room(steps)
         for step in range(steps):
             self._graph.run(self._step, wait=step == steps - 1)
@@ -113,38 +284,38 @@ class DeviceDecoder:
         self._tokens = chosen[:, -1]
         return chosen
 
-    def is_smaller(self, rows: int) -> bool:
-        """Whether so many rows fit into smaller buffers."""
-        return size_class(rows) < self._block.rows
-
     def reorder(self, rows: Tokens) -> None:
         # Cross-attention stays as it is: rows that change places have the same source.
         if np.array_equal(rows, np.arange(len(rows))):
             return
-        self._block.moved.update_inplace(_filled_up(rows, self._block.rows))
-        before = self._step
+        self.block.moved.update_inplace(_filled_up(rows, self.block.rows))
+        before, session = self._step, self._graph.small[SELECT_PAST]
         self._side = 1 - self._side
         self._use_step()
-        self._graph.move(before, self._step, self._block)
+        if before.moves is None:
+            outputs = {selected(name): value for name, value in self._step.past.items()}
+            before.moves = bind(session, {**before.past, ROWS: self.block.moved}, outputs)
+        session.run_with_iobinding(before.moves)
 
     def keep(self, rows: Tokens) -> None:
-        block, step, release = self._block, self._step, self._release
-        self._lengths = self._lengths[rows]
-        self._tokens = self._tokens[rows]
-        self._side = 0
-        self._take(self._graph.acquire(size_class(len(rows)), block.source), len(rows))
-        taken = _filled_up(rows, self._block.rows)
-        self._graph.copy(block, step, taken, self._block, self._step)
+        graph, block, step, release = self._graph, self.block, self._step, self._release
+        self._lengths, self._tokens, self._side = self._lengths[rows], self._tokens[rows], 0
+        self._take(graph.acquire(size_class(len(rows)), block.source), len(rows))
+        taken = graph.value(_filled_up(rows, self.block.rows))
+        caches = {**self.block.cross, **self._step.past}
+        outputs = {selected(name): value for name, value in caches.items()}
+        graph.run_small(SELECT_CACHES, {**block.cross, **step.past, ROWS: taken}, outputs)
         self.feed(self._tokens)
         release()
 
     def _take(self, block: Buffers, rows: int) -> None:
         """Decode in other buffers, without their caches."""
-        self._block, self.rows = block, rows
+        self.block, self.rows = block, rows
+        # With the batch its buffers are free again.
         self._release = weakref.finalize(self, self._graph.release, block)
         self._release.atexit = False
         if self._graph.reads_source:
-            self._write(SOURCE_LENGTHS, self._lengths)
+            block.values[SOURCE_LENGTHS].update_inplace(_filled_up(self._lengths, block.rows))
         block.values[ADDED].update_inplace(self._added)
         self._step, _ = self._graph.step(block, self._room, self._side)
         self._write_position()
@@ -154,33 +325,28 @@ class DeviceDecoder:
         if self._position + steps <= self._room:
             return
         before, slots = self._step, 2 * self._room
-        kept = np.minimum(np.arange(slots), self._room - 1)
+        kept = np.minimum(np.arange(slots), self._room - 1)  # for each position of the longer ones
         self._room = slots
         self._use_step()
-        self._graph.lengthen(before, self._step, kept)
+        outputs = {lengthened(name): value for name, value in self._step.past.items()}
+        inputs = {**before.past, SLOTS: self._graph.value(kept)}
+        self._graph.run_small(LENGTHEN, inputs, outputs)
 
     def _use_step(self) -> None:
         """Change to the step of the present room and side."""
-        self._step, new = self._graph.step(self._block, self._room, self._side)
+        self._step, new = self._graph.step(self.block, self._room, self._side)
         if new:
             self._write_position()
             self.feed(self._tokens)
 
     def _write_position(self) -> None:
-        self._block.values["position"].update_inplace(np.array([self._position]))
-        filled = np.full(self._block.rows, self._position, np.int32)
-        self._block.values[FILLED].update_inplace(filled)
-
-    def _write(self, name: str, array: NDArray[Any]) -> None:
-        self._block.values[name].update_inplace(_filled_up(array, self._block.rows))
+        self.block.values["position"].update_inplace(np.array([self._position]))
+        filled = np.full(self.block.rows, self._position, np.int32)
+        self.block.values[FILLED].update_inplace(filled)
 
 
-def _filled_up(
-    array: NDArray[Any], rows: int, columns: int | None = None, padding: int = 0
-) -> NDArray[Any]:
-    """As many rows and columns as buffers have: rows repeat the first one."""
-    if columns is not None:
-        array = np.pad(array, ((0, 0), (0, columns - array.shape[1])), constant_values=padding)
+def _filled_up(array: NDArray[Any], rows: int) -> NDArray[Any]:
+    """As many rows as buffers have: the further ones repeat the first."""
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])
 
 
@@ -198,13 +364,19 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
     while step <= limit:
         if _phase(settings, step) != phase:
             phase = _phase(settings, step)
-            decoder.add(_added(settings, step, decoder.scored))
+            # Scores of zero after the rules: -inf for tokens that must not follow.
+            added = np.zeros((1, decoder.scored), np.float32)
+            before = np.full((1, step), settings.decoder_start_token_id)
+            # Log-probabilities have the order of the logits, so these need not be normalized.
+            apply_rules(replace(settings, renormalize_logits=False), added, before)
+            if forced_tokens(settings, step) is not None:
+                # The tokens that are forced have equal scores, so the first one is the best.
+                added[0, added[0].argmax() + 1 :] = -np.inf
+            decoder.add(added[0])
         steps = 1
-        while (
-            steps < STEPS_AT_ONCE
-            and step + steps <= limit
-            and _phase(settings, step + steps) == phase
-        ):
+        while steps < STEPS_AT_ONCE and step + steps <= limit:
+            if _phase(settings, step + steps) != phase:
+                break
             steps += 1
         chosen = decoder.run(steps)  # [rows, steps]
         tokens[live, step - 1 : step - 1 + steps] = chosen
@@ -215,7 +387,8 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
         going = lengths[live] >= step
         if not going.any():
             break
-        if step <= limit and decoder.is_smaller(int(going.sum())):
+        # Where fewer rows fit into smaller buffers.
+        if step <= limit and size_class(int(going.sum())) < decoder.block.rows:
             decoder.keep(np.flatnonzero(going))
             live = live[going]
     return [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
@@ -224,15 +397,3 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
 def _phase(settings: Generation, step: int) -> tuple[bool, list[int] | None]:
     """The part of the rules that changes between steps, without those that look at tokens."""
     return step < settings.min_length, forced_tokens(settings, step)
-
-
-def _added(settings: Generation, step: int, scored: int) -> Scores:
-    """Scores of zero [tokens] after the rules: -inf for tokens that must not follow."""
-    scores = np.zeros((1, scored), np.float32)
-    tokens = np.full((1, step), settings.decoder_start_token_id)
-    # Log-probabilities have the order of the logits, so these need not be normalized.
-    apply_rules(replace(settings, renormalize_logits=False), scores, tokens)
-    if forced_tokens(settings, step) is not None:
-        # The tokens that are forced have equal scores, so the first one is the best.
-        scores[0, scores[0].argmax() + 1 :] = -np.inf
-    return scores[0]

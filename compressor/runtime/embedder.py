@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
 from compressor.runtime.batching import require_texts
-from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.runtime import Line, StreamLimits
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
@@ -40,11 +38,8 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         """The same model, all of whose texts begin with another prompt.
 
         Args:
-            name: in `artifact.prompts`; of a model without prompts for queries and documents,
-                `query` and `document` are empty. None: the default prompt.
-
-        Raises:
-            UsageError: there is none of that name.
+            name: in `artifact.prompts`, else UsageError; of a model without prompts for queries and
+                documents, `query` and `document` are empty. None: the default prompt.
         """
         known = {"query": "", "document": ""} | dict(self.artifact.prompts)
         if name is not None and name not in known:
@@ -89,7 +84,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         As the model says: by the cosine, the product, or the Euclidean or Manhattan distance with a
         minus.
         """
-        return _SIMILARITIES[self.artifact.similarity](first, second)
+        return similarities(self.artifact.similarity, first, second)
 
     def embed_stream(
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
@@ -99,7 +94,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         One of white space alone gives zeros.
         """
         blank = np.zeros(self.width, dtype=np.float32)
-        return self._stream(rows, partial(self._answer_texts, self.run), blank, **limits)
+        return self._stream(rows, self.run, blank, **limits)
 
     def answer_lines(
         self, rows: Iterable[Any], prompt: str | None = None, **options: Any
@@ -119,31 +114,23 @@ def cosines(first: Vectors, second: Vectors) -> Vectors:
     return cosine
 
 
+def similarities(kind: str, first: Vectors, second: Vectors) -> Vectors:
+    """How similar each row of two arrays [rows, width] is, [rows]; `kind` as in artifacts."""
+    similarity: Vectors
+    match kind:
+        case "dot":
+            similarity = (first * second).sum(axis=1)
+        case "euclidean":
+            similarity = -np.linalg.norm(first - second, axis=1)
+        case "manhattan":
+            similarity = -np.abs(first - second).sum(axis=1)
+        case _:
+            similarity = cosines(first, second)
+    return similarity
+
+
 def unit(vectors: Vectors) -> Vectors:
     """Vectors [rows, width] with a norm of 1; zeros stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = vectors / np.maximum(norms, _LEAST)
     return scaled
-
-
-def _products(first: Vectors, second: Vectors) -> Vectors:
-    product: Vectors = (first * second).sum(axis=1)
-    return product
-
-
-def _euclidean(first: Vectors, second: Vectors) -> Vectors:
-    distance: Vectors = np.linalg.norm(first - second, axis=1)
-    return -distance
-
-
-def _manhattan(first: Vectors, second: Vectors) -> Vectors:
-    distance: Vectors = np.abs(first - second).sum(axis=1)
-    return -distance
-
-
-_SIMILARITIES: Mapping[str, Callable[[Vectors, Vectors], Vectors]] = {
-    "cosine": cosines,
-    "dot": _products,
-    "euclidean": _euclidean,
-    "manhattan": _manhattan,
-}

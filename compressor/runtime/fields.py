@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import (
@@ -50,11 +51,10 @@ def parse(cls: type[Value], values: Any, where: str) -> Value:
     if not isinstance(values, dict):
         raise _wrong(values, where, "an object with 0 or more keys")
     known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
-    types = get_type_hints(cls, include_extras=True)
     for name in values:
         if name not in known:
             raise ValueError(f"{where}.{name}: it is not a known setting")
-    checked = {}
+    types, checked = get_type_hints(cls, include_extras=True), {}
     for name, item in known.items():
         if name in values:
             checked[name] = _read(types[name], values[name], f"{where}.{name}")
@@ -74,7 +74,13 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         kind, allowed = get_args(kind)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _read_union([x for x in inner if x is not NoneType], NoneType in inner, value, where)
+        if value is None and NoneType in inner:
+            return None
+        *others, last = [x for x in inner if x is not NoneType]
+        for other in others:
+            with suppress(ValueError):
+                return _read(other, value, where)
+        return _read(last, value, where)
     if is_dataclass(kind):
         return parse(kind, value, where)  # type: ignore[arg-type]
     if origin is list:
@@ -93,34 +99,21 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     return _read_scalar(kind, allowed, value, where)
 
 
-def _read_union(kinds: list[Any], optional: bool, value: Any, where: str) -> Any:
-    if optional and value is None:
-        return None
-    for kind in kinds[:-1]:
-        try:
-            return _read(kind, value, where)
-        except ValueError:
-            continue
-    return _read(kinds[-1], value, where)
-
-
 def _read_scalar(kind: Any, allowed: range, value: Any, where: str) -> Any:
     if kind is FileName:
         try:
             return inner_path(value)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
-    if kind is int:
-        # Not `isinstance`: to that, `true` is an integer.
-        if type(value) is not int or value not in allowed:
-            raise _wrong(value, where, f"a number from {allowed.start} to {allowed.stop - 1}")
-        return value
+    # Not `isinstance`: to that, `true` is an integer.
+    if kind is int and (type(value) is not int or value not in allowed):
+        raise _wrong(value, where, f"a number from {allowed.start} to {allowed.stop - 1}")
     if kind is float:
         # False for NaN, too, and for integers that are larger than any float.
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise _wrong(value, where, "a finite number")
         return float(value)
-    if not isinstance(value, str):
+    if kind is str and not isinstance(value, str):
         raise _wrong(value, where, "a text")
     return value
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.batching import Batch
+from compressor.runtime.batching import Batch, require_right_padding
 from compressor.runtime.cuda_graphs import (
     CAPTURING,
     LOG,
@@ -28,8 +28,7 @@ from compressor.runtime.cuda_graphs import (
     warn_uncaptured,
 )
 from compressor.runtime.decoder import FLOATS
-from compressor.runtime.engines.engine import Setup
-from compressor.runtime.packing import positions, require_right_padding
+from compressor.runtime.engines import Setup
 from compressor.runtime.session import bind, run_errors, run_failures
 
 if TYPE_CHECKING:
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
 
 MODEL, PACKED = "model", "packed"  # roles of the graphs
 LOGITS = "logits"
+# Inputs of the graph without padding, all int32. A token's number is row x longest row + place.
+TOKENS = "tokens"  # numbers of the real tokens, row by row
+OFFSETS = "token_offsets"  # [rows, longest row]: those, and behind them the numbers of the padding
+STARTS = "row_starts"  # [rows + 1]: where each row begins among the real tokens, and their number
 # Packing pays by the tokens that are left out, and costs two nodes and a few indices. These are
 # estimates, which no GPU has confirmed: half a microsecond a token was measured for a model of
 # BERT-base's size.
@@ -64,10 +67,9 @@ class _Buffers:
 class FusedEncoder:
     """Logits of batches. Threads may share it; one alone runs captured graphs.
 
-    Args:
-        open_graph: opens the graph with a role; and whether runs of it are to be captured.
-        setup: of the engine; with several workers nothing is captured. On a CPU nothing is either,
-            but buffers are fixed all the same.
+    `open_graph` opens the graph with a role; and whether runs of it are to be captured. With
+    several workers nothing is captured. On a CPU nothing is either, but buffers are fixed all the
+    same.
     """
 
     def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
@@ -89,11 +91,7 @@ class FusedEncoder:
         self._opening = Lock()
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """The logits [rows, outputs], or [rows, tokens, outputs], of a batch.
-
-        Raises:
-            UsageError: a row is padded on the left.
-        """
+        """Logits [rows, outputs] or [rows, tokens, outputs]; UsageError for padding on the left."""
         mask = batch["attention_mask"]
         require_right_padding(mask)
         if not len(mask):
@@ -101,22 +99,25 @@ class FusedEncoder:
         alone = CAPTURING if self._captures else contextlib.nullcontext()
         with run_errors(self._setup.directory), alone:
             if self._has_packed and gains_by_packing(mask):
-                logits = self._without_padding(batch)
+                with self._opening:
+                    if self._packed is None:
+                        self._packed = self._open_graph(PACKED, False)
+                values: dict[str, NDArray[Any]] = {**batch, **positions(mask)}
+                names = [value.name for value in self._packed.get_inputs()]
+                logits: Any = self._packed.run([LOGITS], {x: values[x] for x in names})[0]
             else:
                 inputs = {name: batch[name] for name in self._inputs}
-                at_fixed_shape = self._at_fixed_shape(inputs)
-                logits = self._plain(inputs) if at_fixed_shape is None else at_fixed_shape
-        return logits.astype(np.float32, copy=False)
+                logits = self._at_fixed_shape(inputs)
+                if logits is None:
+                    options = uncaptured() if self._captures else None
+                    logits = self._model.run([LOGITS], inputs, options)[0]
+        answers: NDArray[np.float32] = logits.astype(np.float32, copy=False)
+        return answers
 
     def _sizes(self, rows: int, tokens: int) -> list[int]:
         """The shape of the logits."""
         known = {"batch": rows, "source": tokens}
         return [known.get(size, size) for size in self._output.shape]
-
-    def _plain(self, inputs: Batch) -> NDArray[Any]:
-        options = uncaptured() if self._captures else None
-        logits: NDArray[Any] = self._model.run([LOGITS], inputs, options)[0]
-        return logits
 
     def _at_fixed_shape(self, inputs: Batch) -> NDArray[Any] | None:
         """None for large batches, where as many shapes as can be are others, or a thread."""
@@ -145,7 +146,7 @@ class FusedEncoder:
                 raise
             warn_uncaptured(MODEL, self._setup.directory, str(error))
             self._captures = self._fixed = False
-            self.captured = []
+            self.captured.clear()
             self._shapes.clear()  # their buffers are bound to the graph given up here
             self._model = self._open_graph(MODEL, False)
             return None
@@ -171,22 +172,11 @@ class FusedEncoder:
         options = numbered(len(self._shapes) + 1) if self._captures else uncaptured()
         return _Buffers(inputs, logits, binding, options)
 
-    def _without_padding(self, batch: Batch) -> NDArray[Any]:
-        with self._opening:
-            if self._packed is None:
-                self._packed = self._open_graph(PACKED, False)
-        values = {**batch, **positions(batch["attention_mask"])}
-        inputs = {value.name: values[value.name] for value in self._packed.get_inputs()}
-        logits: NDArray[Any] = self._packed.run([LOGITS], inputs)[0]
-        return logits
-
 
 def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
     """The shape of the buffers for a batch: 1, 2, 4, 8, … rows of 16, 24, 32, 48, 64, … tokens.
 
-    Args:
-        tokens: of the longest row.
-        most_tokens: that the model has positions for.
+    The model has positions for `most_tokens`.
     """
     longest = 16
     while longest < tokens:
@@ -198,6 +188,15 @@ def gains_by_packing(mask: NDArray[np.int64]) -> bool:
     """Whether a batch has enough padding, and enough of it, for the graph without."""
     padding = mask.size - int(mask.sum())
     return padding >= max(LEAST_PADDING, LEAST_SHARE * mask.size)
+
+
+def positions(mask: NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
+    """Further inputs of the graph without padding, from a mask [rows, longest row] of 1 and 0."""
+    flat = mask.reshape(-1) != 0
+    tokens = np.flatnonzero(flat).astype(np.int32)
+    offsets = np.concatenate([tokens, np.flatnonzero(~flat).astype(np.int32)])
+    starts = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
+    return {TOKENS: tokens, OFFSETS: offsets.reshape(mask.shape), STARTS: starts.astype(np.int32)}
 
 
 def enlarged(batch: Batch, shape: tuple[int, int], pad_id: int) -> dict[str, NDArray[np.int64]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, Unpack
 
@@ -14,22 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import TranslationArtifact
-from compressor.runtime.batching import Batch, require_texts
-from compressor.runtime.cuda_graphs import CAPTURING, Captured, open_to_capture
+from compressor.runtime.artifact import Generation, TranslationArtifact
+from compressor.runtime.batching import Batch, require_right_padding, require_texts
+from compressor.runtime.cuda_graphs import CAPTURING, open_to_capture
 from compressor.runtime.decoder import (
+    CAPACITY,
     SELECT_CACHES,
     SELECT_PAST,
     CachedDecoder,
     DecoderGraph,
     InPlaceDecoder,
-    writes_in_place,
 )
-from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
-from compressor.runtime.device_decoder import DeviceDecoder, greedy_on_device
+from compressor.runtime.device_decoder import (
+    LENGTHEN,
+    TOP,
+    DeviceDecoder,
+    DeviceGraph,
+    greedy_on_device,
+)
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
-from compressor.runtime.generation import Generation
-from compressor.runtime.packing import require_right_padding
 from compressor.runtime.runtime import Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import bind, run_errors
@@ -119,9 +121,10 @@ class Generator(Runtime[TranslationArtifact]):
         artifact = self.artifact
         self._tokenizer.prefix = artifact.source_prefix
         self._generator = self._engine.translator()
-        self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         if self._generator is None:
             self._open_graphs()
+        else:
+            self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         self._generation = self.tokens.settings(artifact.generation)
 
     def _open_graphs(self) -> None:
@@ -140,29 +143,30 @@ class Generator(Runtime[TranslationArtifact]):
             self._encoder, decoder = (session for session, _ in pairs)
         else:
             self._encoder, decoder = engine.session("encoder"), engine.session("decoder")
-        in_place = not on_device and writes_in_place(decoder)
+        # Such a graph writes its caches into the buffers that it reads them from.
+        in_place = not on_device and any(
+            value.shape[2:3] == [CAPACITY] for value in decoder.get_inputs()
+        )
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
         # Caches in NumPy's buffers are moved by NumPy, without a graph.
         roles = {
             SELECT_PAST: past and not in_place,
             SELECT_CACHES: (past or cross) and not in_place,
+            LENGTHEN: on_device,
+            TOP: on_device,
         }
-        roles |= {LENGTHEN: on_device, TOP: on_device}
-        select = {role: engine.session(role) for role, needed in roles.items() if needed}
+        small = {role: engine.session(role) for role, needed in roles.items() if needed}
         self._form = InPlaceDecoder if in_place else CachedDecoder
         if on_device:
-            self._on_device = DeviceGraph(decoder, self._device, select, self._encoder, captures)
+            self._on_device = DeviceGraph(decoder, self._device, small, self._encoder, captures)
+            engine.captured = self._on_device.captured
         else:
-            self._decoder = DecoderGraph(decoder, self._device, select)
+            self._decoder = DecoderGraph(decoder, self._device, small)
 
     @property
     def feeds_back(self) -> bool:
         """Whether the decoder chooses tokens on the device and reads them there."""
         return self._on_device is not None
-
-    @property
-    def captured(self) -> Sequence[Captured]:
-        return () if self._on_device is None else self._on_device.captured
 
     @property
     def end_ids(self) -> list[int]:
@@ -194,9 +198,8 @@ class Generator(Runtime[TranslationArtifact]):
             UsageError: a number below 1.
         """
         require_texts(texts)
-        settings = self._settings(num_beams, max_new_tokens)
+        answer = self._answering(num_beams, max_new_tokens)
         filled = [text for text in texts if text.strip()]
-        answer = partial(self._texts, settings=settings)
         answers = iter(self._answer(self.encode(filled), answer, batch_size, batch_tokens))
         return [next(answers) if text.strip() else "" for text in texts]
 
@@ -210,15 +213,10 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> Iterator[str]:
         """Answers to a stream of texts of any length, in their order, as of `generate_texts`.
 
-        One warning at the end counts the texts that were cut.
-
-        Args:
-            limits: `chunk_rows`: texts that are read ahead and sorted by length, all that is held
-                at a time; `batch_size`, `batch_tokens`.
+        One warning at the end counts the texts that were cut. For `limits` see
+        `Classifier.probabilities_stream`.
         """
-        settings = self._settings(num_beams, max_new_tokens)
-        answer = partial(self._texts, settings=settings)
-        return self._stream(texts, partial(self._answer_texts, answer), "", **limits)
+        return self._stream(texts, self._answering(num_beams, max_new_tokens), "", **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The text that is generated from each line; in JSON by its name, `answer_name`."""
@@ -233,27 +231,29 @@ class Generator(Runtime[TranslationArtifact]):
         max_new_tokens: int | None = None,
         forced_length: int | None = None,
     ) -> list[list[int]]:
-        """Token ids of the answers to one padded batch.
+        """Token ids of the answers to a batch, `input_ids` and `attention_mask` [rows, source].
+
+        Without the start token, up to and including the end token where there is one. UsageError
+        for a number below 1, or `forced_length` together with beams or a limit.
 
         Args:
-            batch: `input_ids` and `attention_mask`, [rows, source].
-            num_beams, max_new_tokens: as in `generate_texts`.
             forced_length: the exact number of tokens for every row, by greedy search that does not
                 stop at end tokens; for timing the same work with every model.
-
-        Returns:
-            Ids without the start token, up to and including the end token where there is one.
-
-        Raises:
-            UsageError: a number below 1, or `forced_length` together with beams or a limit.
         """
-        settings = self._settings(num_beams, max_new_tokens, forced_length)
-        return self._search(batch, settings)
+        settings = self._generation
+        if forced_length is None:
+            return self._search(batch, settings.with_options(num_beams, max_new_tokens))
+        if max_new_tokens is not None or num_beams not in (None, 1):
+            raise UsageError(
+                f"forced_length={forced_length} is greedy and sets the length by itself; leave "
+                "num_beams and max_new_tokens out",
+                id="forced-length-with-other-limits",
+            )
+        return self._search(batch, settings.with_length(forced_length))
 
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
         """`generate` with every token chosen on the host, for comparing the device's choice."""
-        settings = self._settings(None, None, forced_length)
-        rows = len(batch["input_ids"])
+        settings, rows = self._generation.with_length(forced_length), len(batch["input_ids"])
         with self._alone():
             return self.tokens.rows(greedy(self.start(batch), rows, settings))
 
@@ -262,13 +262,10 @@ class Generator(Runtime[TranslationArtifact]):
         return self.generate(batch, **options)
 
     def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Logits of the token after each of `tokens`, for comparing with another runtime.
+        """Logits of the token after each of `tokens` [rows, steps], the start token first.
 
-        Args:
-            tokens: what the decoder reads, [rows, steps], the start token first.
-
-        Returns:
-            [rows, steps, tokens], in the order of `self.tokens.ids`.
+        For comparing with another runtime: [rows, steps, tokens], in the order of
+        `self.tokens.ids`.
         """
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
@@ -306,8 +303,12 @@ class Generator(Runtime[TranslationArtifact]):
         captures = self._on_device is not None and self._on_device.captures
         return CAPTURING if captures else contextlib.nullcontext()
 
-    def _texts(self, batch: Batch, settings: Generation) -> list[str]:
-        return self.decode(self._search(batch, settings))
+    def _answering(
+        self, num_beams: int | None, max_new_tokens: int | None
+    ) -> Callable[[Batch], list[str]]:
+        """The texts that a batch is answered with, by these settings."""
+        settings = self._generation.with_options(num_beams, max_new_tokens)
+        return lambda batch: self.decode(self._search(batch, settings))
 
     def _search(self, batch: Batch, settings: Generation) -> list[list[int]]:
         rows = len(batch["input_ids"])
@@ -324,20 +325,6 @@ class Generator(Runtime[TranslationArtifact]):
             else:
                 answers = greedy(decoder, rows, settings)
             return self.tokens.rows(answers)
-
-    def _settings(
-        self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None = None
-    ) -> Generation:
-        settings = self._generation
-        if forced_length is None:
-            return settings.with_options(num_beams, max_new_tokens)
-        if max_new_tokens is not None or num_beams not in (None, 1):
-            raise UsageError(
-                f"forced_length={forced_length} is greedy and sets the length by itself; leave "
-                "num_beams and max_new_tokens out",
-                id="forced-length-with-other-limits",
-            )
-        return settings.with_length(forced_length)
 
 
 class Translator(Generator):

@@ -1,4 +1,7 @@
-"""Answering questions by a part of a text, with an exported model."""
+"""Answering questions by a part of a text, with an exported model.
+
+A context that is too long for the model is read in windows that overlap.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import QuestionAnsweringArtifact
 from compressor.runtime.batching import check_limits, require_texts
-from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.runtime import Line, StreamLimits
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import Encoded, TextsCut
-from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
+from compressor.runtime.token_classifier import Span
+from compressor.storage.input_files import panics_raised
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# The usual sizes for SQuAD, in tokens: of a window, of what two windows share, of a question, and
+# of an answer.
+WINDOW, STRIDE, MOST_QUESTION, MOST_ANSWER = 384, 128, 64, 30
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class Answer:
 
     Args:
         text: empty for no answer.
-        score: from 0 to 1, see `compressor.runtime.windows.best_span`.
+        score: from 0 to 1, the product of two probabilities: of its first and of its last token.
         start, end: of its characters in the context, the last one not included; 0 for no answer.
     """
 
@@ -33,6 +43,48 @@ class Answer:
     score: float
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """A question and a part of its context.
+
+    Args:
+        ids, types: of all tokens.
+        first: number of the context's first token; its tokens follow one another.
+        offsets: characters in the context of each of its tokens.
+        words: number of the word of each of them, None where the tokenizer knows none.
+        cut: whether the question lost tokens.
+    """
+
+    ids: list[int]
+    types: list[int]
+    first: int
+    offsets: list[Span]
+    words: list[int | None]
+    cut: bool
+
+    def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
+        """First and last token of the characters [start, end); None where they are not all here."""
+        inside = [
+            number
+            for number, (first, last) in enumerate(self.offsets)
+            if first < end and last > start and first < last
+        ]
+        if not inside or self.offsets[inside[0]][0] > start or self.offsets[inside[-1]][1] < end:
+            return None
+        return self.first + inside[0], self.first + inside[-1]
+
+    def characters(self, start: int, end: int) -> Span:
+        """Characters of the words from one token to another."""
+        first, last = start - self.first, end - self.first
+        word = self.words[first]
+        while first and word is not None and self.words[first - 1] == word:
+            first -= 1
+        word = self.words[last]
+        while last + 1 < len(self.words) and word is not None and self.words[last + 1] == word:
+            last += 1
+        return self.offsets[first][0], self.offsets[last][1]
 
 
 class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
@@ -98,7 +150,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         All else as `answers` and `Classifier.probabilities_stream`.
         """
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
-        return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
+        return self._stream_chunks(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The answer to each line; `answer` with its score and characters in JSON."""
@@ -112,8 +164,12 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
     ) -> list[list[Window]]:
         check_limits(stride=stride)
         require_texts(questions, contexts)
-        most = self.artifact.max_source_tokens
-        return self._tokenizer.windows(questions, contexts, most, stride)
+        tokenizer, most = self._tokenizer, self.artifact.max_source_tokens
+        try:
+            with panics_raised():
+                return split(tokenizer.library, questions, contexts, most, stride)
+        except ValueError as error:
+            raise tokenizer.invalid(error) from error
 
     def _answers(
         self,
@@ -124,15 +180,25 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         **limits: Any,
     ) -> tuple[list[Answer], int]:
         """Answers, and how many questions were cut."""
-        windows = self._windows(questions, contexts, stride)
-        rows = [Encoded(x.ids, x.types) for group in windows for x in group]
+        groups = self._windows(questions, contexts, stride)
+        rows = [Encoded(window.ids, window.types) for group in groups for window in group]
         logits = iter(self._answer(rows, self.run, **limits))  # [tokens, 2] each
-        answers = [
-            _best(context, group, [next(logits) for _ in group], null_answers)
-            for context, group in zip(contexts, windows, strict=True)
-        ]
+        answers = []
+        for context, windows in zip(contexts, groups, strict=True):
+            # Logits of a batch go on where the window is padded.
+            spans = [best_span(next(logits)[: len(window.ids)], window) for window in windows]
+            # The least of all windows, as in the pipeline that transformers had until version 4.
+            none = min(span[3] for span in spans)
+            number = max(range(len(spans)), key=lambda x: spans[x][0])
+            score, first, last, _ = spans[number]
+            # Below 0 for a context without tokens.
+            if score < 0 or (null_answers and none > score):
+                answers.append(Answer("", max(none, 0.0), 0, 0))
+            else:
+                start, end = windows[number].characters(first, last)
+                answers.append(Answer(context[start:end], score, start, end))
         # All windows of a question have the same part of it.
-        return answers, sum(group[0].cut for group in windows)
+        return answers, sum(windows[0].cut for windows in groups)
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         if cut:
@@ -141,20 +207,84 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
             warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 
-def _best(
-    context: str,
-    windows: Sequence[Window],
-    logits: Sequence[NDArray[np.float32]],
-    null_answers: bool,
-) -> Answer:
-    # Logits of a batch go on where the window is padded.
-    spans = [best_span(x[: len(w.ids)], w) for x, w in zip(logits, windows, strict=True)]
-    # The least of all windows, as in the pipeline that transformers had until version 4.
-    none = min(span[3] for span in spans)
-    number = max(range(len(spans)), key=lambda x: spans[x][0])
-    score, first, last, _ = spans[number]
-    # Below 0 for a context without tokens.
-    if score < 0 or (null_answers and none > score):
-        return Answer("", max(none, 0.0), 0, 0)
-    start, end = windows[number].characters(first, last)
-    return Answer(context[start:end], score, start, end)
+def split(
+    tokenizer: Tokenizer,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    most: int,
+    stride: int = STRIDE,
+) -> list[list[Window]]:
+    """The windows of each question: as many as its context needs, at least one.
+
+    Args:
+        tokenizer: without truncation and padding; ValueError for one that makes no pairs.
+        most: tokens that the model can read; a window has `WINDOW` at most.
+        stride: tokens of the context that two windows share; at most half of what a window holds.
+    """
+    # Any pair shows which special tokens there are before a question, between it and its context
+    # and behind that, and of which type the tokens of both texts are.
+    pair = tokenizer.encode("a", "a")
+    pair_ids, types = pair.ids, pair.type_ids
+    parts = list(pair.sequence_ids)  # 0, 1, or None for special tokens
+    if 0 not in parts or 1 not in parts:
+        raise ValueError("it does not encode pairs of texts")
+    question_start, context_start = parts.index(0), parts.index(1)
+    question_end, context_end = (len(parts) - parts[::-1].index(text) for text in (0, 1))
+    special, most = sum(part is None for part in parts), min(most, WINDOW)
+    if most < special + 2:
+        raise ValueError(f"{special} special tokens leave no room in windows of {most} tokens")
+    # Several questions often share a context, which is then tokenized once.
+    distinct = list(dict.fromkeys(contexts))
+    encodings = tokenizer.encode_batch(distinct, add_special_tokens=False)
+    encoded = dict(zip(distinct, encodings, strict=True))
+    longest = min(MOST_QUESTION, (most - special) // 2)  # half of the room is the context's
+    groups = []
+    asked = tokenizer.encode_batch(list(questions), add_special_tokens=False)
+    for question, text in zip(asked, contexts, strict=True):
+        kept, context = question.ids[:longest], encoded[text]
+        ids, offsets, words = context.ids, context.offsets, context.word_ids
+        first_ids = pair_ids[:question_start] + kept + pair_ids[question_end:context_start]
+        first_types = types[:question_start] + [types[question_start]] * len(kept)
+        first_types += types[question_end:context_start]
+        room = most - len(first_ids) - len(pair_ids[context_end:])
+        windows = []
+        # Windows that share more than half would be many; those that share all would never end.
+        for start in range(0, max(1, len(ids)), room - min(stride, room // 2)):
+            part = slice(start, start + room)
+            part_types = [types[context_start]] * len(ids[part])
+            windows.append(
+                Window(
+                    first_ids + ids[part] + pair_ids[context_end:],
+                    first_types + part_types + types[context_end:],
+                    len(first_ids), offsets[part], words[part], len(question.ids) > longest,
+                )
+            )  # fmt: skip
+            # Further windows would hold nothing that this one lacks.
+            if start + room >= len(ids):
+                break
+        groups.append(windows)
+    return groups
+
+
+def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, int, float]:
+    """Score, first and last token of a window's best answer, and the score of having none.
+
+    The score is that of `Answer`: both probabilities are among the tokens of the context and the
+    window's first token, which stands for no answer. Logits are [tokens, 2], of start and end.
+    """
+    count = len(window.offsets)
+    context = slice(window.first, window.first + count)
+    allowed = np.concatenate([logits[:1], logits[context]]).astype(np.float64)  # [1 + context, 2]
+    # No exponential overflows then, and the probabilities are the same.
+    allowed -= allowed.max(axis=0)
+    chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
+    none = float(chances[0].prod())
+    # Below every product: it stays where a window has no tokens of the context.
+    best, first, last = -1.0, 0, 0
+    # All answers of one length at a time, so that Python does not loop over pairs of tokens.
+    for length in range(min(MOST_ANSWER, count)):
+        products = chances[1 : count + 1 - length, 0] * chances[1 + length :, 1]
+        start = int(products.argmax())
+        if products[start] > best:
+            best, first, last = float(products[start]), start, start + length
+    return best, window.first + first, window.first + last, none

@@ -1,4 +1,4 @@
-"""The base of all runtimes: opening an artifact, encoding texts, reading streams."""
+"""The bases of all runtimes: opening an artifact, answering texts in batches, reading streams."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.runtime.artifact import (
+    GRAPH_DIRECTORY,
+    Artifact,
+    EncoderArtifact,
+    read_description,
+    require_files,
+)
 from compressor.runtime.batching import (
     CHUNK_ROWS,
     Batch,
@@ -19,15 +28,17 @@ from compressor.runtime.batching import (
     in_chunks,
     require_texts,
 )
-from compressor.runtime.consistency import read_description, require_files
 from compressor.runtime.cuda_graphs import Captured
-from compressor.runtime.engines import DEFAULT, choose_engine
-from compressor.runtime.engines.engine import Engine, Setup
+from compressor.runtime.engines import DEFAULT, Engine, Setup, choose_engine
 from compressor.runtime.text import Encoded, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
+DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
 Answer = TypeVar("Answer")
 Line = tuple[str, dict[str, Any]]
+Floats = NDArray[np.float32]
+# Elements of a block of rows whose exponentials fit into the CPU's cache.
+_BLOCK = 1 << 18
 
 
 class StreamLimits(TypedDict, total=False):
@@ -99,8 +110,9 @@ class Runtime(ABC, Generic[Described]):
         artifact = read_description(self._directory, verify)
         # Before the files are checked, since engines open different ones.
         library = choose_engine(engine, self.kind, artifact, precision, device)
-        named = [precision] if precision else None
-        require_files(self._directory, artifact, library, named, verify=verify)
+        chosen = precision or library.default_precision(artifact)
+        files = library.files(self._directory, artifact, chosen)
+        require_files(self._directory, files, verify=verify)
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
@@ -113,12 +125,12 @@ class Runtime(ABC, Generic[Described]):
         self.engine = library.name
         self.precision = library.precision(self._directory, artifact, precision, device)
         self._device, self._workers = device, workers
-        tokenizer = self._directory / GRAPH_DIRECTORY / artifact.tokenizer
-        most = artifact.max_source_tokens if self.cuts_texts else None
-        self._tokenizer = TextTokenizer(tokenizer, most, artifact.truncation_side)
-        compiled = None
-        if cache is not None:
-            compiled = _cache_directory(Path(cache), self._directory, library)
+        self._tokenizer = TextTokenizer(
+            self._directory / GRAPH_DIRECTORY / artifact.tokenizer,
+            artifact.max_source_tokens if self.cuts_texts else None,
+            artifact.truncation_side,
+        )
+        compiled = None if cache is None else self._cache_directory(Path(cache), library)
         setup = Setup(
             self._directory, artifact, self.precision, device, threads, workers, compiled,
             cuda_graphs,
@@ -127,6 +139,33 @@ class Runtime(ABC, Generic[Described]):
         self._open()
         self.provider = self._engine.provider
 
+    def _cache_directory(self, cache: Path, engine: type[Engine]) -> Path:
+        if not engine.compiles:
+            raise UsageError(
+                f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",
+                id="option-without-use",
+            )
+        if cache.resolve().is_relative_to(self._directory.resolve()):
+            raise UsageError(
+                f"cache {cache} lies in the artifact, whose files are those of its manifest; "
+                "choose a directory elsewhere",
+                id="cache-in-artifact",
+            )
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot make the directory {cache} for compiled models: {error.strerror}; choose "
+                "another one",
+                id="cache-not-writable",
+            ) from error
+        return cache
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        """The shapes of batches that have run as captured CUDA graphs, with their memory."""
+        return self._engine.captured
+
     @property
     def ran_by(self) -> str:
         """The provider that has computed so far, and how many CUDA graphs it replayed."""
@@ -134,11 +173,6 @@ class Runtime(ABC, Generic[Described]):
             return self.provider
         size = sum(shape.bytes for shape in self.captured) / 2**20
         return f"{self.provider}, {len(self.captured)} CUDA graphs with {size:,.0f} MiB"
-
-    @property
-    def captured(self) -> Sequence[Captured]:
-        """The shapes of batches that have run as captured CUDA graphs, with their memory."""
-        return self._engine.captured
 
     @abstractmethod
     def _open(self) -> None:
@@ -189,14 +223,22 @@ class Runtime(ABC, Generic[Described]):
         answers = dict(pair for pairs in answered for pair in pairs)
         return [answers[number] for number in range(len(rows))]
 
-    def _answer_texts(
-        self, answer: Callable[[Batch], Iterable[Answer]], *columns: Sequence[str], **limits: Any
-    ) -> tuple[list[Answer], int]:
-        """Answers to texts, or to texts and their pairs, and how many of them were cut."""
-        rows = self._tokenizer.encode(*columns)
-        return self._answer(rows, answer, **limits), sum(row.cut for row in rows)
-
     def _stream(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        answer: Callable[[Batch], Iterable[Answer]],
+        blank: Answer,
+        **limits: Any,
+    ) -> Iterator[Answer]:
+        """Answers to a stream by what a batch is answered with; all else as `_stream_chunks`."""
+
+        def answers(*columns: Sequence[str], **limits: Any) -> tuple[list[Answer], int]:
+            encoded = self._tokenizer.encode(*columns)
+            return self._answer(encoded, answer, **limits), sum(row.cut for row in encoded)
+
+        return self._stream_chunks(rows, answers, blank, **limits)
+
+    def _stream_chunks(
         self,
         rows: Iterable[str] | Iterable[tuple[str, str]],
         answers: Callable[..., tuple[list[Answer], int]],
@@ -207,9 +249,8 @@ class Runtime(ABC, Generic[Described]):
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space.
 
-        Args:
-            answers: to a chunk's texts (and, of pairs, its second texts), and how many were cut;
-                takes `batch_size` and `batch_tokens`.
+        `answers` takes a chunk's texts (and, of pairs, its second texts), `batch_size` and
+        `batch_tokens`; it returns answers, and how many texts were cut.
         """
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         # Here, since a generator raises only when its first answer is asked for.
@@ -235,24 +276,56 @@ class Runtime(ABC, Generic[Described]):
         self._tokenizer.warn_of_cut(cut, texts, 4)
 
 
-def _cache_directory(cache: Path, directory: Path, engine: type[Engine]) -> Path:
-    if not engine.compiles:
-        raise UsageError(
-            f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",
-            id="option-without-use",
-        )
-    if cache.resolve().is_relative_to(directory.resolve()):
-        raise UsageError(
-            f"cache {cache} lies in the artifact, whose files are those of its manifest; choose a "
-            "directory elsewhere",
-            id="cache-in-artifact",
-        )
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make the directory {cache} for compiled models: {error.strerror}; choose "
-            "another one",
-            id="cache-not-writable",
-        ) from error
-    return cache
+class EncoderRuntime(Runtime[DescribedEncoder]):
+    """An exported encoder with a head; arguments and errors are those of `Runtime`."""
+
+    kind = "encoder"
+    # docs/tuning.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
+    # GPU runs more rows at once, and 4096 are 32 rows of 128 tokens.
+    batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
+
+    def _open(self) -> None:
+        self._model = self._engine.encoder()
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
+        return self._model(batch)
+
+    def compute(self, batch: Batch, **options: Any) -> object:
+        return self.run(batch)
+
+    def logits(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Logits [rows, outputs] in the order of the texts.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch.
+            pairs: the second text of each row, for tasks on pairs.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+
+        Raises:
+            UsageError: a number below 1, or not as many pairs as texts.
+        """
+        rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
+        # NumPy cannot know how many logits no rows would have.
+        return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)
+
+
+def log_softmax(scores: Floats) -> None:
+    """Turn scores [rows, vocabulary] into log-probabilities, in place."""
+    rows = max(1, _BLOCK // scores.shape[1])
+    for start in range(0, len(scores), rows):  # views: a copy of all scores would be large
+        block = scores[start : start + rows]
+        block -= block.max(axis=1, keepdims=True)
+        block -= np.log(np.exp(block).sum(axis=1, keepdims=True))
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Probabilities of logits, which stand for one class each."""
+    probabilities: Floats = 0.5 + 0.5 * np.tanh(0.5 * logits)  # overflows nowhere
+    return probabilities

@@ -16,17 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compressor.runtime.generation import Generation
-from compressor.runtime.processors import (
-    Scores,
-    Tokens,
-    apply_rules,
-    changes_best,
-    excluded,
-    log_softmax,
-)
+from compressor.runtime.artifact import Generation
+from compressor.runtime.runtime import log_softmax
+
+Scores = NDArray[np.float32]
+Tokens = NDArray[np.int64]
 
 # transformers adds this to the score of a hypothesis that must not be chosen. It is so large that
 # in float32 the sum is this number itself.
@@ -69,10 +66,40 @@ class Decoder(Protocol):
         """Reduce the batch to these rows, with their sources; rows may repeat."""
 
 
-def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The most probable token in each step.
+def apply_rules(settings: Generation, scores: Scores, tokens: Tokens) -> None:
+    """Change next-token scores [rows, vocabulary], in place, as transformers does in this order.
 
-    Logits are read only in steps where a rule may change which token is the best.
+    Of the tokens so far [rows, step] the start token is the first; so steps count from 1.
+    """
+    step, size = tokens.shape[1], settings.no_repeat_ngram_size
+    if 0 < size <= step:  # no n-gram of this size occurs twice in a row
+        windows = sliding_window_view(tokens, size, axis=1)  # [rows, step - size + 1, size]
+        prefix = tokens[:, None, step + 1 - size :]  # [rows, 1, size - 1]
+        rows, starts = np.nonzero((windows[..., :-1] == prefix).all(axis=-1))
+        scores[rows, windows[rows, starts, -1]] = -np.inf
+    if step < settings.min_length:
+        scores[:, settings.eos_token_id] = -np.inf
+    forced = forced_tokens(settings, step)
+    if forced is not None:
+        scores.fill(-np.inf)
+        scores[:, forced] = 0
+    scores[:, settings.suppress_tokens] = -np.inf
+    if settings.renormalize_logits:
+        log_softmax(scores)
+
+
+def forced_tokens(settings: Generation, step: int) -> list[int] | None:
+    """The tokens of which one must be chosen; None where any may be."""
+    ends = settings.forced_eos_token_id
+    if step == settings.limit and ends is not None:
+        return [ends] if isinstance(ends, int) else ends
+    if step == 1 and settings.forced_bos_token_id is not None:
+        return [settings.forced_bos_token_id]
+    return None
+
+
+def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
+    """The most probable token in each step; logits are read where a rule may change which that is.
 
     Returns:
         Token ids of each row without the start token, up to and including the end token.
@@ -87,7 +114,13 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
         output = decoder.step(chosen)
         chosen = output.best()
         best = chosen.tolist()  # Python's sets are faster than NumPy for so few
-        if changes_best(settings, step, best):
+        # Not `renormalize_logits`: log-probabilities have the order of the logits.
+        if (
+            settings.no_repeat_ngram_size > 0
+            or step < settings.min_length
+            or forced_tokens(settings, step) is not None
+            or not set(settings.suppress_tokens).isdisjoint(best)
+        ):
             scores = output.scores()
             apply_rules(settings, scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
@@ -147,10 +180,7 @@ class _Beams:
     def advance(
         self, scores: Scores, tokens: Tokens | None, settings: Generation, step: int
     ) -> tuple[Tokens, NDArray[np.bool_]]:
-        """Continue each sentence's hypotheses by one token.
-
-        Args:
-            scores, tokens: see `_log_probabilities`; of the rows [sentences * beams].
+        """Continue each sentence's hypotheses by one token, by what `_log_probabilities` gives.
 
         Returns:
             The beam that each running hypothesis continues [sentences, beams], and which sentences
@@ -173,7 +203,19 @@ class _Beams:
         values += ended.astype(np.float32) * EXCLUDED
         order = _descending(values)[:, :beams]  # [sentences, beams]
         self.scores, self.tokens = _take(values, order), _take(longer, order)
-        return _take(parents, order), self._closed(settings, step) | ended.all()
+        # Without `early_stopping` a result cannot change where the best running hypothesis does not
+        # beat the worst finished one at its present length; with "never", at no length that it can
+        # reach. Sums of log-probabilities are negative: only with a positive penalty do longer
+        # texts gain.
+        longest = settings.early_stopping == "never" and settings.length_penalty > 0
+        length = settings.limit if longest else step
+        possible = self.scores[:, :1] / length**settings.length_penalty
+        worst = np.where(self.finished, self.final_scores.min(axis=1, keepdims=True), EXCLUDED)
+        self.improvable &= (possible > worst).any(axis=1)
+        closed = ~self.improvable | ended.all()
+        if settings.early_stopping is True:
+            closed |= self.finished.all(axis=1)
+        return _take(parents, order), closed
 
     def _finish(
         self,
@@ -208,30 +250,9 @@ class _Beams:
         self.final_lengths = pick(self.final_lengths, np.full(ended.shape, step))
         self.finished = pick(self.finished, ended)
 
-    def _closed(self, settings: Generation, step: int) -> NDArray[np.bool_]:
-        """Which sentences [sentences] have a result that cannot change any more.
-
-        Without `early_stopping`: the best running hypothesis does not beat the worst finished one
-        at its present length; with "never": at no length that it can reach.
-        """
-        # Sums of log-probabilities are negative: only with a positive penalty do longer texts gain.
-        longest = settings.early_stopping == "never" and settings.length_penalty > 0
-        length = settings.limit if longest else step
-        possible = self.scores[:, :1] / length**settings.length_penalty
-        worst = np.where(self.finished, self.final_scores.min(axis=1, keepdims=True), EXCLUDED)
-        self.improvable &= (possible > worst).any(axis=1)
-        closed = ~self.improvable
-        if settings.early_stopping is True:
-            closed |= self.finished.all(axis=1)
-        return closed
-
 
 def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The best of the hypotheses that `settings.num_beams` beams per sentence reach.
-
-    Returns:
-        Token ids of each row without the start token, up to and including the end token.
-    """
+    """The best hypothesis that a sentence's `settings.num_beams` reach; ids as of `greedy`."""
     beams = settings.num_beams
     state = _Beams.start(rows, beams, settings.decoder_start_token_id)
     outputs: list[list[int]] = [[] for _ in range(rows)]
@@ -270,8 +291,14 @@ def _log_probabilities(
     Only the best tokens where the decoder selects them and no rule changes others; else all, in
     the vocabulary's order, for which None stands.
     """
-    left_out = excluded(settings, step)
-    if left_out is not None and isinstance(output, RankedStep):
+    changes_scores = (
+        settings.no_repeat_ngram_size > 0
+        or settings.renormalize_logits
+        or forced_tokens(settings, step) is not None
+    )
+    if isinstance(output, RankedStep) and not changes_scores:
+        ends = settings.eos_token_id if step < settings.min_length else []
+        left_out = [*settings.suppress_tokens, *ends]
         # The best of each row are the only ones that can be among the best of their sentence.
         scores, tokens = output.top(_enough(settings) + len(left_out))
         scores[np.isin(tokens, left_out)] = -np.inf

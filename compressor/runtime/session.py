@@ -142,13 +142,8 @@ def try_device(device: str) -> str:
 def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
     """The device to run on: `auto` is `cuda` where that works and `cpu` elsewhere.
 
-    Args:
-        precisions: of the graphs to run; with one that only the CPU has kernels for, `auto` is
-            `cpu`.
-
-    Raises:
-        UsageError: an unknown device.
-        EnvironmentProblem: a device was named that is not usable.
+    It is also `cpu` for graphs of precisions that only the CPU has kernels for. UsageError for an
+    unknown device, EnvironmentProblem for a named one that is not usable.
     """
     if device == "auto" and set(precisions) & set(CPU_ONLY):
         device = "cpu"

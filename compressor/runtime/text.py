@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import CompressWarning, EnvironmentProblem, InputError
 from compressor.runtime.batching import require_texts
-from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
-from compressor.runtime.windows import Window, split
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
 
 if TYPE_CHECKING:
@@ -84,18 +83,16 @@ def one_warning_of_cut() -> Iterator[None]:
 class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
-    `prefix` is what every text begins with.
+    `library` is the tokenizer of the library `tokenizers`, `prefix` what every text begins with.
 
     Args:
         max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
         side: that they are cut on.
-
-    Raises:
-        InputError: no such file, or not a tokenizer.
-        EnvironmentProblem: the `tokenizers` package is not installed.
     """
 
     def __init__(self, path: Path, max_tokens: int | None = None, side: str = "right") -> None:
+        self._path, self.prefix = path, ""
+        self._max_tokens: int | None = None
         try:
             text = read_text(path, _MOST_BYTES)
         except OSError as error:
@@ -104,62 +101,68 @@ class TextTokenizer:
                 id="tokenizer-unreadable",
             ) from error
         except UnicodeDecodeError as error:
-            raise _invalid(path, error) from error
-        self._path, self.prefix = path, ""
-        self._tokenizer, self._normalizer = _load(text, path)
+            raise self.invalid(error) from error
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise EnvironmentProblem(
+                "the package tokenizers is not installed; install it with `pip install tokenizers`",
+                id="tokenizers-not-installed",
+            ) from error
+        try:
+            with panics_raised():
+                self.library = Tokenizer.from_str(text)
+                self._normalizer = _take_normalizer(self.library)
+        except Exception as error:  # the library raises nothing more specific
+            raise self.invalid(error) from error
         if self._normalizer is not None:
-            added = [x.content for x in self._tokenizer.get_added_tokens_decoder().values()]
+            added = [x.content for x in self.library.get_added_tokens_decoder().values()]
             longest_first = sorted(map(re.escape, added), key=len, reverse=True)
             self._added = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
-        self._max_tokens: int | None = None
         if max_tokens is not None:
             self.cut_to(max_tokens, side)
-        self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
+        self._first_without_id = self.library.token_to_id(FIRST_WITHOUT_ID)
         if self._first_without_id is not None:
             # No entry is `MARK` alone, so it becomes the unknown token.
-            self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
+            self._unknown = self.library.model.tokenize(MARK)[0].id
         self._language: tuple[int, int] | None = None  # its place in a row, and its token
 
     def cut_to(self, max_tokens: int, side: str) -> None:
-        """Cut rows from now on to this many tokens, on the side `left` or `right`.
-
-        Raises:
-            InputError: the special tokens leave no room.
-        """
-        added = self._tokenizer.num_special_tokens_to_add(False)
-        if max_tokens <= added:
+        """Cut rows to this many tokens from now on; InputError if special tokens leave no room."""
+        special = self.library.num_special_tokens_to_add(False)
+        if max_tokens <= special:
             raise InputError(
-                f"{self._path} adds {added} special tokens to a row of at most {max_tokens}; "
+                f"{self._path} adds {special} special tokens to a row of at most {max_tokens}; "
                 "export the model again",
                 id="tokenizer-invalid",
             )
-        self._tokenizer.enable_truncation(max_tokens, direction=side)
+        self.library.enable_truncation(max_tokens, direction=side)
         self._max_tokens = max_tokens
+
+    def invalid(self, error: Exception) -> InputError:
+        """What to raise for a damaged file."""
+        reason = " ".join(str(error).split())
+        return InputError(
+            f"{self._path} is not a tokenizer file ({reason:.300}); export the model again",
+            id="tokenizer-invalid",
+        )
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
         """A copy whose rows have the token `new` where this one's have the language token `old`."""
         # An empty text has the special tokens alone.
-        ids = self._tokenizer.encode("").ids
+        ids = self.library.encode("").ids
         if old not in ids:
-            raise _invalid(self._path, ValueError(f"no row has the language token {old}"))
+            raise self.invalid(ValueError(f"no row has the language token {old}"))
         other = copy(self)
         # Counted from the end that it stands at.
         other._language = (0 if ids[0] == old else ids.index(old) - len(ids)), new
         return other
 
-    @property
-    def marks_continuations(self) -> bool:
-        """Whether tokens that go on with a word are marked, as with `##`."""
-        return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
-
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or of each (text, pair), special tokens included.
 
         The `cut` of a row says whether it had to be cut; `warn_of_cut` warns of such rows.
-
-        Raises:
-            UsageError: not as many pairs as texts, or one text in place of a list.
-            InputError: the file is damaged in a way that only shows now.
+        InputError for damage to the file that only shows now.
         """
         return self.rows(self.encodings(texts, pairs))
 
@@ -169,9 +172,8 @@ class TextTokenizer:
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
             rows = list(zip(rows, self._normalized(pairs), strict=True))
-        # The library is written in Rust, and may panic only now where the file is damaged.
         with self._panics_as_errors():
-            return list(self._tokenizer.encode_batch(rows))
+            return list(self.library.encode_batch(rows))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
@@ -188,26 +190,13 @@ class TextTokenizer:
             rows.append(row)
         return rows
 
-    def windows(
-        self, questions: Sequence[str], contexts: Sequence[str], most: int, stride: int
-    ) -> list[list[Window]]:
-        """As `compressor.runtime.windows.split`; InputError for a tokenizer that makes no pairs."""
-        try:
-            with self._panics_as_errors():
-                return split(self._tokenizer, questions, contexts, most, stride)
-        except ValueError as error:
-            raise _invalid(self._path, error) from error
-
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out; errors as `encode`."""
         with self._panics_as_errors():
-            return list(self._tokenizer.decode_batch([list(row) for row in rows]))
+            return list(self.library.decode_batch([list(row) for row in rows]))
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
-        """Warn that `cut` of `texts` texts had to be cut, unless it is none.
-
-        A `stacklevel` of 3 names the line that called the caller.
-        """
+        """Warn that some texts had to be cut; level 3 names the line that called the caller."""
         if cut:
             what = (
                 f"texts were cut to the {self._max_tokens} tokens that the model can read; split "
@@ -217,52 +206,28 @@ class TextTokenizer:
 
     @contextmanager
     def _panics_as_errors(self) -> Iterator[None]:
+        """The library is written in Rust, and may panic only now where the file is damaged."""
         try:
             with panics_raised():
                 yield
         except Panic as error:
-            raise _invalid(self._path, error) from error
+            raise self.invalid(error) from error
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
+        """Texts by SentencePiece's rules, but for added tokens, which are matched before."""
         # The prefix is text as the user's is: it is normalized and cut into tokens with it.
         whole = [f"{self.prefix}{text}" for text in texts] if self.prefix else list(texts)
         if self._normalizer is None:
             return whole
-        return [self._normalized_around_tokens(text, self._normalizer) for text in whole]
-
-    def _normalized_around_tokens(self, text: str, normalizer: SentencePieceNormalizer) -> str:
-        """A text by SentencePiece's rules, but for added tokens, which are matched before."""
-        # The text around added tokens is at the even places.
-        parts = self._added.split(text.replace(NO_TOKEN, UNKNOWN_CHARACTER))
-        for i in range(0, len(parts), 2):
-            plain = normalizer(parts[i])
-            parts[i] = self._added.sub(lambda x: f"{x[0][0]}{NO_TOKEN}{x[0][1:]}", plain)
-        return "".join(parts)
-
-
-def _load(text: str, path: Path) -> tuple[Tokenizer, SentencePieceNormalizer | None]:
-    """The tokenizer, and the normalizer to apply before it if it came from SentencePiece."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the package tokenizers is not installed; install it with `pip install tokenizers`",
-            id="tokenizers-not-installed",
-        ) from error
-    try:
-        with panics_raised():
-            tokenizer = Tokenizer.from_str(text)
-            return tokenizer, _take_normalizer(tokenizer)
-    except Exception as error:  # the library raises nothing more specific
-        raise _invalid(path, error) from error
-
-
-def _invalid(path: Path, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())
-    return InputError(
-        f"{path} is not a tokenizer file ({reason:.300}); export the model again",
-        id="tokenizer-invalid",
-    )
+        normalized = []
+        for text in whole:
+            # The text around added tokens is at the even places.
+            parts = self._added.split(text.replace(NO_TOKEN, UNKNOWN_CHARACTER))
+            for i in range(0, len(parts), 2):
+                plain = self._normalizer(parts[i])
+                parts[i] = self._added.sub(lambda x: f"{x[0][0]}{NO_TOKEN}{x[0][1:]}", plain)
+            normalized.append("".join(parts))
+        return normalized
 
 
 def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
@@ -288,3 +253,71 @@ def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     if not steps:
         return None
     return SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))
+
+
+class SentencePieceNormalizer:
+    """SentencePiece's text normalization, which applies the longest rule at each position.
+
+    A SentencePiece model contains its rules (NFKC and a few more, `precompiled_charsmap`) as a
+    precompiled double-array trie over UTF-8 (Darts-clone, https://github.com/s-yata/darts-clone)
+    followed by the replacement strings, zero-terminated. The `tokenizers` library reads the same
+    bytes, but works on grapheme clusters and takes the *shortest* rule that matches: it drops the
+    second accent of a decomposed Vietnamese letter and does not compose decomposed kana or Hangul.
+    """
+
+    def __init__(self, rules: bytes) -> None:
+        (size,) = struct.unpack_from("<I", rules)
+        self._units = struct.unpack_from(f"<{size // 4}I", rules, 4)
+        self._strings = rules[4 + size :]
+        self._steps: dict[tuple[int, str], int] = {}
+        # ASCII characters that start no rule without a non-ASCII character after them.
+        self._plain = frozenset(c for c in map(chr, range(128)) if self._longest(c, 0)[1] is None)
+
+    def __call__(self, text: str) -> str:
+        """`text` with the longest rule applied at each position, left to right."""
+        if self._plain.issuperset(text):
+            return text
+        pieces = []
+        start = 0
+        while start < len(text):
+            end, replacement = self._longest(text, start)
+            pieces.append(text[start] if replacement is None else replacement)
+            start = end
+        return "".join(pieces)
+
+    def _longest(self, text: str, start: int) -> tuple[int, str | None]:
+        """End and replacement of the longest rule at `start`; (start + 1, None) without one."""
+        node, position = 0, start
+        end, leaf = start + 1, -1
+        while position < len(text):
+            node = self._child(node, text[position])
+            if node < 0:
+                break
+            position += 1
+            if self._units[node] >> 8 & 1:  # a rule ends here
+                end, leaf = position, node
+        if leaf < 0:
+            return end, None
+        # The unit of the value, where only bit 31 is not part of it.
+        begin = self._units[leaf ^ self._offset(leaf)] & 0x7FFFFFFF
+        return end, self._strings[begin : self._strings.index(0, begin)].decode()
+
+    def _child(self, node: int, character: str) -> int:
+        """The node after `character`, or -1; cached, because texts repeat characters."""
+        key = (node, character)
+        child = self._steps.get(key)
+        if child is None:
+            child = node
+            for byte in character.encode():
+                child ^= self._offset(child) ^ byte
+                # Bit 31 of a label is set when the unit holds a value and is no transition.
+                if child >= len(self._units) or self._units[child] & 0x800000FF != byte:
+                    child = -1
+                    break
+            self._steps[key] = child
+        return child
+
+    def _offset(self, node: int) -> int:
+        unit = self._units[node]
+        # Bits 10 and up; with bit 9 set they count blocks of 256 units.
+        return unit >> 10 << ((unit & 1 << 9) >> 6)

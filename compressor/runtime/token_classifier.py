@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from functools import cached_property
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, Unpack
 
@@ -13,20 +13,35 @@ from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
 from compressor.runtime.batching import Batch, require_texts
-from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.entities import (
-    OUTSIDE,
-    Entity,
-    Scheme,
-    Span,
-    entity_runs,
-    first_tokens,
-    scheme_of,
-)
-from compressor.runtime.processors import log_softmax
-from compressor.runtime.runtime import Line, StreamLimits
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits, log_softmax
 
+Span = tuple[int, int]  # of characters, the last one not included
+Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`
 LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
+
+OUTSIDE = "O"
+_STANDARD = "BIES"  # begin, inside, end, single
+# Last and unit of BILOU, middle and whole of BMEWO.
+_LETTERS = dict(zip("BIESLUMW", "BIESESIS", strict=True))
+_WORD = re.compile("[^ ]+")
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A part of a text with a label.
+
+    Args:
+        label: without its prefix, `location` for `B-location`.
+        start, end: of its characters in the text, the last one not included.
+        text: these characters.
+        score: mean probability of its words' labels.
+    """
+
+    label: str
+    start: int
+    end: int
+    text: str
+    score: float
 
 
 class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
@@ -42,10 +57,6 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
     def labels(self) -> list[str]:
         """Names of the labels in the order of the logits."""
         return self.artifact.labels
-
-    @cached_property
-    def _scheme(self) -> Scheme:
-        return scheme_of(self.labels)
 
     def tag(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
@@ -88,7 +99,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[list[Entity]]:
         """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
-        return self._stream(rows, self._tag, [], **limits)
+        return self._stream_chunks(rows, self._tag, [], **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
@@ -102,12 +113,12 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
         labeled = self._answer(rows, self._labeled, **limits)
-        tagged = []
+        scheme, tagged = scheme_of(self.labels), []
         for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)
             labels = [self.labels[best[token]] for token in tokens]
             entities = []
-            for kind, first, last in entity_runs(labels, self._scheme):
+            for kind, first, last in entity_runs(labels, scheme):
                 start, end = words[first][0], words[last][1]
                 mean = sum(float(scores[x]) for x in tokens[first : last + 1]) / (last + 1 - first)
                 entities.append(Entity(kind, start, end, text[start:end], mean))
@@ -120,7 +131,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         Where the tokenizer marks the tokens that go on with a word (as `##`), words are its own.
         Elsewhere a word ends at a space.
         """
-        marks = self._tokenizer.marks_continuations
+        marks = getattr(self._tokenizer.library.model, "continuing_subword_prefix", None)
         tokens: list[int] = []
         words: list[Span] = []
         last = None
@@ -148,3 +159,69 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         best = logits.argmax(-1)
         log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
         return zip(best, np.exp(logits.max(-1)), strict=True)
+
+
+def word_spans(text: str) -> list[Span]:
+    """The characters of each word of a text; words are what spaces separate."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | None]:
+    """The number of the first token of each word; None where a word has none.
+
+    Both are in order, as characters; special tokens have none (start = end).
+    """
+    first: list[int | None] = [None] * len(words)
+    number = 0
+    for token, (start, end) in enumerate(offsets):
+        # Words that end before the token begins, and words without characters, have no more tokens.
+        while number < len(words) and words[number][1] <= max(start, words[number][0]):
+            number += 1
+        if number == len(words):
+            break
+        if start < end and words[number][0] < end and first[number] is None:
+            first[number] = token
+    return first
+
+
+def scheme_of(labels: Sequence[str]) -> Scheme:
+    """Prefix (B, I, E or S) and type of each label of a model but `O`, as written `B-location`.
+
+    So are IOB1, IOB2, IOE1, IOE2 and IOBES (BMES but for its M) written. BILOU and BMEWO have other
+    letters for the same: L and U, M and W. A label without a prefix counts as inside, which makes
+    an entity of words that follow each other with the same label. Where every label is such a
+    letter alone, all entities are of the type `_`.
+
+    >>> scheme_of(["O", "B-location", "U-location"])
+    {'B-location': ('B', 'location'), 'U-location': ('S', 'location')}
+    >>> scheme_of(["U-turn", "NOUN"])
+    {'U-turn': ('I', 'U-turn'), 'NOUN': ('I', 'NOUN')}
+    """
+    named = [label for label in labels if label != OUTSIDE]
+    bare = all(label in _LETTERS for label in named)
+    begins = any(label.startswith("B-") for label in named)
+    scheme = {}
+    for label in named:
+        letter, dash, kind = label.partition("-")
+        known = letter in _LETTERS and bool(bare or (dash and (begins or letter in _STANDARD)))
+        scheme[label] = (_LETTERS[letter], kind or "_") if known else ("I", label)
+    return scheme
+
+
+def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, int]]:
+    """Type, first and last word of each entity of a text, from its words' labels.
+
+    An entity is a run of one type that is not broken by B or S, nor after E or S. It may start with
+    I or E, as the CoNLL-2003 script counts.
+    """
+    runs: list[tuple[str, int, int]] = []
+    last_prefix, last_kind = "", OUTSIDE
+    for number, label in enumerate(labels):
+        prefix, kind = scheme.get(label, ("", OUTSIDE))
+        goes_on = last_prefix and kind == last_kind and prefix not in "BS"
+        if goes_on and last_prefix not in "ES":
+            runs[-1] = (kind, runs[-1][1], number)
+        elif prefix:
+            runs.append((kind, number, number))
+        last_prefix, last_kind = prefix, kind
+    return runs

@@ -15,19 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
-from compressor.runtime.generation import Generation
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation, read_artifact
 from compressor.storage.input_files import read_json
 
 Tokens = NDArray[np.int64]
 
 
 class OutputTokens:
-    """The tokens that a decoder scores.
-
-    Args:
-        ids: the tokenizer's ids of these tokens, ascending.
-    """
+    """The tokens that a decoder scores, by their ids in the tokenizer, ascending."""
 
     def __init__(self, ids: Sequence[int] | Tokens) -> None:
         self.ids: Tokens = np.asarray(ids, dtype=np.int64)
@@ -88,17 +83,14 @@ def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
     path = directory / GRAPH_DIRECTORY / file
     try:
         ids = read_json(path)
-        if not _ascend(ids, vocabulary):
+        whole = isinstance(ids, list) and all(type(token) is int for token in ids)
+        if not (
+            whole and ids and ids[0] >= 0 and ids[-1] < vocabulary
+            and all(a < b for a, b in pairwise(ids))
+        ):  # fmt: skip
             raise ValueError(f"not a list of ascending ids below {vocabulary}")
         return OutputTokens(ids)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"
         ) from error
-
-
-def _ascend(ids: object, vocabulary: int) -> bool:
-    """Whether this is a list of one id or more, each larger than the one before it."""
-    if not isinstance(ids, list) or not ids or any(type(token) is not int for token in ids):
-        return False
-    return ids[0] >= 0 and ids[-1] < vocabulary and all(a < b for a, b in pairwise(ids))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.model.checkpoint import Checkpoint
-    from compressor.runtime.engines.engine import Engine
+    from compressor.runtime.engines import Engine
     from compressor.runtime.runtime import Runtime
     from compressor.tasks.batching import Tensors
 

@@ -1,8 +1,8 @@
 """Answering questions by a part of a text, the context, which may be read in several windows.
 
-Examples are windows (`compressor.runtime.windows`): a context that is longer than one makes
-several. The label of a window without the whole answer is its first token, as it is if there is no
-answer. Rows are read from SQuAD's JSON, versions 1.1 and 2.0:
+Examples are windows (`compressor.runtime.question_answerer`): a context that is longer than one
+makes several. The label of a window without the whole answer is its first token, as it is if there
+is no answer. Rows are read from SQuAD's JSON, versions 1.1 and 2.0:
 
     {"data": [{"paragraphs": [{"context": TEXT, "qas": [
         {"question": TEXT, "answers": [{"text": TEXT, "answer_start": CHARACTER}]}]}]}]}
@@ -126,7 +126,7 @@ class QuestionAnswering(EncoderTask):
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`, an example for each window, numbered from 0; long questions are cut."""
         from compressor.model.tokenizer import uncut_copy
-        from compressor.runtime.windows import split
+        from compressor.runtime.question_answerer import split
 
         require_offsets(tokenizer)
         assert rows.pairs is not None  # `read_texts` returns contexts
@@ -175,7 +175,7 @@ class QuestionAnswering(EncoderTask):
         """
         import torch
 
-        from compressor.runtime.windows import WINDOW
+        from compressor.runtime.question_answerer import WINDOW
 
         logits = super().logits(model, batch).float()  # [batch, tokens, 2]
         tokens = logits.shape[1]

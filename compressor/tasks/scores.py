@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.model.checkpoint import Checkpoint
-    from compressor.runtime.encoder import EncoderRuntime
+    from compressor.runtime.runtime import EncoderRuntime
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
@@ -147,7 +147,7 @@ class Reranking(ScoreTask):
         activation_of(config)  # raises if it is unknown
 
     def scores(self, logits: Any) -> Any:
-        from compressor.runtime.reranker import relevance
+        from compressor.runtime.scores import relevance
 
         return relevance(logits)
 
@@ -176,7 +176,7 @@ class Reranking(ScoreTask):
         return binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        from compressor.runtime.reranker import probabilities
+        from compressor.runtime.scores import probabilities
 
         difference = abs(probabilities(actual) - probabilities(expected))
         return (difference <= _SAME).tolist()

@@ -71,7 +71,7 @@ class TokenClassification(LabelTask):
         seqeval takes the first letter of such a label for its prefix: it would see no `ORG` at all,
         as it sees no `O`.
         """
-        from compressor.runtime.entities import scheme_of
+        from compressor.runtime.token_classifier import scheme_of
 
         names = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
         prefixed = any(read != ("I", label) for label, read in scheme_of(names).items())
@@ -146,7 +146,7 @@ class TokenClassification(LabelTask):
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; words beyond the most tokens have no label."""
-        from compressor.runtime.entities import first_tokens, word_spans
+        from compressor.runtime.token_classifier import first_tokens, word_spans
 
         require_offsets(tokenizer)
         examples: list[Example] = []
@@ -207,7 +207,7 @@ class TokenClassification(LabelTask):
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         """The labels of the words of each line up to the last that has a token; `O` without one."""
-        from compressor.runtime.entities import OUTSIDE
+        from compressor.runtime.token_classifier import OUTSIDE
 
         names = self.label_names(model.config)
         answers = []

@@ -6,12 +6,10 @@
 - `measure_memory`: the memory of running an artifact, in a fresh process
 """
 
-from compressor.throughput.bench import benchmark
+from compressor.throughput.bench import Subject, benchmark
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
-from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds
-from compressor.throughput.plan import Subject
-from compressor.throughput.shapes import shape_of
+from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds, shape_of
 from compressor.throughput.statistics import summarize
 
 __all__ = [

@@ -38,14 +38,8 @@ def diagnose() -> Diagnosis:
     from compressor.runtime.engines import ENGINES, engine_class
     from compressor.runtime.session import try_device
 
-    engines, providers, unusable = {}, {}, []
-    for name in ENGINES:
-        engine = engine_class(name)
-        try:
-            kinds = " and ".join(f"{kind}s" for kind in engine.kinds)
-            engines[name] = f"{engine.version()}, for {kinds}"
-        except CompressError as error:
-            engines[name] = f"absent: {error}"
+    hardware, providers, unusable = describe(), {}, []
+    engines = {name: engine_class(name).describe("gpu" in hardware) for name in ENGINES}
     for device in ("cpu", "cuda"):
         try:
             # A provider that is listed may still not work.
@@ -54,31 +48,8 @@ def diagnose() -> Diagnosis:
             providers[device] = f"not usable: {error}"
             if device == "cpu":
                 unusable.append(str(error))
-    hardware = describe()
-    engines["pytorch"] = _pytorch("gpu" in hardware)
     problems = [*_problems(), *unusable]
     return Diagnosis(versions(), hardware, engines, providers, _optional(), problems)
-
-
-def _pytorch(has_gpu: bool) -> str:
-    """PyTorch's version, and whether it computes on a GPU, if the NVIDIA driver lists one."""
-    try:
-        import torch
-    except ImportError as error:
-        least = ".".join(map(str, _MINIMUM["torch"]))
-        return f"absent: {error}; install it with `pip install 'torch>={least}'`"
-    if torch.cuda.is_available():
-        return f"{torch.__version__}, with CUDA on {torch.cuda.get_device_name()}"
-    if not has_gpu:
-        why = "no CUDA: nvidia-smi lists no GPU here"
-    elif torch.version.cuda is None:
-        why = (
-            "no CUDA: this build of PyTorch is for CPUs; install the one for CUDA with "
-            "`pip install --force-reinstall torch`"
-        )
-    else:
-        why = f"no CUDA: PyTorch needs a driver for CUDA {torch.version.cuda} or newer"
-    return f"{torch.__version__}, {why}"
 
 
 def _optional() -> dict[str, str]:

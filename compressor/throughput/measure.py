@@ -1,4 +1,4 @@
-"""Interleaved timing of several models on the same work, in one process.
+"""Batches to time, and interleaved timing of several models on them, in one process.
 
 A machine's speed drifts (clock, temperature, other processes) by more than the gain of pruning, so
 models are not timed one after the other: each round runs every model once on the same batch, in
@@ -9,17 +9,88 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 from statistics import median
+from typing import Literal
 
-from compressor.throughput.workloads import Batch, Workload
+import numpy as np
+from numpy.typing import NDArray
 
+from compressor.runtime.text import Encoded
+
+Batch = dict[str, NDArray[np.int64]]
+Lengths = Literal["data"] | int
 Run = Callable[[Batch], object]
 Samples = dict[tuple[str, int], list[float]]
 
 # Each batch's time is a median over the passes; with fewer than five, disturbances move it.
 MIN_PASSES = 5
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Batches of one size; token counts are means per row."""
+
+    batch_size: int
+    batches: list[Batch]
+    source_tokens: float
+    padded_source_tokens: float
+    target_tokens: float = 0.0  # that each row generates; 0 if the model does not generate
+
+    @classmethod
+    def of(cls, batches: list[Batch]) -> Workload:
+        """From batches of one size that hold an `attention_mask` [rows, tokens]."""
+        masks = [batch["attention_mask"] for batch in batches]
+        rows = sum(len(mask) for mask in masks)
+        return cls(
+            batch_size=len(masks[0]),
+            batches=batches,
+            source_tokens=sum(int(mask.sum()) for mask in masks) / rows,
+            padded_source_tokens=sum(mask.size for mask in masks) / rows,
+        )
+
+
+def make_workloads(
+    rows: Sequence[Encoded],
+    batch_sizes: Sequence[int],
+    collate: Callable[[list[Encoded]], Batch],
+    *,
+    lengths: Lengths = "data",
+    seed: int = 0,
+) -> list[Workload]:
+    """One workload per batch size, each of 4 to 16 batches (about 32 rows, if that suffices).
+
+    Rows keep the data's order. Of more rows than needed a random sample is taken; fewer rows are
+    repeated from the start.
+
+    Args:
+        rows: with their special tokens.
+        collate: pads rows into a batch that has an `attention_mask`.
+        lengths: `data`, or the number of tokens every row is truncated or extended to; its last
+            token (a special one) stays the last.
+    """
+    if lengths != "data":
+        whole, rows = rows, []
+        for row in whole:
+            inner, last = max(1, len(row) - 1), len(row) - 1
+            places = [index % inner for index in range(lengths - 1)] + [last]
+            rows.append(Encoded([row[i] for i in places], [row.type_ids[i] for i in places]))
+    workloads = []
+    for size in batch_sizes:
+        # Enough batches for a typical mix of lengths, few enough to repeat each several times.
+        wanted = size * min(16, max(4, ceil(32 / size)))
+        chosen = [index % len(rows) for index in range(wanted)]
+        if len(rows) >= wanted:
+            sample = np.random.default_rng(seed).choice(len(rows), size=wanted, replace=False)
+            chosen = [int(index) for index in np.sort(sample)]
+        batches = [
+            collate([rows[index] for index in chosen[start : start + size]])
+            for start in range(0, wanted, size)
+        ]
+        workloads.append(Workload.of(batches))
+    return workloads
 
 
 def measure(
@@ -57,8 +128,14 @@ def measure(
         for number in range(max(warmup, len(batches))):
             for run in subjects.values():
                 run(batches[number % len(batches)])
-        with _no_collection():
+        was_enabled = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
             seconds = _rounds(subjects, batches, min_runs, min_seconds, min_passes, clock)
+        finally:
+            if was_enabled:
+                gc.enable()
         for name, values in seconds.items():
             samples[name, workload.batch_size] = values
         if progress:
@@ -94,15 +171,3 @@ def _rounds(
                 seconds[name].append(clock() - start)
         passes += 1
     return seconds
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -1,7 +1,4 @@
-"""Peak memory of running an artifact, in a fresh process that does nothing else.
-
-This module starts the process, `compressor.throughput.memory_process`, and reads its result.
-"""
+"""Peak memory of running an artifact, in a fresh process that does nothing else."""
 
 from __future__ import annotations
 
@@ -10,15 +7,22 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compressor.errors import EnvironmentProblem
-from compressor.throughput.workloads import Batch
+from compressor.errors import CompressError, EnvironmentProblem
+from compressor.throughput.hardware import run_tool
+from compressor.throughput.measure import Batch
+
+_STATUS = Path("/proc/self/status")
+# Not `-m`, which warns of a module that its package has imported already.
+_PROCESS = "import sys; from compressor.throughput.memory import main; sys.exit(main(sys.argv[1]))"
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,7 @@ def measure_memory(
     options: Mapping[str, Any] | None = None,
     *,
     device: str = "cpu",
-    precision: str | None = None,
-    threads: int | None = None,
-    cuda_graphs: bool = True,
-    engine: str = "onnxruntime",
+    **opening: Any,
 ) -> MemoryUse:
     """Load an artifact in a fresh process, run each batch once, and report memory and load time.
 
@@ -54,32 +55,28 @@ def measure_memory(
         runtime: import string of its runtime class, as `Task.runtime`.
         batches: padded batches as the runtime takes them.
         options: of `Runtime.compute`.
+        opening: further options of `Runtime`, beside the device.
 
     Raises:
         EnvironmentProblem: the process failed; the message ends with the process's own.
     """
     with tempfile.TemporaryDirectory() as folder:
-        for number, batch in enumerate(batches):
-            np.savez(Path(folder) / f"{number}.npz", **batch)  # type: ignore[arg-type]
+        files = [str(Path(folder) / f"{number}.npz") for number in range(len(batches))]
+        for file, batch in zip(files, batches, strict=True):
+            np.savez(file, **batch)  # type: ignore[arg-type]
         request = {
             "directory": str(Path(directory).resolve()),
             "runtime": runtime,
-            "batches": [str(Path(folder) / f"{number}.npz") for number in range(len(batches))],
+            "batches": files,
             "run": dict(options or {}),
-            "open": {
-                "device": device,
-                "precision": precision,
-                "threads": threads,
-                "cuda_graphs": cuda_graphs,
-                "engine": engine,
-            },
+            "open": {"device": device, **opening},
         }
-        # This package, also from a checkout.
-        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request), encoding="utf-8")
+        # This package, also from a checkout.
+        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
         done = subprocess.run(
-            [sys.executable, "-m", "compressor.throughput.memory_process", str(path)],
+            [sys.executable, "-c", _PROCESS, str(path)],
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
@@ -95,3 +92,53 @@ def measure_memory(
             f"measuring the memory of {directory} failed: {reason}", id="memory-measurement-failed"
         )
     return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main(path: str) -> int:
+    """In the process whose memory is measured: answer `measure_memory`'s request in a file."""
+    request = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        start = time.perf_counter()
+        # By import string: importing `compressor.tasks` would count as the artifact's memory.
+        module, _, name = request["runtime"].partition(":")
+        kind = getattr(import_module(module), name)
+        runtime = kind(request["directory"], verify=False, **request["open"])
+        load_seconds = time.perf_counter() - start
+        for batch in request["batches"]:
+            with np.load(batch) as arrays:
+                runtime.compute(dict(arrays), **request["run"])
+    except CompressError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    device = device_mib() if request["open"]["device"] == "cuda" else None
+    result = {"host_mib": host_peak_mib(), "device_mib": device, "load_seconds": load_seconds}
+    print(json.dumps(result))
+    return 0
+
+
+def host_peak_mib() -> float | None:
+    """Peak resident memory of this process; None on systems that do not report it."""
+    # Linux first: its ru_maxrss starts at the peak of the process that forked this one, which may
+    # have a model loaded.
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, KiB elsewhere
+
+
+def device_mib() -> float | None:
+    """GPU memory of this process; None if the driver does not list processes."""
+    listed = run_tool(
+        "nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"
+    )
+    for line in listed.splitlines():
+        process, _, used = line.partition(", ")
+        if process == str(os.getpid()) and used.strip().isdigit():
+            return float(used)
+    return None

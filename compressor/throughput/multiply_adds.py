@@ -1,4 +1,4 @@
-"""The multiply-adds of a model, counted operation by operation, and the ratio of two models'.
+"""The sizes of a model, its multiply-adds by operation, and the ratio of two models'.
 
 Products with stored weights and of attention are counted as the graphs compute them (see
 `compressor/export/attention.py`); no other operations are counted. A translator runs the encoder
@@ -12,10 +12,44 @@ depends on its size, its memory traffic and its dependencies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from compressor.throughput.shapes import ModelShape
+from compressor.model.architectures import architecture
+from compressor.model.sublayers import kind_of
+from compressor.tasks.base import Deployment
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned.
+
+    Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
+    (inputs, outputs) of the linear layers that turn hidden states into logits: the first token's,
+    or with `head_on_tokens` those of all tokens. `gated` feed-forward parts have two projections
+    up, whose results are multiplied. `position_products` counts the products with positions that
+    attention scores have.
+    """
+
+    width: int
+    head_dim: int
+    embedding: int  # width of the embedding tables; projected to `width` where it differs
+    encoder_heads: tuple[int, ...]
+    encoder_ffn: tuple[int, ...]
+    decoder_heads: tuple[int, ...] = ()
+    cross_heads: tuple[int, ...] = ()
+    decoder_ffn: tuple[int, ...] = ()
+    vocabulary: int = 0
+    head: tuple[tuple[int, int], ...] = ()
+    head_on_tokens: bool = False
+    gated: bool = False
+    position_products: int = 0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has a decoder, with an output projection to the vocabulary."""
+        return self.vocabulary > 0
 
 
 @dataclass(frozen=True)
@@ -25,6 +59,60 @@ class WorkSize:
     batch: int
     source: int
     target: int = 0
+
+
+def shape_of(
+    task: Deployment,
+    config: Mapping[str, Any],
+    counts: Mapping[str, int],
+    output_tokens: int | None = None,
+) -> ModelShape:
+    """The shape of a checkpoint from its `config.json`.
+
+    Args:
+        config: contents of `config.json`, or `model.config.to_dict()`.
+        counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
+            named; feed-forward parts that are not have all the configuration's neurons.
+        output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
+
+    Raises:
+        InputError: unsupported architecture.
+    """
+    entry = architecture(str(config.get("model_type", "unknown")))
+    entry = entry.with_feed_forward(config.get("feed_forward_proj"))
+    encoder, decoder = entry.encoder, entry.decoder
+    width = int(config[entry.sizes.width])
+
+    def heads(kind: str) -> tuple[int, ...]:
+        layers = sum(kind_of(name) == kind for name in counts)
+        return tuple(counts[f"{kind}.{index}"] for index in range(layers))
+
+    def neurons(kind: str, layers: int, dense: int) -> tuple[int, ...]:
+        return tuple(counts.get(f"{kind}.{index}", dense) for index in range(layers))
+
+    encoder_heads = heads("encoder_self")
+    encoder_ffn = neurons("encoder_ffn", len(encoder_heads), config[encoder.neurons])
+    if entry.sizes.head_width is None:  # a configuration has the dense model's heads
+        head_dim = width // int(config[encoder.heads])
+    else:
+        head_dim = int(config[entry.sizes.head_width])
+    shape = ModelShape(width, head_dim, width, encoder_heads, encoder_ffn, gated=entry.is_gated)
+    if decoder is None:
+        return replace(
+            shape,
+            embedding=int(config.get(entry.sizes.embedding or entry.sizes.width) or width),
+            head=task.head(config, width),
+            head_on_tokens=task.head_on_tokens,
+            position_products=entry.position_products(config),
+        )
+    decoder_heads = heads("decoder_self")
+    return replace(
+        shape,
+        decoder_heads=decoder_heads,
+        cross_heads=heads("cross"),
+        decoder_ffn=neurons("decoder_ffn", len(decoder_heads), config[decoder.neurons]),
+        vocabulary=output_tokens or int(config.get("decoder_vocab_size") or config["vocab_size"]),
+    )
 
 
 def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
@@ -47,24 +135,14 @@ def _attention(
 ) -> dict[str, int]:
     """One attention: `products` projections of its input, scores, values, output projection.
 
-    Args:
-        rows: number of queries of all rows and steps.
-        inner: heads x head_dim.
-        keys: number of keys per query, summed over all queries.
+    Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
+    head_dim.
     """
     return {
         f"{name}.inputs": rows * width * products * inner,
         f"{name}.scores": keys * inner,
         f"{name}.values": keys * inner,
         f"{name}.output": rows * inner * width,
-    }
-
-
-def _feed_forward(name: str, rows: int, width: int, inner: int, *, gated: bool) -> dict[str, int]:
-    """The projection up to `inner` values (two if gated), and the projection down."""
-    return {
-        f"{name}.up": rows * width * inner * (1 + gated),
-        f"{name}.down": rows * inner * width,
     }
 
 
@@ -78,7 +156,9 @@ def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
         work |= _attention(name, rows, width, inner, rows * source, 3)
         # Products with the positions of all distances.
         work[f"{name}.positions"] = shape.position_products * rows * 2 * source * inner
-        work |= _feed_forward(f"encoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
+        # A gated feed-forward part has two projections up.
+        work[f"encoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
+        work[f"encoder_ffn.{number}.down"] = rows * ffn * width
     crossing = 2 * shape.head_dim * sum(shape.cross_heads)
     work["cross.keys_values"] = rows * width * crossing
     return work
@@ -94,7 +174,8 @@ def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim
         work |= _attention(f"decoder_self.{number}", rows, width, inner, own_keys, 3)
         work |= _attention(f"cross.{number}", rows, width, crossing, rows * size.source, 1)
-        work |= _feed_forward(f"decoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
+        work[f"decoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
+        work[f"decoder_ffn.{number}.down"] = rows * ffn * width
     work["vocabulary"] = rows * width * shape.vocabulary
     return work
 
@@ -108,14 +189,13 @@ def ratio_of_multiply_adds(
     dense: ModelShape, pruned: ModelShape, sizes: Sequence[WorkSize]
 ) -> float:
     """Dense over pruned, summed over batches; infinite if the pruned model does no work."""
-    before, after = (sum(_run(shape, size) for size in sizes) for shape in (dense, pruned))
+    totals = []
+    for shape in (dense, pruned):
+        # The runtime skips the encoder if no cross-attention head reads it.
+        whole = not shape.decodes or any(shape.cross_heads)
+        count = multiply_adds if whole else _decoder
+        totals.append(sum(sum(count(shape, size).values()) for size in sizes))
+    before, after = totals
     if not after:
         return math.inf if before else 1.0
     return before / after
-
-
-def _run(shape: ModelShape, size: WorkSize) -> int:
-    """Multiply-adds of the runtime, which skips the encoder if no cross-attention head reads it."""
-    if not shape.decodes or any(shape.cross_heads):
-        return total_multiply_adds(shape, size)
-    return sum(_decoder(shape, size).values())

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.results import Timing
-from compressor.throughput.measure import Samples
-from compressor.throughput.workloads import Workload
+from compressor.throughput.measure import Samples, Workload
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_sc
 from seqeval.metrics.sequence_labeling import get_entities
 
 from compressor.evaluation.labels import seqeval_entities
-from compressor.runtime.entities import entity_runs, scheme_of
+from compressor.runtime.token_classifier import entity_runs, scheme_of
 from tests.helpers.metrics import compare, score_answers
 
 TASK = "token-classification"

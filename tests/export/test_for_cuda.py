@@ -27,7 +27,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.heads import ENCODER
 from compressor.model.surgery import prune
 from compressor.runtime.artifact import read_artifact
-from compressor.runtime.packing import positions
+from compressor.runtime.fused_encoder import positions
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises

@@ -23,7 +23,7 @@ from compressor.errors import CompressWarning, InputError
 from compressor.export.generation import generation_settings
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.generation import GENERATION_FILE, HARMLESS, NEUTRAL, SUPPORTED, generate
-from compressor.runtime.generation import Generation
+from compressor.runtime.artifact import Generation
 from compressor.runtime.search import beam_search, greedy
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure

@@ -22,7 +22,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sentence_files import EARLIER_MODES, KEYS
 from compressor.model.surgery import prune, verify_surgery
-from compressor.runtime.embedder import _SIMILARITIES
+from compressor.runtime.embedder import similarities
 from compressor.tasks import TASKS, require_task
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
@@ -259,7 +259,7 @@ def test_what_is_not_followed_is_refused_by_name(changes, named, error, with_den
 def test_similarities_are_those_of_the_package(name: str):
     first, second = np.random.default_rng(0).normal(size=(2, 9, 8)).astype(np.float32)
     expected = SimilarityFunction.to_similarity_pairwise_fn(name)(first, second)
-    np.testing.assert_allclose(_SIMILARITIES[name](first, second), expected, rtol=1e-5)
+    np.testing.assert_allclose(similarities(name, first, second), expected, rtol=1e-5)
 
 
 def test_other_modules_are_refused_by_name(encoder, tmp_path):

@@ -24,8 +24,7 @@ from compressor.progress import SILENT
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Data
 from compressor.tasks import TASKS
-from compressor.throughput.multiply_adds import WorkSize, total_multiply_adds
-from compressor.throughput.shapes import shape_of
+from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers import toy
 from tests.helpers.recipes import request
 from tests.helpers.runs import Progress, hashes, recipe_for

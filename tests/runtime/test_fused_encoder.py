@@ -26,7 +26,7 @@ from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 from compressor.runtime import fused_encoder as module
 from compressor.runtime.artifact import read_artifact
-from compressor.runtime.engines.engine import Setup
+from compressor.runtime.engines import Setup
 from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.session import choose_device, open_session
 from tests.helpers.errors import raises

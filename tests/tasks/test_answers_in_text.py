@@ -12,7 +12,7 @@ import torch
 from compressor.errors import InputError
 from compressor.evaluation import metrics_of
 from compressor.model.checkpoint import open_checkpoint
-from compressor.runtime.windows import split
+from compressor.runtime.question_answerer import split
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
 from tests.helpers.heads import (

@@ -15,11 +15,12 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units
 from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import (
+    ModelShape,
     WorkSize,
     ratio_of_multiply_adds,
+    shape_of,
     total_multiply_adds,
 )
-from compressor.throughput.shapes import ModelShape, shape_of
 from tests.helpers.tiny import tiny_model, uneven_mask
 
 CLASSIFIERS = ("bert", "roberta", "electra", "distilbert", "mpnet", "modernbert")

@@ -14,7 +14,7 @@ from compressor.runtime.artifact import (
     Generation,
 )
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine
+from compressor.runtime.engines import BASE, Engine
 from compressor.storage.input_files import read_json
 
 _MODEL, _SHARED = "model.bin", "shared_vocabulary.json"
@@ -30,6 +30,7 @@ class CTranslate2(Engine):
     versions = ((4, 8), (5, 0))
     kinds = ("encoder-decoder",)
     reads_graphs = False
+    provider = "CTranslate2 CPU"
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
@@ -55,10 +56,6 @@ class CTranslate2(Engine):
         files = [f"{CTRANSLATE2_DIRECTORY}/{name}" for name in names]
         return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *files]
 
-    @property
-    def provider(self) -> str:
-        return "CTranslate2 CPU"
-
     def translator(self) -> OpenedTranslator:
         setup = self.setup
         return OpenedTranslator(
@@ -69,11 +66,8 @@ class CTranslate2(Engine):
 class OpenedTranslator:
     """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
 
-    `sources` and `targets` are the tokens of both sides, in the order of their ids.
-
-    Raises:
-        InputError: the directory is damaged.
-        EnvironmentProblem: CTranslate2 is not installed.
+    `sources` and `targets` are the tokens of both sides, in the order of their ids. InputError for
+    a damaged directory.
     """
 
     def __init__(
@@ -82,9 +76,13 @@ class OpenedTranslator:
         library = CTranslate2.library()
         try:
             shared = (directory / _SHARED).exists()
-            self.sources, self.targets = (
-                _read_names(directory / (_SHARED if shared else name)) for name in _SEPARATE
-            )
+            sides = []
+            for path in (directory / (_SHARED if shared else name) for name in _SEPARATE):
+                names = read_json(path)
+                if not isinstance(names, list) or not all(type(name) is str for name in names):
+                    raise ValueError(f"{path.name} is no list of tokens")
+                sides.append(names)
+            self.sources, self.targets = sides
             self._model: Any = library.Translator(
                 # With 0 threads it takes a number of its own.
                 str(directory), device="cpu", compute_type=_COMPUTED[precision],
@@ -105,18 +103,17 @@ class OpenedTranslator:
         Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams
         are finished, as `early_stopping` does.
         """
-        names, limit = self.sources, settings.limit
+        limit, ends = settings.limit, settings.eos_token_id
         # It takes tokens by name, without padding, and makes batches of its own.
+        lengths = batch["attention_mask"].sum(1).tolist()
         sources = [
-            [names[token] for token in row[:length]]
-            for row, length in zip(
-                batch["input_ids"].tolist(), batch["attention_mask"].sum(1).tolist(), strict=True
-            )
+            [self.sources[token] for token in row[:length]]
+            for row, length in zip(batch["input_ids"].tolist(), lengths, strict=True)
         ]
-        first, ends = settings.forced_bos_token_id, settings.eos_token_id
         options: dict[str, Any] = {"end_token": ends} if ends else {}
-        if first is not None:
-            options["target_prefix"] = [[self.targets[first]]] * len(sources)
+        if settings.forced_bos_token_id is not None:
+            first = self.targets[settings.forced_bos_token_id]
+            options["target_prefix"] = [[first]] * len(sources)
         results = self._model.translate_batch(
             sources,
             beam_size=settings.num_beams,
@@ -137,10 +134,3 @@ class OpenedTranslator:
                 # Of several forced tokens, whose scores are equal, a search takes the first.
                 row[-1] = min(forced) if isinstance(forced, list) else forced
         return rows
-
-
-def _read_names(path: Path) -> list[str]:
-    names = read_json(path)
-    if not isinstance(names, list) or not all(type(name) is str for name in names):
-        raise ValueError(f"{path.name} is no list of tokens")
-    return names

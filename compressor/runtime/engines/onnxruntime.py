@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.cuda_graphs import Captured
-from compressor.runtime.engines.engine import Engine, LogitsModel
+from compressor.runtime.engines import Engine, LogitsModel, Setup
 from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.session import (
     PROVIDERS,
@@ -31,7 +30,10 @@ class OnnxRuntime(Engine):
 
     name = package = "onnxruntime"
     kinds = ("encoder", "encoder-decoder")
-    _fused: FusedEncoder | None = None
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.provider = PROVIDERS.get(setup.device, "")  # `open_session` raises for others
 
     @classmethod
     def library(cls) -> Any:
@@ -79,14 +81,6 @@ class OnnxRuntime(Engine):
         """Whether to capture CUDA graphs: not with several threads, which disturb each other."""
         return self.setup.device == "cuda" and self.setup.cuda_graphs and self.setup.workers == 1
 
-    @property
-    def captured(self) -> list[Captured]:
-        return [] if self._fused is None else self._fused.captured
-
-    @property
-    def provider(self) -> str:
-        return PROVIDERS[self.setup.device]  # `open_session` makes sure of it
-
     def session(self, role: str, captures: bool = False) -> InferenceSession:
         """Open the graph with a role; `captures` as in `open_session`."""
         setup = self.setup
@@ -100,8 +94,9 @@ class OnnxRuntime(Engine):
 
     def encoder(self) -> LogitsModel:
         if self.setup.artifact.only_device(self.setup.precision) == "cuda":
-            self._fused = FusedEncoder(self.session, self.setup)
-            return self._fused.run
+            fused = FusedEncoder(self.session, self.setup)
+            self.captured = fused.captured
+            return fused.run
         session = self.session("model")
         names = [value.name for value in session.get_inputs()]
 

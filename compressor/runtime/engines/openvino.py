@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine, LogitsModel
+from compressor.runtime.engines import BASE, Engine, LogitsModel
 
 _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
@@ -30,6 +30,7 @@ class OpenVino(Engine):
     versions = ((2026, 4), (2027, 0))
     kinds = ("encoder",)  # a decoder's step takes it 2 to 4 times as long as onnxruntime
     compiles = True
+    provider = "OpenVINO CPU"
 
     @classmethod
     def library(cls) -> Any:
@@ -53,10 +54,6 @@ class OpenVino(Engine):
     @classmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
         return artifact.used_files(BASE)
-
-    @property
-    def provider(self) -> str:
-        return "OpenVINO CPU"
 
     def encoder(self) -> LogitsModel:
         compiled = self._compiled()

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines.engine import BASE, Engine, LogitsModel, Setup
-from compressor.runtime.generation import Generation
+from compressor.runtime.engines import BASE, Engine, LogitsModel, Setup
 from compressor.runtime.session import choose_device
 from compressor.storage.input_files import read_json
 
@@ -38,6 +37,10 @@ class PyTorch(Engine):
     dense_only = True
     compiled: ClassVar[bool] = False
 
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.provider = f"PyTorch {'CUDA' if setup.device == 'cuda' else 'CPU'}"
+
     @classmethod
     def library(cls) -> Any:
         for package in ("transformers", cls.package):
@@ -50,6 +53,29 @@ class PyTorch(Engine):
                     id=f"{package}-not-installed",
                 ) from error
         return library
+
+    @classmethod
+    def describe(cls, has_gpu: bool) -> str:
+        """Also whether it computes on a GPU; of the compiled form that would be the same again."""
+        if cls.compiled:
+            return super().describe(has_gpu)
+        try:
+            torch = import_module(cls.package)
+        except ImportError as error:
+            least = ".".join(map(str, cls.versions[0]))
+            return f"absent: {error}; install it with `pip install 'torch>={least}'`"
+        if torch.cuda.is_available():
+            return f"{torch.__version__}, with CUDA on {torch.cuda.get_device_name()}"
+        if not has_gpu:
+            why = "nvidia-smi lists no GPU here"
+        elif torch.version.cuda is None:
+            why = (
+                "this build of PyTorch is for CPUs; install the one for CUDA with "
+                "`pip install --force-reinstall torch`"
+            )
+        else:
+            why = f"PyTorch needs a driver for CUDA {torch.version.cuda} or newer"
+        return f"{torch.__version__}, no CUDA: {why}"
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
@@ -85,54 +111,25 @@ class PyTorch(Engine):
         names = sorted(f"{PYTORCH_DIRECTORY}/{path.name}" for path in checkpoint.iterdir())
         return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *names]
 
-    @property
-    def provider(self) -> str:
-        return f"PyTorch {'CUDA' if self.setup.device == 'cuda' else 'CPU'}"
-
     def encoder(self) -> LogitsModel:
-        torch, model = self._model()
+        self._open()
 
         def run(batch: Batch) -> NDArray[np.float32]:
-            inputs = _to_torch(torch, batch, self.setup.artifact.inputs, self.setup.device)
-            with torch.inference_mode():
-                logits: NDArray[np.float32] = model(**inputs).logits.float().cpu().numpy()
+            inputs = self._on_device(batch, self.setup.artifact.inputs)
+            with self._torch.inference_mode():
+                logits: NDArray[np.float32] = self._model(**inputs).logits.float().cpu().numpy()
             return logits
 
         return run
 
-    def translator(self) -> _Search:
-        return _Search(*self._model(), self.setup)
-
-    def _model(self) -> tuple[Any, Any]:
-        """PyTorch, and the model on the device."""
-        torch, transformers, setup = self.library(), import_module("transformers"), self.setup
-        directory = setup.directory / PYTORCH_DIRECTORY
-        (kind,) = read_json(directory / "config.json")["architectures"]
-        if setup.threads is not None and setup.device == "cpu":
-            torch.set_num_threads(setup.threads * setup.workers)
-        dtype = getattr(torch, _COMPUTED[setup.precision])
-        model = getattr(transformers, kind).from_pretrained(directory, dtype=dtype)
-        model.to(setup.device).eval()
-        return torch, torch.compile(model, dynamic=True) if self.compiled else model
-
-
-class CompiledPyTorch(PyTorch):
-    """The same through `torch.compile`; `generate` of encoder-decoders gains little by it."""
-
-    name = "pytorch-compiled"
-    kinds = ("encoder",)
-    compiled = True
-
-
-class _Search:
-    """A `TokenGenerator`: transformers' `generate`, with the artifact's settings."""
-
-    def __init__(self, torch: Any, model: Any, setup: Setup) -> None:
-        self._torch, self._model, self._device = torch, model, setup.device
-        model.generation_config.max_length = None  # the limit is a number of new tokens
+    def translator(self) -> PyTorch:
+        self._open()
+        self._model.generation_config.max_length = None  # the limit is a number of new tokens
+        return self
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        inputs = _to_torch(self._torch, batch, ["input_ids", "attention_mask"], self._device)
+        """As `TokenGenerator`: transformers' `generate`, with the artifact's settings."""
+        inputs = self._on_device(batch, ["input_ids", "attention_mask"])
         ends, limit = settings.eos_token_id, settings.limit
         options: dict[str, Any] = {"min_length": settings.min_length}
         if not ends:  # every row gets as long as that, whatever its tokens are
@@ -153,6 +150,25 @@ class _Search:
         lasts = [next((i for i, t in enumerate(row) if t in ends), limit) for row in rows]
         return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
 
+    def _open(self) -> None:
+        setup, transformers = self.setup, import_module("transformers")
+        self._torch = torch = self.library()
+        directory = setup.directory / PYTORCH_DIRECTORY
+        (kind,) = read_json(directory / "config.json")["architectures"]
+        if setup.threads is not None and setup.device == "cpu":
+            torch.set_num_threads(setup.threads * setup.workers)
+        dtype = getattr(torch, _COMPUTED[setup.precision])
+        model = getattr(transformers, kind).from_pretrained(directory, dtype=dtype)
+        model.to(setup.device).eval()
+        self._model = torch.compile(model, dynamic=True) if self.compiled else model
 
-def _to_torch(torch: Any, batch: Batch, names: Sequence[str], device: str) -> dict[str, Any]:
-    return {name: torch.from_numpy(batch[name]).to(device) for name in names}
+    def _on_device(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
+        return {name: self._torch.from_numpy(batch[name]).to(self.setup.device) for name in names}
+
+
+class CompiledPyTorch(PyTorch):
+    """The same through `torch.compile`; `generate` of encoder-decoders gains little by it."""
+
+    name = "pytorch-compiled"
+    kinds = ("encoder",)
+    compiled = True

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compressor.runtime.artifact import ARTIFACTS, EncoderArtifact
-from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.runtime import Line
+from compressor.runtime.runtime import EncoderRuntime, Line
 
 
 @dataclass(frozen=True, kw_only=True)

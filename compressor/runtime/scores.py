@@ -1,20 +1,59 @@
-"""Ranking texts by how relevant they are to a query, with an exported model."""
+"""A number for each text or pair, and texts in the order of their relevance to a query."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import RerankingArtifact
-from compressor.runtime.batching import CHUNK_ROWS, check_limits, in_chunks
-from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.processors import activated, sigmoid
-from compressor.runtime.runtime import Line
+from compressor.runtime.artifact import Activation, RegressionArtifact, RerankingArtifact
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, in_chunks
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits, sigmoid
 from compressor.runtime.text import one_warning_of_cut
+
+
+class Regressor(EncoderRuntime[RegressionArtifact]):
+    """An exported model with one output; arguments and errors are those of `Runtime`."""
+
+    task = "regression"
+    line_options = ("pairs",)
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32]:
+        """The number of each text or pair, [rows]; arguments and errors of `logits`.
+
+        The activation function of a cross-encoder of sentence-transformers is applied, as in
+        `CrossEncoder.predict`.
+        """
+        logits = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        return _activated(logits, self.artifact.activation)
+
+    def predict_stream(
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
+    ) -> Iterator[float | None]:
+        """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
+
+        def numbers(batch: Batch) -> Iterable[float | None]:
+            scores = _activated(self.run(batch)[:, 0], self.artifact.activation)
+            return list(scores.tolist())
+
+        return self._stream(rows, numbers, None, **limits)
+
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The number of each line; `score` in JSON."""
+        for number in self.predict_stream(rows, **options):
+            if number is None:
+                yield "", {"score": None}
+            else:
+                yield f"{number:.6f}", {"score": round(number, 6)}
 
 
 class Ranked(NamedTuple):
@@ -43,7 +82,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         `CrossEncoder.predict`. Errors are those of `logits`.
         """
         logits = relevance(self.logits(queries, texts, batch_size, batch_tokens))
-        return activated(logits, self.artifact.activation)
+        return _activated(logits, self.artifact.activation)
 
     def rank(
         self,
@@ -53,11 +92,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> list[Ranked]:
-        """The texts, the most relevant one first; of equal ones the first comes first.
-
-        Args:
-            top_k: how many to return; None: all.
-        """
+        """The texts, or `top_k` of them, the most relevant first; equal ones in their order."""
         check_limits(top_k=top_k)
         scores = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
         # Negated: reversing the order would also reverse that of equal ones.
@@ -74,10 +109,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     ) -> Iterator[Line]:
         """Score and text of each line that is not blank, the most relevant one first.
 
-        In JSON `line` is its number among the lines that were read.
-
-        Raises:
-            UsageError: no query.
+        In JSON `line` is its number among the lines that were read. UsageError for no query.
         """
         if not query:
             raise UsageError(
@@ -107,3 +139,7 @@ def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """The probability of "relevant" in each row of logits, [rows]."""
     return sigmoid(relevance(logits))
+
+
+def _activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np.float32]:
+    return sigmoid(logits) if activation == "sigmoid" else logits
