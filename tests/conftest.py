@@ -15,17 +15,9 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, settings
 
 # Of tests that are repeated for every architecture, `make quick` runs one per kind of model.
 QUICK_ARCHITECTURES = {"marian", "bert"}
-
-# The same cases every time; `attacks.fuzz` is what looks for new ones.
-settings.register_profile(
-    "suite", derandomize=True, database=None, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
-settings.load_profile("suite")
 
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; those
 # that tests interrupt must not.

@@ -32,7 +32,6 @@ def export_model(
     Args:
         batches: ragged batches to compare on.
         texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
-        engines: their files are written and checked too.
 
     Raises:
         VerificationError: an output differs.

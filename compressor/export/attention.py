@@ -33,14 +33,11 @@ def additive_mask(attention_mask: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:
-    """Softmax attention; the query is already scaled.
+    """Softmax attention of a scaled query, [batch, heads, queries, head_dim].
 
     Args:
-        query: [batch, heads, queries, head_dim]; key, value: [batch, heads, keys, head_dim].
+        key, value: [batch, heads, keys, head_dim].
         added: masks and biases, of any shape that scores [batch, heads, queries, keys] can take.
-
-    Returns:
-        [batch, heads, queries, head_dim]
     """
     scores = query @ key.transpose(-1, -2)
     for values in added:
@@ -61,14 +58,10 @@ def _stack(projections: Sequence[Any], scale: float = 1.0) -> nn.Linear:
 
 
 class PositionBias(nn.Module):
-    """The relative position bias of one attention's heads, looked up by distance.
+    """The relative position bias of some heads of the attention that has the table.
 
-    Buckets are not computed in the graph, since the logarithm may differ in its last bit in
+    Looked up by distance, since the logarithm for buckets may differ in its last bit in
     onnxruntime.
-
-    Args:
-        attention: the one with the table: this layer's or the first layer's (T5, UMT5).
-        heads: numbers of the heads, as columns of the table.
     """
 
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
@@ -91,9 +84,7 @@ class _Attention(nn.Module):
     """Base: the stacked input projection, and the output projection if the block contains it.
 
     Args:
-        model: with the block that this one replaces.
-        kept: heads of the dense model that it keeps.
-        output: the output projection; None if the block does not contain it.
+        kept: heads of the dense model that the block keeps.
     """
 
     roles: ClassVar[Sequence[str]] = ("query", "key", "value")
@@ -114,33 +105,28 @@ class _Attention(nn.Module):
             self.bias = PositionBias(model.get_submodule(layer.biased_by), columns)
 
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
-        """The projections of its input as one, which scales queries too."""
         projections = [model.get_submodule(layer.inputs[role]) for role in self.roles]
         return _stack(projections, self.scale(model, layer))
 
     def scale(self, model: nn.Module, layer: Sublayer) -> float:
-        """The factor of queries."""
-        return layer.scale
+        return layer.scale  # of queries
 
     def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
-        """The return value of the library's attention, of which only the output is read."""
+        """As the library's attention, of which only the output is read."""
         return (output, None, None) if self.first_layer_bias else (output, None)
 
 
 class EncoderSelfAttention(_Attention):
-    """Attention of an encoder, as BERT's and BART's.
+    """Attention of an encoder, as BERT's and BART's."""
 
-    `additive` is whether the model gets an `additive_mask`, or else [batch, tokens] of 1 and 0.
-    """
-
-    additive: ClassVar[bool] = True
+    additive: ClassVar[bool] = True  # the model gets an `additive_mask`, or [batch, tokens] of 1, 0
 
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         """Within the context, the model computes inputs shared by all layers in this form.
 
-        Yields the tensors that they are computed from, besides the model's weights.
+        Yields the tensors that they are computed from, besides its weights.
         """
         yield ()
 
@@ -171,12 +157,10 @@ class EncoderSelfAttention(_Attention):
 
 
 class _DecoderAttention(_Attention):
-    """Base of a decoder's attentions, which read a `StepState`.
+    """Base of a decoder's attentions, which read a `StepState`."""
 
-    `one_token`: steps have one token, whose heads are split by a reshape, without a transposition,
-    and which attends to all tokens before it, without a mask.
-    """
-
+    # Steps have one token, whose heads are split by a reshape, without a transposition, and which
+    # attends to all tokens before it, without a mask.
     one_token = True
 
     def forward(
@@ -259,11 +243,8 @@ class CrossKeysValues(nn.Module):
 class StepState:
     """The decoder's cache: past keys and values in, present ones out.
 
-    It has only the methods that the decoder's forward calls.
-
-    Args:
-        position: the number of decoded tokens, which the past may not show (no heads left).
-        cross, past: layer -> keys and values.
+    It has only the methods that the decoder's forward calls. `position` is the number of decoded
+    tokens, which the past may not show (no heads left).
     """
 
     def __init__(self, position: Tensor | int, cross: KeysValues, past: KeysValues) -> None:
@@ -280,14 +261,11 @@ class StepState:
     def decode(
         self, decoder: nn.Module, tokens: Tensor, mask: Tensor, source_mask: Tensor, width: int
     ) -> Tensor:
-        """Run a decoder of transformers over this state.
+        """Hidden states [batch, steps, width] of a decoder of transformers; grows `present`.
 
         Args:
             tokens: [batch, steps].
             mask, source_mask: additive, with four dimensions, so transformers does not change them.
-
-        Returns:
-            Hidden states [batch, steps, width]; `present` then holds the keys and values.
         """
         return decoder(
             input_ids=tokens,
@@ -332,10 +310,10 @@ def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
 def graph_attention(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask, one_token: bool = True
 ) -> Iterator[Sequence[Tensor]]:
-    """Within the context, the model's attention blocks are replaced by those above.
+    """Within the context, the model's attention blocks with heads are replaced by those above.
 
-    Blocks without heads stay `NoHeads`. Yields the tensors that graphs may contain besides the
-    parameters of the model and of the new blocks.
+    Yields the tensors that graphs may contain besides the parameters of the model and of the new
+    blocks.
 
     Args:
         one_token: whether a step of the decoder has one token.

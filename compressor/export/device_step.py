@@ -1,56 +1,151 @@
-"""A decoder step whose whole state stays on the device, so that steps run without the host.
+"""Decoder steps that keep their caches in fixed buffers, instead of copying them to grow.
 
-Its inputs and outputs are the same buffers in every step: the caches, the token, the position. So
-a GPU can replay it as a CUDA graph, and the host reads the chosen tokens every few steps. It has no
-node on the CPU and computes no sizes. Written for CUDA in float16; in float32 it runs on CPUs too,
+Self-attention becomes one of onnxruntime's own nodes, `GroupQueryAttention`. It appends to its
+caches in place, where its inputs and outputs are the same buffers, and reads as much of them as is
+filled. `share_caches` does this for CPUs.
+
+`keep_state` keeps the whole state of the step on the device, so that steps run without the host:
+the caches, the token and the position are the same buffers in every step. So a GPU can replay it as
+a CUDA graph, and the host reads the chosen tokens every few steps. It has no node on the CPU and
+computes no sizes. Cross-attention is one node too, `MultiHeadAttention`, with the number of source
+tokens of each row in place of a mask. Written for CUDA in float16; in float32 it runs on CPUs too,
 where it is tested.
-
-Each attention is one node: `GroupQueryAttention` for self-attention, and `MultiHeadAttention` for
-cross-attention, with the number of source tokens of each row in place of a mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto
-from onnx.helper import make_graph, make_node, make_tensor_value_info
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx.helper import make_graph, make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
-from compressor.export.cache_rows import gather_graph, write_small_graph
 from compressor.export.fp16 import LOGITS
 from compressor.export.graph_edit import CONTRIBUTED, read_nodes
-from compressor.export.shared_caches import can_share, fuse_self_attention, reader, replace_chain
+from compressor.export.translator_graphs import gather_graph, write_small_graph
 from compressor.runtime import device_decoder as buffers
-from compressor.runtime.decoder import BEST
+from compressor.runtime.decoder import BEST, CAPACITY
 
 _FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+_FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step, and after it
+
+
+def share_caches(model: ModelProto) -> None:
+    """Rewrite the self-attention of a decoder step in place; other graphs do not change.
+
+    Nor do heads whose size is no multiple of 8 or that add a bias to their scores, which
+    onnxruntime's node does not support. Products may be integer ones.
+    """
+    if not _fuse_self_attention(model, _FILLED, _TOTAL):
+        return
+    # The filled positions of each row [batch], and after the step [1]: onnxruntime's `seqlens_k` is
+    # the length after the step minus one, and `total_sequence_length`.
+    one = from_array(np.array([1], np.int32), "caches.one")
+    model.graph.initializer.append(one)
+    nodes = [
+        make_node("Cast", ["position"], ["caches.position"], to=_INT32),
+        make_node("Add", ["caches.position", one.name], [_TOTAL]),
+        make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
+        make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
+    ]
+    # Inserted at the front, so in reverse order.
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+
+
+def _fuse_self_attention(model: ModelProto, filled: str, total: str) -> bool:
+    """Replace the self-attention of every layer by one node; False if onnxruntime has none for it.
+
+    Args:
+        filled: value with the number of positions filled before the step, int32 [batch].
+        total: value with a length of at least all rows' positions, int32 [1].
+    """
+    graph, nodes = model.graph, model.graph.node
+    outputs = {value.name for value in graph.output}
+    sizes = {  # of the keys of layers with heads, [batch, heads, past, head_dim]
+        value.name.partition(".")[2]: [d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in graph.input
+        if value.name.startswith("past_key.") and value.name.replace("past", "present") in outputs
+    }
+    if not sizes:
+        return False
+    for layer, (_, heads, _, head_dim) in sizes.items():
+        makes = {name: node for node in nodes for name in node.output}
+        keys, values = (makes[f"present_{part}.{layer}"] for part in ("key", "value"))
+        transpose = _reader(nodes, keys.output[0])
+        scores = _reader(nodes, transpose.output[0])
+        softmax = _reader(nodes, scores.output[0])
+        # The first layer stands for all: heads have one size, and all layers have a bias or none.
+        if softmax.op_type == "Add" or head_dim % 8 != 0:
+            return False
+        split = makes[keys.input[1]]
+        mix = _reader(nodes, values.output[0])
+        chain = [makes[split.input[0]], split, keys, values, transpose, scores, softmax, mix]
+        chain.append(_reader(nodes, mix.output[0]))
+        # Queries, keys and values are one input, [batch, 1, 3 x heads x head_dim], so the inputs
+        # for keys and values stay empty.
+        inputs = [chain[0].input[0], "", "", f"past_key.{layer}", f"past_value.{layer}"]
+        fused = make_node(
+            "GroupQueryAttention",
+            [*inputs, filled, total],
+            [chain[-1].output[0], f"present_key.{layer}", f"present_value.{layer}"],
+            domain=CONTRIBUTED,
+            num_heads=heads,
+            kv_num_heads=heads,  # a group for each head: attention as usual
+            scale=1.0,  # the query's weights are scaled already
+        )
+        kinds = "Reshape Split Concat Concat Transpose MatMul Softmax MatMul Reshape"
+        _replace_chain(graph, chain, kinds, fused)
+    # This name of the length signals to the runtime that the graph writes in place.
+    for value in (*graph.input, *graph.output):
+        if value.name.startswith(("past_", "present_")):
+            value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
+    # Integer products may have added the domain already.
+    if CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
+        model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
+    return True
+
+
+def _replace_chain(
+    graph: GraphProto, chain: Sequence[NodeProto], kinds: str, fused: NodeProto
+) -> None:
+    """Replace nodes of these kinds by one, at the place of the last: order is topological."""
+    assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
+    graph.node.insert(list(graph.node).index(chain[-1]), fused)
+    for node in chain:
+        graph.node.remove(node)
+
+
+def _reader(nodes: Sequence[NodeProto], value: str) -> NodeProto:
+    """The only node that reads a value, in a graph that this package wrote."""
+    (node,) = (node for node in nodes if value in node.input)
+    return node
 
 
 def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The form of a decoder step that keeps its state on the device.
+    """The form of a float32 decoder step that keeps its state on the device.
 
-    Args:
-        model: in float32, as `compressor.export.translator_graphs` writes it.
-
-    Returns:
-        None for a decoder without heads in its self-attention, with heads whose size is no multiple
-        of 8, or with biases of relative positions.
+    None for a decoder without heads in its self-attention, with heads whose size is no multiple of
+    8, or with biases of relative positions.
     """
-    if not can_share(model):
-        return None
     made = ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    fuse_self_attention(made, buffers.FILLED, buffers.ROOM)
+    if not _fuse_self_attention(made, buffers.FILLED, buffers.ROOM):
+        return None
     for value in list(graph.input):
         if value.name.startswith("cross_key."):
             heads = value.type.tensor_type.shape.dim[1].dim_value
             _fuse_cross_attention(graph, value.name.partition(".")[2], heads)
-    _broadcast_biases(graph)
+    # Biases of layers without units are not expanded, since Add broadcasts.
+    stored = {x.name for x in graph.initializer}
+    for node in [x for x in graph.node if x.op_type == "Expand" and x.input[0] in stored]:
+        add = _reader(graph.node, node.output[0])
+        assert add.op_type == "Add"
+        add.input[:] = [node.input[0] if x == node.output[0] else x for x in add.input]
     # The search excludes tokens with an input that is the bias of the product for logits.
     (product,) = (node for node in graph.node if LOGITS in node.output)
     assert product.op_type == "Gemm"
@@ -71,23 +166,27 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
         lengths = make_tensor_value_info(buffers.SOURCE_LENGTHS, _INT32, ["batch"])
         graph.input.append(lengths)
     _advance(graph)
-    _drop_unread(graph)
+    # Remove nodes, weights and inputs that nothing reads any more.
+    nodes, read = read_nodes(graph.node, [value.name for value in graph.output])
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for values in (graph.initializer, graph.input):
+        for value in [x for x in values if x.name not in read]:
+            values.remove(value)
+    del graph.value_info[:]  # some of these values no longer exist
     return made
 
 
 def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
-    """Replace Reshape, Transpose, MatMul, Add, Softmax, MatMul, Reshape by one node."""
     nodes, key, value = graph.node, f"cross_key.{layer}", f"cross_value.{layer}"
     makes = {name: node for node in nodes for name in node.output}
-    transpose = reader(nodes, key)
-    scores = reader(nodes, transpose.output[0])
-    masked = reader(nodes, scores.output[0])
-    softmax = reader(nodes, masked.output[0])
+    transpose = _reader(nodes, key)
+    scores = _reader(nodes, transpose.output[0])
+    masked = _reader(nodes, scores.output[0])
+    softmax = _reader(nodes, masked.output[0])
     mix = next(n for n in nodes if n.op_type == "MatMul" and n.input[1] == value)
-    divide, merge = makes[scores.input[0]], reader(nodes, mix.output[0])
+    divide, merge = makes[scores.input[0]], _reader(nodes, mix.output[0])
     chain = [divide, transpose, scores, masked, softmax, mix, merge]
-    kinds = "Reshape Transpose MatMul Add Softmax MatMul Reshape"
-    assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
     fused = make_node(
         "MultiHeadAttention",
         # Query, key, value, bias (the projections have theirs), and the keys' lengths.
@@ -97,16 +196,8 @@ def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
         num_heads=heads,
         scale=1.0,  # the query's weights are scaled already
     )
-    replace_chain(graph, chain, fused)
-
-
-def _broadcast_biases(graph: GraphProto) -> None:
-    """Add the biases of layers without units without expanding them, since Add broadcasts."""
-    stored = {x.name for x in graph.initializer}
-    for node in [x for x in graph.node if x.op_type == "Expand" and x.input[0] in stored]:
-        add = reader(graph.node, node.output[0])
-        assert add.op_type == "Add"
-        add.input[:] = [node.input[0] if x == node.output[0] else x for x in add.input]
+    kinds = "Reshape Transpose MatMul Add Softmax MatMul Reshape"
+    _replace_chain(graph, chain, kinds, fused)
 
 
 def _advance(graph: GraphProto) -> None:
@@ -142,42 +233,19 @@ def _advance(graph: GraphProto) -> None:
     ])  # fmt: skip
 
 
-def _drop_unread(graph: GraphProto) -> None:
-    """Remove nodes, weights and inputs that nothing reads any more."""
-    nodes, read = read_nodes(graph.node, [value.name for value in graph.output])
-    del graph.node[:]
-    graph.node.extend(nodes)
-    for values in (graph.initializer, graph.input):
-        for value in [x for x in values if x.name not in read]:
-            values.remove(value)
-    del graph.value_info[:]  # some of these values no longer exist
-
-
 def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
     """Write the small graphs that a search needs in addition to a step of this form.
 
     `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`, and
-    `TOP` computes the largest logits of each row and their normalizer.
-
-    Returns:
-        Role of each graph -> file name.
+    `TOP` computes the largest logits of each row and their normalizer. Returns role -> file name.
     """
     graph = onnx.load(step, load_external_data=False).graph
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     past = {name: kind for name, kind in types.items() if name.startswith("past_")}
-    lengthen = gather_graph(buffers.LENGTHEN, past, buffers.SLOTS, buffers.lengthened, axis=2)
-    files = {}
-    for role, made in ((buffers.LENGTHEN, lengthen), (buffers.TOP, _top(types[LOGITS]))):
-        files[role] = f"{role}{suffix}"
-        write_small_graph(made, step.with_name(files[role]))
-    return files
-
-
-def _top(kind: int) -> GraphProto:
-    """Logits [rows, tokens] -> the `count` largest of each row and their tokens [rows, count], and
-    the logarithm of the sum of all exponentials [rows, 1]."""
+    # Logits [rows, tokens] -> the `count` largest of each row and their tokens [rows, count], and
+    # the logarithm of the sum of all exponentials [rows, 1].
     values, tokens = buffers.TOP_VALUES, buffers.TOP_TOKENS
-    return make_graph(
+    top = make_graph(
         [
             make_node("Cast", [LOGITS], ["whole"], to=_FLOAT),
             make_node("TopK", ["whole", buffers.COUNT], [values, tokens], axis=-1),
@@ -185,7 +253,7 @@ def _top(kind: int) -> GraphProto:
         ],
         buffers.TOP,
         [
-            make_tensor_value_info(LOGITS, kind, [None, None]),
+            make_tensor_value_info(LOGITS, types[LOGITS], [None, None]),
             make_tensor_value_info(buffers.COUNT, _INT64, [1]),
         ],
         [
@@ -194,3 +262,9 @@ def _top(kind: int) -> GraphProto:
             make_tensor_value_info(buffers.NORMALIZER, _FLOAT, [None, 1]),
         ],
     )
+    lengthen = gather_graph(buffers.LENGTHEN, past, buffers.SLOTS, buffers.lengthened, axis=2)
+    files = {}
+    for role, made in ((buffers.LENGTHEN, lengthen), (buffers.TOP, top)):
+        files[role] = f"{role}{suffix}"
+        write_small_graph(made, step.with_name(files[role]))
+    return files

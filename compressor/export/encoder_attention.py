@@ -54,10 +54,7 @@ def _at_distance(rows: Tensor, distances: Tensor) -> Tensor:
 
 
 def _mpnet_bias(table: nn.Embedding, rows: Tensor, hidden_states: Tensor) -> Tensor:
-    """Replaces `MPNetEncoder.compute_position_bias`.
-
-    [batch, tokens, width] -> [1, heads of the dense model, queries, keys]
-    """
+    """[batch, tokens, width] -> [1, heads of the dense model, queries, keys]"""
     positions = torch.arange(hidden_states.shape[1])
     bias: Tensor = table(_at_distance(rows, positions[None] - positions[:, None]))
     return bias.permute(2, 0, 1)[None]
@@ -66,9 +63,7 @@ def _mpnet_bias(table: nn.Embedding, rows: Tensor, hidden_states: Tensor) -> Ten
 class MPNetAttention(EncoderSelfAttention):
     """Adds a bias by distance and head that all layers share."""
 
-    def __init__(
-        self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
-    ) -> None:
+    def __init__(self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: Any) -> None:
         super().__init__(model, layer, kept, output)
         # With all heads the graph needs no Gather.
         self.kept = None if len(kept) == layer.units else torch.tensor(kept)
@@ -91,35 +86,16 @@ class MPNetAttention(EncoderSelfAttention):
         return self.merge(attend(query, key, value, bias + attention_mask)), None
 
 
-def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
-    """Replaces transformers' `create_bidirectional_mask`: [batch, 1, 1, keys]."""
-    return additive_mask(attention_mask)
-
-
-def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
-    """Replaces its `create_bidirectional_sliding_window_mask`: [batch, 1, queries, keys]."""
-    positions = torch.arange(inputs_embeds.shape[1])
-    # Where both masks hide a key, the sum -2e4 is finite in float16 too.
-    far = (positions[None] - positions[:, None]).abs() > config.sliding_window  # [queries, keys]
-    return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
-
-
 def _rotation(
     halves: Mapping[str, tuple[Tensor, ...]],
     hidden_states: Tensor,
     position_ids: Tensor,
     layer_type: str,
 ) -> tuple[Tensor, ...]:
-    """Replaces the forward of `ModernBertRotaryEmbedding` by a lookup in tables.
+    """Cosines and sines, [1, tokens, head_dim] each.
 
-    In float16 the product of a position and a frequency would be off by a large part of a turn.
-
-    Args:
-        halves: type of layer -> its cosines and sines for half a head, [most tokens, head_dim / 2];
-            both halves of a rotated vector have the same angles.
-
-    Returns:
-        Cosines and sines, [1, tokens, head_dim] each.
+    Looked up, since in float16 the product of a position and a frequency would be off by a large
+    part of a turn.
     """
     rows = (x[: hidden_states.shape[1]][None] for x in halves[layer_type])
     return tuple(torch.cat((half, half), dim=-1) for half in rows)
@@ -145,16 +121,28 @@ class ModernBertAttention(EncoderSelfAttention):
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         base, tokens = _base_of(model)
         rotary = base.rotary_emb
+        # Type of layer -> cosines and sines, [most tokens, head_dim / 2] each: both halves of a
+        # rotated vector have the same angles.
         halves = {}
         for kind in rotary.layer_types:
             # Only type and device of the zeros are read. Both tables: [1, tokens, head_dim]
             tables = rotary(torch.zeros(1), torch.arange(tokens)[None], kind)
             halves[kind] = tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in tables)
+
+        def full(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
+            return additive_mask(attention_mask)  # [batch, 1, 1, keys]
+
+        def window(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
+            positions = torch.arange(inputs_embeds.shape[1])
+            far = (positions[None] - positions[:, None]).abs() > config.sliding_window
+            # [batch, 1, queries, keys]; where both hide a key, -2e4 is finite in float16 too.
+            return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
+
         # The model's forward looks the masks up in its module each time.
         modeling = import_module("transformers.models.modernbert.modeling_modernbert")
         masks = {
-            "create_bidirectional_mask": _full_mask,
-            "create_bidirectional_sliding_window_mask": _window_mask,
+            "create_bidirectional_mask": full,
+            "create_bidirectional_sliding_window_mask": window,
         }
         with _replaced(modeling, **masks), _replaced(rotary, forward=partial(_rotation, halves)):
             yield [half for pair in halves.values() for half in pair]
@@ -180,44 +168,15 @@ def _rotate_half(values: Tensor) -> Tensor:
 def _distance_rows(
     rows: Tensor, hidden_states: Tensor, query_states: None = None, relative_pos: None = None
 ) -> Tensor:
-    """Replaces `DebertaV2Encoder.get_rel_pos`: [batch, tokens, width] -> [2, 2 x tokens].
+    """[batch, tokens, width] -> [2, 2 x tokens]
 
     Rows of the table of positions, for distances of a query to a key from tokens - 1 down to
     -tokens, and from -(tokens - 1) up to tokens.
     """
     tokens = hidden_states.shape[1]
-    # One more than the number of distances, for the reshape of `_relative_shift`.
+    # One more than the number of distances, for the reshape of `_position_scores`.
     up = torch.arange(2 * tokens) - (tokens - 1)
     return _at_distance(rows, torch.stack((-up, up)))
-
-
-def _relative_shift(products: Tensor) -> Tensor:
-    """Select from each query's products with all distances those with the distances of its keys.
-
-    The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
-
-    Args:
-        products: [batch, heads, tokens, 2 x tokens]; the distance of query i and key j is in
-            column j - i + tokens - 1.
-
-    Returns:
-        [batch, heads, tokens, tokens]
-    """
-    batch, heads, tokens, _ = products.shape
-    # Each query's keys begin one column before those of the last query, which in flattened rows are
-    # 2 x tokens - 1 values later.
-    flat = products.reshape(batch, heads, 2 * tokens * tokens)
-    rows = flat[..., tokens - 1 : 2 * tokens * tokens - 1]
-    return rows.reshape(batch, heads, tokens, 2 * tokens - 1)[..., :tokens]
-
-
-def _columns(positions: Tensor) -> Tensor:
-    """[positions, heads, head_dim] -> [1, heads, head_dim, positions]
-
-    With four dimensions, as queries have: with three, onnxruntime 1.31 crashes when it fuses a
-    transposition into the product, in float16 on a CPU.
-    """
-    return positions.permute(1, 2, 0)[None]
 
 
 class DebertaAttention(EncoderSelfAttention):
@@ -229,9 +188,7 @@ class DebertaAttention(EncoderSelfAttention):
     additive = False
 
     @torch.no_grad()
-    def __init__(
-        self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
-    ) -> None:
+    def __init__(self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: Any) -> None:
         super().__init__(model, layer, kept, output)
         block: Any = model.get_submodule(layer.block)
         kinds = block.pos_att_type if block.relative_attention else ()
@@ -287,9 +244,32 @@ class DebertaAttention(EncoderSelfAttention):
         query, key, value = self.split(hidden_states)
         scores = query @ key.transpose(-1, -2) + attention_mask  # [batch, heads, queries, keys]
         if self.position_key is not None and relative_pos is not None:
-            scores = scores + _relative_shift(query @ _columns(self.position_key[relative_pos[0]]))
+            scores = scores + _position_scores(query, self.position_key[relative_pos[0]])
         if self.position_query is not None and relative_pos is not None:
-            # [batch, heads, keys, queries]
-            products = _relative_shift(key @ _columns(self.position_query[relative_pos[1]]))
-            scores = scores + products.transpose(-1, -2)
+            products = _position_scores(key, self.position_query[relative_pos[1]])
+            scores = scores + products.transpose(-1, -2)  # of [batch, heads, keys, queries]
         return self.merge(torch.softmax(scores, dim=-1) @ value), None
+
+
+def _position_scores(queries: Tensor, positions: Tensor) -> Tensor:
+    """Each query's products with the positions at the distances of its keys.
+
+    The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
+
+    Args:
+        queries: [batch, heads, tokens, head_dim].
+        positions: [2 x tokens, heads, head_dim]; the one for query i and key j is number
+            j - i + tokens - 1.
+
+    Returns:
+        [batch, heads, tokens, tokens]
+    """
+    # With four dimensions, as queries have: with three, onnxruntime 1.31 crashes when it fuses a
+    # transposition into the product, in float16 on a CPU.
+    products = queries @ positions.permute(1, 2, 0)[None]  # [batch, heads, tokens, 2 x tokens]
+    batch, heads, tokens, _ = products.shape
+    # Each query's keys begin one column before those of the last query, which in flattened rows are
+    # 2 x tokens - 1 values later.
+    flat = products.reshape(batch, heads, 2 * tokens * tokens)
+    rows = flat[..., tokens - 1 : 2 * tokens * tokens - 1]
+    return rows.reshape(batch, heads, tokens, 2 * tokens - 1)[..., :tokens]

@@ -2,12 +2,17 @@
 
 The fused form is always checked in float32, for which a CPU has kernels, too. The float16 graphs
 themselves are compared on the device.
+
+Encoders also have a packed form without computation on padding: the layers of a fused graph
+(`compressor.export.fused`) process the concatenated real tokens of all rows, [tokens, width]. The
+positions of tokens are inputs of the graph, since onnxruntime's own operator for them uses one
+thread of the device, and synchronizes with the CPU.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto, TensorProto
+from onnx.helper import make_tensor_value_info
 
+from compressor.export.fused import LENGTHS
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 from compressor.export.graphs import WEIGHTS_SUFFIX
-from compressor.export.packed import pack
 from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
-from compressor.runtime.fused_encoder import LEAST_PADDING, LEAST_SHARE, PACKED
+from compressor.runtime.fused_encoder import (
+    LEAST_PADDING,
+    LEAST_SHARE,
+    OFFSETS,
+    PACKED,
+    STARTS,
+    TOKENS,
+)
 from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import staging
@@ -34,6 +47,12 @@ if TYPE_CHECKING:
     from compressor.runtime import Runtime
 
 CUDA = "cuda"
+# Operators that process each token by itself, with shared weights.
+_TOKENWISE = (
+    "MatMul", "Add", "Mul", "Gelu", "Relu", "Tanh", "Sigmoid", "BiasGelu", "FastGelu",
+    "LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+)  # fmt: skip
+_INPUTS = {TOKENS: ["tokens"], OFFSETS: ["batch", "source"], STARTS: ["starts"]}
 
 
 @dataclass(frozen=True)
@@ -41,10 +60,9 @@ class CudaForm:
     """The form of a graph for CUDA in float16.
 
     Args:
-        rewrite: returns the form of a float32 graph, whose external data is in the directory, or
-            None without one; the graph does not change.
-        write_beside: writes additional graphs next to the written one, with a suffix of their
-            names; returns role -> file name.
+        rewrite: float32 graph, and directory of its external data -> its form; None without one.
+        write_beside: writes additional graphs beside the written one, with a suffix of their names;
+            returns role -> file name.
     """
 
     rewrite: Callable[[ModelProto, Path], ModelProto | None]
@@ -58,6 +76,105 @@ def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
         return {}
     onnx.save(packed, graph.with_name(f"{PACKED}{suffix}"))
     return {PACKED: f"{PACKED}{suffix}"}
+
+
+def pack(fused: ModelProto) -> ModelProto | None:
+    """The packed form of a fused graph in any precision; None without a fast kernel.
+
+    onnxruntime has no kernel for packed attention with rotary positions or a bias of scores.
+    """
+    edit = GraphEdit(fused)
+    attentions = [node for node in edit.nodes if node.op_type == "Attention"]
+    rotated = any(node.op_type == "MultiHeadAttention" for node in edit.nodes)
+    if not attentions or rotated or any(len(node.input) > 4 for node in attentions):
+        return None
+    entry = _entry(edit, attentions[0].input[0])
+    if entry is None:
+        return None
+    packed = {entry: f"{entry}.packed"}  # value -> its packed form
+    nodes: list[NodeProto] = []
+    restored = {entry}
+
+    def restore(values: Iterable[str]) -> None:
+        """Restore [batch, tokens, width] for nodes and outputs that need it."""
+        for name in values:
+            if name in packed and name not in restored:
+                restored.add(name)
+                inputs = [packed[name], OFFSETS]
+                nodes.append(edit.node("RestorePadding", inputs, [name], domain=CONTRIBUTED))
+
+    for node in edit.nodes:
+        if _stays_packed(edit, node, packed):
+            packed |= {name: f"{name}.packed" for name in node.output if name}
+            nodes += _packed(edit, node, packed)
+        else:
+            restore(node.input)
+            nodes.append(node)
+        if entry in node.output:
+            flat = f"{entry}.flat"
+            nodes.append(edit.node("Flatten", [entry], [flat], axis=2))
+            nodes.append(edit.node("Gather", [flat, TOKENS], [packed[entry]], axis=0))
+    restore(edit.outputs)
+    edit.nodes = nodes
+    model = edit.finish()
+    read = {name for node in model.graph.node for name in node.input}
+    inputs = [value for value in model.graph.input if value.name in read]
+    inputs += [make_tensor_value_info(n, TensorProto.INT32, x) for n, x in _INPUTS.items()]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    return model
+
+
+def _entry(edit: GraphEdit, hidden: str) -> str | None:
+    """The value that all layers depend on: the embeddings, before the first attention's input."""
+    within = {id(node) for node in edit.ancestors(hidden)}
+    nodes = [node for node in edit.nodes if id(node) in within]
+    for node in nodes:
+        (value, *_) = node.output
+        before = {id(x) for x in edit.ancestors(value)}
+        after = [x for x in nodes if id(x) not in before]
+        computed = {value, *(name for x in after for name in x.output)}
+        known = all(n in computed or n in edit.constants or not n for x in after for n in x.input)
+        inner = [x for x in nodes if id(x) in before and x is not node]
+        read = (reader for x in inner for name in x.output for reader in edit.readers(name))
+        if known and all(id(reader) in before for reader in read):
+            return value
+    return None
+
+
+def _stays_packed(edit: GraphEdit, node: NodeProto, packed: Collection[str]) -> bool:
+    if node.op_type == "Attention":
+        return True
+    if node.op_type not in _TOKENWISE or not any(name in packed for name in node.input):
+        return False
+    weights = [name for name in node.input if name and name not in packed]
+    tensors = [edit.constants.get(name) for name in weights]
+    if node.op_type == "MatMul":
+        return is_tensor_of(tensors[0] if tensors else None, 2)
+    return all(tensor is not None and len(tensor.dims) <= 1 for tensor in tensors)
+
+
+def _packed(edit: GraphEdit, node: NodeProto, packed: Mapping[str, str]) -> list[NodeProto]:
+    """What computes a node's packed outputs from its packed inputs."""
+    if node.op_type != "Attention":
+        copied = NodeProto()
+        copied.CopyFrom(node)
+        copied.input[:] = [packed.get(name, name) for name in node.input]
+        copied.output[:] = [packed.get(name, name) for name in node.output]
+        return [copied]
+    hidden, weight, bias, lengths = node.input
+    assert lengths == LENGTHS
+    made = packed[node.output[0]]
+    parts = [f"{made}.{part}" for part in ("query", "key", "value")]
+    options = {name: attribute(node, name) for name in ("num_heads", "scale")}
+    return [
+        edit.node("MatMul", [packed[hidden], weight], [f"{made}.projected"]),
+        edit.node("Split", [f"{made}.projected"], parts, axis=-1, num_outputs=3),
+        edit.node(
+            "PackedMultiHeadAttention", [*parts, bias, OFFSETS, STARTS], [made],
+            domain=CONTRIBUTED, **options,
+        ),
+    ]  # fmt: skip
 
 
 @contextmanager
@@ -80,10 +197,10 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
 
 
 def link_float32(directory: Path, target: Path) -> Path:
-    """Link the float32 graphs of an artifact, and their files, into `target`.
+    """Link the float32 graphs of an artifact into `target`, with a `graphs.json` of theirs alone.
 
     Returns:
-        Their directory, with a `graphs.json` without other precisions.
+        Their directory.
     """
     made = target / GRAPH_DIRECTORY
     made.mkdir(parents=True)
@@ -106,8 +223,9 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
     """
     task = TASKS[read_artifact(directory).task]
     with fused_in_float32(directory) as artifact:
-        compared = task.graphs.compare(expected, task.open(artifact, precision=BASE))
-    check = logit_check(compared.differences, compared.provider)
+        runtime = task.open(artifact, precision=BASE)
+        differences = task.graphs.compare(expected, runtime).differences
+        check = logit_check(differences, runtime.ran_by)
     detail = f"{check.detail}; the nodes of the float16 graphs in float32"
     return check.model_copy(update={"name": "form for CUDA equals PyTorch", "detail": detail})
 
@@ -117,47 +235,39 @@ def packed_check(
 ) -> list[Check]:
     """Compare outputs on CUDA for a batch that is large enough for the padding-free form.
 
-    Returns:
-        Empty without such a form, or if rows cannot be padded enough.
+    No check without such a form, or if rows cannot be padded enough.
     """
     artifact = runtime.artifact
     if PACKED not in artifact.precisions[runtime.precision]:
         return []
-    inputs, wanted = _one_batch(expected, artifact.pad_token_id, artifact.max_source_tokens)
-    real = inputs["attention_mask"].astype(bool)
-    padding = int((~real).sum())
-    if padding < LEAST_SHARE * real.size:
+    # All rows in one batch with a third of padding, if the model's limit allows.
+    lengths = [int(mask.sum()) for batch in expected for mask in batch.inputs["attention_mask"]]
+    third = -(-3 * sum(lengths) // (2 * len(lengths)))
+    width = max(max(lengths), min(artifact.max_source_tokens, third))
+    padding = len(lengths) * width - sum(lengths)
+    if padding < LEAST_SHARE * len(lengths) * width:
         return []
     times = -(-LEAST_PADDING // padding)
-    actual: Any = runtime.compute({n: np.tile(value, (times, 1)) for n, value in inputs.items()})
+    inputs = {}
+    for name in expected[0].inputs:
+        pad = artifact.pad_token_id if name == "input_ids" else 0
+        values = np.full((len(lengths), width), pad, np.int64)
+        rows = (row for batch in expected for row in batch.inputs[name])
+        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            values[number, :length] = row[:length]
+        inputs[name] = np.tile(values, (times, 1))
+    wanted = [logits for batch in expected for logits in batch.logits.read()] * times
+    actual: Any = runtime.compute(inputs)
     if actual.ndim == 3:  # logits of tokens: leave out those of padding
-        rows = zip(actual, np.tile(real, (times, 1)), strict=True)
-        actual = [logits[row] for logits, row in rows]
+        actual, wanted = (
+            [logits[:length] for logits, length in zip(rows, lengths * times, strict=True)]
+            for rows in (actual, wanted)
+        )
     check = Check(
         name=f"{runtime.precision} without padding against PyTorch in float32",
-        largest_difference=relative_difference(actual, wanted * times),
+        largest_difference=relative_difference(actual, wanted),
         tolerance=tolerance,
         detail=f"logits of {len(actual)} rows in one batch, relative to the largest logit; "
         f"{runtime.provider}",
     )
     return [check]
-
-
-def _one_batch(
-    expected: Sequence[Expected], pad_id: int, most_tokens: int
-) -> tuple[dict[str, NDArray[np.int64]], list[NDArray[Any]]]:
-    """All rows in one batch with a third of padding, if the model's limit allows; and their logits,
-    [outputs] of each row, or [its tokens, outputs]."""
-    masks = [mask for batch in expected for mask in batch.inputs["attention_mask"]]
-    lengths = [int(mask.sum()) for mask in masks]
-    width = max(max(lengths), min(most_tokens, -(-3 * sum(lengths) // (2 * len(lengths)))))
-    inputs = {}
-    for name in expected[0].inputs:
-        rows = (row for batch in expected for row in batch.inputs[name])
-        inputs[name] = np.full((len(masks), width), pad_id if name == "input_ids" else 0, np.int64)
-        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            inputs[name][number, :length] = row[:length]
-    wanted = [logits for batch in expected for logits in batch.logits.read()]
-    if wanted[0].ndim == 2:
-        wanted = [logits[:n] for logits, n in zip(wanted, lengths, strict=True)]
-    return inputs, wanted

@@ -46,15 +46,31 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     for tensor in graph.initializer:
         _convert_tensor(tensor, directory)
     for node in graph.node:
-        _convert_attributes(node)
+        if node.op_type == "ConstantOfShape" and not node.attribute:
+            # Its default value is a float32 zero.
+            node.attribute.append(make_attribute("value", from_array(np.zeros(1, np.float16))))
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to":
+                if attribute.i == TensorProto.FLOAT:
+                    attribute.i = TensorProto.FLOAT16
+            elif attribute.HasField("t"):
+                _convert_tensor(attribute.t)
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.value_info[:]  # of type float32; onnxruntime infers the new types
     _keep_float32(graph, normalizations)
     # A step that is replayed as a CUDA graph writes logits once, since they are seldom read.
-    if HISTORY not in {value.name for value in graph.input}:
-        _cast_logits(graph)
+    replayed = HISTORY in {value.name for value in graph.input}
+    for logits in [] if replayed else [x for x in graph.output if x.name == LOGITS]:
+        # As float32, since the search adds up their logarithms over many steps.
+        logits.type.tensor_type.elem_type = TensorProto.FLOAT
+        half = f"{LOGITS}.half"
+        # The nodes that select the best token read float16 logits.
+        for node in graph.node:
+            node.output[:] = [half if name == LOGITS else name for name in node.output]
+            node.input[:] = [half if name == LOGITS else name for name in node.input]
+        graph.node.append(make_node("Cast", [half], [LOGITS], to=TensorProto.FLOAT))
     return converted
 
 
@@ -70,31 +86,6 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
             id="weight-too-large-for-fp16",
         )
     tensor.CopyFrom(from_array(values.astype(np.float16), tensor.name))
-
-
-def _convert_attributes(node: NodeProto) -> None:
-    if node.op_type == "ConstantOfShape" and not node.attribute:
-        # Its default value is a float32 zero.
-        node.attribute.append(make_attribute("value", from_array(np.zeros(1, np.float16))))
-    for attribute in node.attribute:
-        if node.op_type == "Cast" and attribute.name == "to":
-            if attribute.i == TensorProto.FLOAT:
-                attribute.i = TensorProto.FLOAT16
-        elif attribute.HasField("t"):
-            _convert_tensor(attribute.t)
-
-
-def _cast_logits(graph: GraphProto) -> None:
-    """Return the logits as float32: the search adds up their logarithms over many steps."""
-    for value in graph.output:
-        if value.name == LOGITS:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
-            half = f"{LOGITS}.half"
-            # The nodes that select the best token read float16 logits.
-            for node in graph.node:
-                node.output[:] = [half if name == LOGITS else name for name in node.output]
-                node.input[:] = [half if name == LOGITS else name for name in node.input]
-            graph.node.append(make_node("Cast", [half], [LOGITS], to=TensorProto.FLOAT))
 
 
 def find_norms(

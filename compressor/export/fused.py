@@ -2,9 +2,9 @@
 
 They are rewritten from the float32 graphs of `compressor.export`, whose forms are known. A layer of
 BERT becomes seven nodes: attention with its input product, MatMul, residual sum with normalization,
-MatMul, bias with Gelu, MatMul, second residual sum. Attention uses the length of each row as mask,
-so padding must be on the right. Nodes for shapes, which onnxruntime computes on the CPU, are
-removed, so the graph can be captured as a CUDA graph.
+MatMul, bias with Gelu, MatMul, second residual sum. Each attention has its own number of heads, and
+uses the length of each row as mask, so padding must be on the right. Nodes for shapes, which
+onnxruntime computes on the CPU, are removed, so the graph can be captured as a CUDA graph.
 
 The embeddings' normalization stays a node of its own: the operator that fuses it with the lookups
 sums squares in float16, with an error of up to a percent for embeddings of 0.05.
@@ -13,15 +13,19 @@ sums squares in float16, with an error of up to a percent for embeddings of 0.05
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.numpy_helper import from_array
 
+from compressor.errors import VerificationError
 from compressor.export.fp16 import find_norms
-from compressor.export.fused_attention import LENGTHS, MASK, find_blocks, replace_attention
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 
+LENGTHS = "lengths"  # real tokens of each row, [batch] int32
+MASK = "attention_mask"
+_MASKING = ("Mul", "Sub", "Cast", "Unsqueeze")  # from the mask to the additive mask
 _POSITIONS = "places"  # 0, 1, 2, … [tokens] int64
 _BROADCASTING = ("Add", "Sub", "Mul", "Div")
 # Constants of the tanh approximation of Gelu, rounded -> the nodes that read them.
@@ -40,41 +44,216 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
         VerificationError: the graph has an unknown form.
     """
     edit = GraphEdit(model, directory)
-    blocks = find_blocks(edit)
-    if blocks is None:
-        return None
     one = edit.constant("axis_1", [1])
     edit.prepend(
         edit.node("ReduceSum", [MASK, one], [f"{LENGTHS}.int64"], keepdims=0),
         edit.node("Cast", [f"{LENGTHS}.int64"], [LENGTHS], to=TensorProto.INT32),
     )
-    for block in blocks:
-        replace_attention(edit, block)
+    for softmax in [node for node in edit.nodes if node.op_type == "Softmax"]:
+        products, added, terms = [], [], [softmax.input[0]]
+        while terms:
+            term = terms.pop()
+            node = edit.makes[term]
+            if node.op_type == "Add":
+                terms += node.input
+            elif node.op_type == "MatMul":
+                products.append(node)
+            else:
+                added.append(term)
+        if len(products) != 1:
+            _unknown(f"{len(products)} products are added to scores")
+        # Scores with products of positions (DeBERTa).
+        if any(node.op_type == "MatMul" for value in added for node in edit.ancestors(value)):
+            return None
+        _fuse_attention(edit, softmax, products[0], added)
     edit.drop_unread()
-    _without_shapes(edit)
+    _replace_shapes(edit)
     for node in list(edit.nodes):
         if node.op_type == "Gelu":
-            _fuse_gelu(edit, node)
+            linear = _linear(edit, node.input[0])
+            if linear is not None and linear[1]:
+                kind = "FastGelu" if attribute(node, "approximate") == b"tanh" else "BiasGelu"
+                fused = edit.node(kind, linear, node.output, domain=CONTRIBUTED)
+                edit.replace([node, edit.makes[node.input[0]]], node, fused)
         elif node.op_type == "Tanh":
             _fuse_tanh_gelu(edit, node)
-    _fuse_norms(edit)
+    norms = [(node, [node]) for node in edit.nodes if node.op_type == "LayerNormalization"]
+    for chain, _ in find_norms(edit.nodes, edit.constants, edit.directory):
+        scale = edit.only_reader(chain[-1].output[0], "Mul")
+        if scale is not None:
+            norms.append((scale, [*chain, scale]))
+    for last, nodes in norms:
+        _fuse_norm(edit, last, nodes)
     return edit.finish()
 
 
-def _without_shapes(edit: GraphEdit) -> None:
+def _unknown(why: str) -> NoReturn:
+    raise VerificationError(
+        f"the exporter wrote an attention of an unknown form ({why}); please report this with the "
+        "checkpoint's name, and leave fp16 out of --precision",
+        id="attention-form-unknown",
+    )
+
+
+def _fuse_attention(
+    edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]
+) -> None:
+    """Replace a block of `compressor.export.attention` by one node, and nodes for a rotation.
+
+    Args:
+        scores: the product of queries and keys.
+        added: other terms of the scores: the mask, and maybe a bias with two to four dimensions.
+    """
+    biases = [value for value in added if not _is_mask(edit, value)]
+    if len(added) - len(biases) != 1:
+        _unknown(f"{len(added) - len(biases)} masks are added to scores")
+    query, key = scores.input
+    transposed = edit.maker(key, "Transpose")
+    tables: list[str] = []  # of cosines and sines for rotating queries and keys
+    if transposed is not None and attribute(transposed, "perm") == [0, 1, 3, 2]:
+        query, *tables = _unrotated(edit, query)
+        key, *_ = _unrotated(edit, transposed.input[0])
+    mix = edit.only_reader(softmax.output[0], "MatMul")
+    if mix is None:
+        _unknown("probabilities are read twice")
+    merge = edit.only_reader(mix.output[0], "Transpose")
+    last = edit.only_reader(merge.output[0], "Reshape") if merge is not None else None
+    parts = [_part(edit, value) for value in (query, key, mix.input[1])]
+    (split, _, heads, head_dim), *_ = parts
+    same = all(x[0] is split and x[1:] == (i, heads, head_dim) for i, x in enumerate(parts))
+    if last is None or not same:
+        _unknown("queries, keys and values are not of one product")
+    (mixed,) = last.output  # [batch, tokens, width]
+    bias = _score_bias(edit, biases)
+    more = {"domain": CONTRIBUTED, "num_heads": heads}
+    if not tables:
+        linear = _linear(edit, split.input[0])
+        hidden, weight = ("", "") if linear is None else edit.makes[linear[0]].input
+        if linear is None or not is_tensor_of(edit.constants.get(weight), 2):
+            _unknown("queries, keys and values are not of a product with weights")
+        inputs = [hidden, weight, linear[1], LENGTHS, "", bias]
+        sizes = [heads * head_dim] * 3
+        # The query's weights are scaled already.
+        node = edit.node("Attention", inputs, [mixed], **more, qkv_hidden_sizes=sizes, scale=1.0)
+        edit.replace([last], last, node)
+        return
+    query, key, value = (f"{mixed}.{part}" for part in ("query", "key", "value"))
+    first = edit.constant("first_position", [0])
+    split = edit.node("Split", [split.input[0]], [query, key, value], axis=-1, num_outputs=3)
+    rotations = [
+        edit.node("RotaryEmbedding", [x, first, *tables], [f"{x}.rotated"], **more)
+        for x in (query, key)
+    ]
+    inputs = [f"{query}.rotated", f"{key}.rotated", value, "", LENGTHS, bias]
+    node = edit.node("MultiHeadAttention", inputs, [mixed], **more, scale=1.0)
+    edit.replace([last], last, split, *rotations, node)
+
+
+def _is_mask(edit: GraphEdit, value: str) -> bool:
+    while value != MASK:
+        node = edit.maker(value, *_MASKING)
+        if node is None:
+            return False
+        value = node.input[0]
+    return True
+
+
+def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
+    """The Split and the number of its output that is split into heads; heads, and their width."""
+    transpose = edit.maker(value, "Transpose")
+    reshape = edit.maker(transpose.input[0], "Reshape") if transpose is not None else None
+    split = edit.maker(reshape.input[0], "Split") if reshape is not None else None
+    if reshape is None or split is None:
+        _unknown("queries, keys and values are not of one product")
+    shape = edit.array(reshape.input[1])
+    assert shape is not None  # this package wrote the graph
+    _, _, heads, width = shape.tolist()
+    return split, list(split.output).index(reshape.input[0]), heads, width
+
+
+def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
+    """The value before rotation, and the tables of cosines and sines, of half a head's width."""
+    added = edit.maker(value, "Add")
+    if added is None:
+        _unknown("keys are neither split nor rotated")
+    straight, crossed = (edit.makes[name] for name in added.input)
+    tables = [straight.input[1], crossed.input[1]]
+    for number, table in enumerate(tables):
+        while table not in edit.constants:
+            table = edit.makes[table].input[0]
+        tables[number] = table
+    return straight.input[0], *tables
+
+
+def _score_bias(edit: GraphEdit, biases: list[str]) -> str:
+    """The bias of the scores, with four dimensions; "" for none."""
+    if len(biases) > 1:
+        _unknown(f"{len(biases)} biases are added to scores")
+    if not biases:
+        return ""
+    (value,) = biases
+    missing = 4 - edit.ranks[value]
+    whole = f"{value}.of_heads" if missing else value
+    if whole not in edit.makes:
+        axes = edit.constant(f"first_{missing}", list(range(missing)))
+        maker = edit.makes[value]
+        edit.replace([maker], maker, maker, edit.node("Unsqueeze", [value, axes], [whole]))
+    return whole
+
+
+def _replace_shapes(edit: GraphEdit) -> None:
     """Compute positions and shapes from the mask, on the device.
 
     The exporter computes lengths by `Shape`, and positions from them by `Range` or `Slice`, all of
     which onnxruntime computes on the CPU. Nodes of other forms stay.
     """
-    rewrites = {
-        "Range": _range, "Slice": _slice, "Expand": _expand, "ConstantOfShape": _zeros,
-        "Reshape": _looked_up, "GatherElements": _gather_elements, "GatherND": _gather_rows,
-    }  # fmt: skip
     for node in list(edit.nodes):
-        if node.op_type in rewrites:
-            rewrites[node.op_type](edit, node)
+        value = node.output[0]
+        if node.op_type == "Range":
+            start, limit, step = node.input
+            if _numbers(edit, start, step) == [[0], [1]] and _is_length(edit, limit):
+                edit.read_instead(value, _positions(edit))
+        elif node.op_type == "Slice":  # the first rows, or columns, of a table
+            table, start, end, axes, steps = [*node.input, "", ""][:5]
+            first, axis, step = _numbers(edit, start, axes, steps)
+            if table in edit.constants and _is_length(edit, end) and (first, step) == ([0], [1]):
+                _gather(edit, node, table, _positions(edit), axis[0])
+        elif node.op_type == "Expand":  # before operators that broadcast
+            readers = edit.readers(value)
+            broadcast = all(reader.op_type in _BROADCASTING for reader in readers)
+            if _is_length(edit, node.input[1]) and broadcast:
+                edit.read_instead(value, node.input[0])
+        elif node.op_type == "ConstantOfShape" and not node.attribute:
+            # Zeros, which layers without units and without a bias return.
+            for add in edit.readers(value):
+                if add.op_type == "Add" and add.output[0] not in edit.outputs:
+                    (other,) = (name for name in add.input if name != value)
+                    edit.read_instead(add.output[0], other)
+        elif node.op_type == "Reshape":  # of rows that were looked up by flattened indices
+            rows = edit.maker(node.input[0], "Gather")
+            flat = edit.maker(rows.input[1], "Reshape") if rows is not None else None
+            if rows is None or flat is None or not _is_length(edit, node.input[1]):
+                continue
+            if _numbers(edit, flat.input[1]) == [[-1]] and attribute(rows, "axis", 0) == 0:
+                _gather(edit, node, rows.input[0], flat.input[0])
+        elif node.op_type == "GatherElements":  # of a table [1, length], expanded over the batch
+            expand = edit.maker(node.input[0], "Expand")
+            array = edit.array(expand.input[0]) if expand is not None else None
+            if expand is not None and array is not None and array.shape[0] == 1 and array.ndim == 2:
+                row = f"{expand.input[0]}.row"
+                edit.constants[row] = from_array(np.ascontiguousarray(array[0]), row)
+                _gather(edit, node, row, node.input[1])
+        elif node.op_type == "GatherND":  # by indices with an additional dimension
+            array = edit.array(node.input[0])
+            indices = edit.maker(node.input[1], "Unsqueeze")
+            if array is not None and array.ndim == 1 and indices is not None:
+                _gather(edit, node, node.input[0], indices.input[0])
     edit.drop_unread()
+
+
+def _gather(edit: GraphEdit, node: NodeProto, table: str, indices: str, axis: int = 0) -> None:
+    """Replace a node by a lookup."""
+    edit.replace([node], node, edit.node("Gather", [table, indices], node.output, axis=axis))
 
 
 def _is_length(edit: GraphEdit, value: str) -> bool:
@@ -82,7 +261,8 @@ def _is_length(edit: GraphEdit, value: str) -> bool:
     return edit.maker(value, "Shape", "Concat", "Squeeze") is not None
 
 
-def _numbers(edit: GraphEdit, names: list[str]) -> list[list[int]]:
+def _numbers(edit: GraphEdit, *names: str) -> list[list[int]]:
+    """The values of constants; empty for other values."""
     arrays = (edit.array(name) for name in names)
     return [[] if array is None else array.reshape(-1).tolist() for array in arrays]
 
@@ -101,67 +281,6 @@ def _positions(edit: GraphEdit) -> str:
     return _POSITIONS
 
 
-def _range(edit: GraphEdit, node: NodeProto) -> None:
-    start, limit, step = node.input
-    if _numbers(edit, [start, step]) == [[0], [1]] and _is_length(edit, limit):
-        edit.read_instead(node.output[0], _positions(edit))
-
-
-def _slice(edit: GraphEdit, node: NodeProto) -> None:
-    """The first rows, or columns, of a table."""
-    table, start, end, axes, steps = [*node.input, "", ""][:5]
-    first, axis, step = _numbers(edit, [start, axes, steps])
-    if table in edit.constants and _is_length(edit, end) and (first, step) == ([0], [1]):
-        rows = edit.node("Gather", [table, _positions(edit)], node.output, axis=axis[0])
-        edit.replace([node], node, rows)
-
-
-def _expand(edit: GraphEdit, node: NodeProto) -> None:
-    """Removed before operators that broadcast."""
-    readers = edit.readers(node.output[0])
-    if _is_length(edit, node.input[1]) and all(x.op_type in _BROADCASTING for x in readers):
-        edit.read_instead(node.output[0], node.input[0])
-
-
-def _zeros(edit: GraphEdit, node: NodeProto) -> None:
-    """Removed: the output of layers without units and without a bias."""
-    value = node.output[0]
-    for add in edit.readers(value):
-        if add.op_type == "Add" and not node.attribute and add.output[0] not in edit.outputs:
-            (other,) = (name for name in add.input if name != value)
-            edit.read_instead(add.output[0], other)
-
-
-def _looked_up(edit: GraphEdit, node: NodeProto) -> None:
-    """A lookup with flattened indices and a reshape becomes one lookup."""
-    gather = edit.maker(node.input[0], "Gather")
-    flat = edit.maker(gather.input[1], "Reshape") if gather is not None else None
-    if gather is None or flat is None or not _is_length(edit, node.input[1]):
-        return
-    if _numbers(edit, [flat.input[1]]) == [[-1]] and attribute(gather, "axis", 0) == 0:
-        rows = edit.node("Gather", [gather.input[0], flat.input[0]], node.output, axis=0)
-        edit.replace([node], node, rows)
-
-
-def _gather_elements(edit: GraphEdit, node: NodeProto) -> None:
-    """A lookup in a table of one row, [1, length], expanded over the batch."""
-    expand = edit.maker(node.input[0], "Expand")
-    table = edit.array(expand.input[0]) if expand is not None else None
-    if expand is not None and table is not None and table.shape[0] == 1 and table.ndim == 2:
-        row = f"{expand.input[0]}.row"
-        edit.constants[row] = from_array(np.ascontiguousarray(table[0]), row)
-        edit.replace([node], node, edit.node("Gather", [row, node.input[1]], node.output, axis=0))
-
-
-def _gather_rows(edit: GraphEdit, node: NodeProto) -> None:
-    """A lookup in a table of one dimension, by indices with an additional dimension."""
-    table = edit.array(node.input[0])
-    indices = edit.maker(node.input[1], "Unsqueeze")
-    if table is not None and table.ndim == 1 and indices is not None:
-        inputs = [node.input[0], indices.input[0]]
-        edit.replace([node], node, edit.node("Gather", inputs, node.output, axis=0))
-
-
 def _linear(edit: GraphEdit, value: str) -> tuple[str, str] | None:
     """Product and bias (or "") of a linear layer whose output only one node reads."""
     if len(edit.readers(value)) > 1 or value in edit.outputs:
@@ -174,14 +293,6 @@ def _linear(edit: GraphEdit, value: str) -> tuple[str, str] | None:
             if edit.maker(product, "MatMul") and is_tensor_of(edit.constants.get(bias), 1):
                 return product, bias
     return None
-
-
-def _fuse_gelu(edit: GraphEdit, gelu: NodeProto) -> None:
-    linear = _linear(edit, gelu.input[0])
-    if linear is not None and linear[1]:
-        kind = "FastGelu" if attribute(gelu, "approximate") == b"tanh" else "BiasGelu"
-        fused = edit.node(kind, linear, gelu.output, domain=CONTRIBUTED)
-        edit.replace([gelu, edit.makes[gelu.input[0]]], gelu, fused)
 
 
 def _fuse_tanh_gelu(edit: GraphEdit, tanh: NodeProto) -> None:
@@ -209,33 +320,14 @@ def _fuse_tanh_gelu(edit: GraphEdit, tanh: NodeProto) -> None:
         edit.replace(nodes, product, fused)
 
 
-def _fuse_norms(edit: GraphEdit) -> None:
-    """Fuse normalizations with the residual sum before them and its bias."""
-    norms = [(node, [node]) for node in edit.nodes if node.op_type == "LayerNormalization"]
-    for chain, _ in find_norms(edit.nodes, edit.constants, edit.directory):
-        scale = edit.only_reader(chain[-1].output[0], "Mul")
-        if scale is not None:
-            norms.append((scale, [*chain, scale]))
-    for last, nodes in norms:
-        add = edit.maker(nodes[0].input[0], "Add")
-        if add is None:
-            continue
-        for added, residual in (add.input, reversed(add.input)):
-            linear = _linear(edit, added)
-            if linear is not None and residual not in edit.constants:
-                _join(edit, last, nodes, add, linear, residual)
-                break
-
-
-def _join(
-    edit: GraphEdit,
-    last: NodeProto,
-    nodes: list[NodeProto],
-    add: NodeProto,
-    linear: tuple[str, str],
-    residual: str,
-) -> None:
-    """Replace a normalization, ending with `last`, and the sum of a layer and a residual."""
+def _fuse_norm(edit: GraphEdit, last: NodeProto, nodes: list[NodeProto]) -> None:
+    """Fuse a normalization, ending with `last`, with the residual sum before it and its bias."""
+    add = edit.maker(nodes[0].input[0], "Add")
+    pairs = [] if add is None else [(*add.input,), (*reversed(add.input),)]
+    layers = ((_linear(edit, value), x) for value, x in pairs if x not in edit.constants)
+    linear, residual = next((x for x in layers if x[0] is not None), (None, ""))
+    if add is None or linear is None:
+        return
     hidden = add.output[0]
     product, bias = linear
     if len(nodes) == 1:

@@ -69,11 +69,7 @@ def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
 
 
 class GraphEdit:
-    """A copy of a model whose graph is rewritten; `finish` writes the nodes back.
-
-    Args:
-        directory: of its external data, if it has any.
-    """
+    """A copy of a model, with external data in a directory; `finish` writes its new nodes back."""
 
     def __init__(self, model: ModelProto, directory: Path = Path()) -> None:
         self.model, self.directory = ModelProto(), directory

@@ -1,20 +1,35 @@
-"""From a PyTorch module to an ONNX graph with dynamic batch and lengths."""
+"""From a PyTorch module to an ONNX graph with dynamic batch and lengths.
+
+`torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
+twice more: to decompose operators that it has no ONNX function for, and to convert operands of
+different types. With dynamic shapes this takes more than half of the CPU time of writing graphs.
+Our graphs hardly need the first: what ONNX lacks are conversions of types and assertions about
+shapes, which are rewritten and dropped here; and only programs that are not decomposed have the
+operators of `TRANSLATIONS`, which the forms for CUDA rely on. For the second, the types are known
+from the trace. Each export also makes tables of all operators, which takes about half a second;
+here a process makes them once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
+import operator
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnx_ir
 import torch
 from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import Interpreter, Node
 
 from compressor.errors import VerificationError
-from compressor.export.tracing import TRANSLATIONS, quick_exporter
 
 # Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
@@ -28,6 +43,33 @@ INLINE_BYTES = 1024  # weights up to this size stay in the graph's own file
 BATCH = torch.export.Dim("batch", min=1)
 SOURCE = torch.export.Dim("source", min=1)
 PAST = torch.export.Dim("past", min=0)
+
+_aten = torch.ops.aten
+# Operators without side effects that the exporter translates as they are.
+_TRANSLATED = frozenset({
+    operator.add, operator.getitem, operator.mul, operator.pow, operator.sub, torch.sym_min,
+    _aten.sym_size.int, _aten.abs.default, _aten.add.Scalar, _aten.add.Tensor, _aten.amax.default,
+    _aten.arange.default, _aten.arange.start, _aten.argmax.default, _aten.cat.default,
+    _aten.chunk.default, _aten.clamp.default, _aten.clamp_min.default, _aten.contiguous.default,
+    _aten.cos.default, _aten.cumsum.default, _aten.detach.default, _aten.div.Tensor,
+    _aten.dropout.default, _aten.embedding.default, _aten.expand.default, _aten.expand_as.default,
+    _aten.flatten.using_ints, _aten.gather.default, _aten.ge.Scalar, _aten.gelu.default,
+    _aten.gt.Scalar, _aten.gt.Tensor, _aten.index.Tensor, _aten.index_select.default,
+    _aten.layer_norm.default, _aten.linalg_vector_norm.default, _aten.linear.default,
+    _aten.matmul.default, _aten.mean.dim, _aten.mul.Scalar, _aten.mul.Tensor, _aten.ne.Scalar,
+    _aten.neg.default, _aten.new_zeros.default, _aten.permute.default, _aten.pow.Tensor_Scalar,
+    _aten.relu.default, _aten.reshape.default, _aten.rsqrt.default, _aten.select.int,
+    _aten.silu.default, _aten.sin.default, _aten.slice.Tensor, _aten.softmax.int,
+    _aten.split.Tensor, _aten.split_with_sizes.default, _aten.squeeze.dim, _aten.stack.default,
+    _aten.sub.Tensor, _aten.sum.dim_IntList, _aten.tanh.default, _aten.transpose.int,
+    _aten.type_as.default, _aten.unflatten.int, _aten.unsqueeze.default, _aten.view.default,
+    _aten.zeros.default, _aten._to_copy.default,
+})  # fmt: skip
+_ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
+_CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device})
+# What the replaced methods take in the versions of PyTorch that this was written for.
+_DECOMPOSE = ["self", "decomp_table", "decompose_custom_triton_ops"]
+_RUN_NODE = ["self", "n"]
 
 
 def export_graph(
@@ -95,3 +137,106 @@ def _strip_traces(model: Any) -> None:
             value.metadata_props.clear()
     for value in (*model.graph.inputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
+
+
+@contextlib.contextmanager
+def quick_exporter() -> Iterator[None]:
+    """Inside this context, the exporter does nothing twice.
+
+    A program with any other operator than those known here is decomposed as usual. So is every
+    program in a version of PyTorch whose methods are others: exporting then takes longer.
+    """
+    usual = getattr(ExportedProgram, "run_decompositions", None)
+
+    def decompose(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+        assert usual is not None
+        return program if _simplify(program) else usual(program, *args, **kwargs)
+
+    replacements = [(ExportedProgram, "run_decompositions", decompose, _DECOMPOSE)]
+    with contextlib.ExitStack() as stack:
+        for owner, name, new, parameters in [*replacements, *_internals()]:
+            known = getattr(owner, name, None)
+            if known is not None and parameters in (None, [*inspect.signature(known).parameters]):
+                setattr(owner, name, new)
+                stack.callback(setattr, owner, name, known)
+        yield
+
+
+def _internals() -> list[tuple[Any, ...]]:
+    """Further functions to replace: owner, name, replacement, and parameters that it must have."""
+    try:
+        from torch._export import utils
+        from torch.onnx._internal.exporter import _schemas
+        from torch.onnx._internal.exporter._registration import onnxscript_apis
+        from torch.onnx._internal.fx.passes import type_promotion
+    except ImportError:
+        return []
+    interpreter = getattr(type_promotion, "_TypePromotionInterpreter", None)
+    tables = (
+        (onnxscript_apis, "get_torchlib_ops"),
+        (_schemas, "op_signature_from_function"),
+        (utils, "_materialize_cpp_cia_ops"),
+    )
+    made_once = [(x, name, _made_once(x, name), None) for x, name in tables if hasattr(x, name)]
+    return [*made_once, (interpreter, "run_node", _convert_operands, _RUN_NODE)]
+
+
+@cache
+def _made_once(owner: Any, name: str) -> Any:
+    return cache(getattr(owner, name))
+
+
+def _convert_operands(self: Any, node: Node) -> Any:
+    """`run_node` of the exporter, without computing again the results of the trace."""
+    from torch.onnx._internal.fx.passes import type_promotion
+
+    with self._set_current_node(node):
+        rule = type_promotion.get_type_promotion_rule(node, self.type_promotion_table)
+        if rule is not None:
+            self._maybe_promote_node(node, rule)
+    known = node.op == "call_function" and "val" in node.meta
+    return node.meta["val"] if known else Interpreter.run_node(self, node)
+
+
+def _simplify(program: ExportedProgram) -> bool:
+    """Drop assertions and rewrite conversions of types; whether no decomposition is needed now."""
+    graph = program.graph_module.graph
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and node.target in _ASSERTIONS:
+            graph.erase_node(node)
+        elif node.op == "call_function" and node.target in _CONVERSIONS:
+            # What is left of each form of `to` is its type: these graphs name no devices.
+            node.args, node.kwargs = node.args[:1], {"dtype": node.meta["val"].dtype}
+            node.target = _aten._to_copy.default
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return all(node.target in _TRANSLATED for node in graph.nodes if node.op == "call_function")
+
+
+def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
+    """[…, n] -> […, *sizes]; in ONNX a zero keeps a dimension, so the graph computes no size."""
+    from onnxscript import opset20
+
+    before = len(self.shape) - 1
+    if dim not in (-1, before):
+        raise ValueError("only the last dimension can be unflattened")
+    shape: Any = opset20.Constant(value_ints=[0] * before + list(sizes))
+    return opset20.Reshape(self, shape)
+
+
+def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """[…, m, n] -> […, m x n]"""
+    from onnxscript import opset20
+
+    before = len(self.shape) - 2
+    if start_dim not in (-2, before) or end_dim not in (-1, before + 1):
+        raise ValueError("only the last two dimensions can be flattened")
+    shape: Any = opset20.Constant(value_ints=[0] * before + [-1])
+    return opset20.Reshape(self, shape)
+
+
+# For `torch.onnx.export`, which would write these with sizes computed in the graph.
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    _aten.unflatten.int: _unflatten,
+    _aten.flatten.using_ints: _flatten,
+}

@@ -20,7 +20,9 @@ values of each token. A translator's decoder multiplies by the same table to com
 integers are stored once, and onnxruntime transposes them for the product when it opens the graph. A
 scale per token is a scale per output column of the product, so both uses share them.
 
-Everything else (attention between computed values, normalization, biases, positions) is float32.
+Ranges are those of real rows in batches of one length, since padding would widen them; decoders
+generate their own inputs. Everything else (attention between computed values, normalization,
+biases, positions) is float32.
 
 x86 processors without VNNI multiply unsigned by signed bytes with an instruction that adds two
 neighboring products in 16 bits, which saturates silently: 2 x 255 x 127 becomes 32,767. So a
@@ -32,19 +34,28 @@ sums on every processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
-from onnx.helper import make_node, make_opsetid
+from onnx.helper import make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
 from compressor.export.graph_edit import CONTRIBUTED, attribute, readers_of, stored_array
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.batching import collate, in_chunks
+from compressor.runtime.session import open_session
+from compressor.runtime.text import Encoded
+from compressor.tasks import TASKS, Example
 
+Array = NDArray[Any]
 Range = tuple[float, float]  # smallest and largest
 
 LEVELS = 127  # -128 is left out, so that the range is symmetric
@@ -52,8 +63,50 @@ TOKENS = "input_ids"  # the input that embedding tables are indexed with
 # Weights with fewer output columns than this (a classifier's labels) stay float32: they are small,
 # and their rounding errors directly affect the logits.
 MIN_OUTPUTS = 16
+MOST_ROWS, _BATCH_ROWS = 256, 32  # to observe ranges on, and at the same time
+_EXTREMES = ("ReduceMin", "ReduceMax")
 _PANEL = 1 << 21  # values of a weight that are rounded at the same time
 _LEAST = 1e-12  # scale of a token whose activations are all zero
+
+
+def to_int8(
+    model: ModelProto, directory: Path = Path(), ranges: Mapping[str, Range] | None = None
+) -> ModelProto:
+    """The graph with integer weights; its inputs and outputs do not change.
+
+    Args:
+        model: as `compressor.export.graphs` writes it.
+        directory: of its external data, if it has any, which is read one weight at a time.
+        ranges: of the first inputs of all `products`; without them each token has a scale.
+    """
+    converted = ModelProto()
+    converted.CopyFrom(model)
+    _Quantizer(converted.graph, directory, ranges).rewrite()
+    if products(model.graph):
+        # ONNX wants a version for every domain that operators are from.
+        converted.opset_import.append(make_opsetid(CONTRIBUTED, 1))
+    return converted
+
+
+def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
+    """The products that `to_int8` replaces: name of the result -> product, number of columns."""
+    matrices = {tensor.name: tensor.dims for tensor in graph.initializer if len(tensor.dims) == 2}
+    large = {}
+    for node in graph.node:
+        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in matrices:
+            continue
+        # The product of integers has no factors alpha and beta.
+        if node.op_type == "Gemm" and (
+            attribute(node, "alpha", 1.0) != 1.0
+            or attribute(node, "transA", 0)
+            or (len(node.input) > 2 and attribute(node, "beta", 1.0) != 1.0)
+        ):
+            continue
+        rows, columns = matrices[node.input[1]]
+        outputs = rows if attribute(node, "transB", 0) else columns
+        if outputs >= MIN_OUTPUTS:
+            large[node.output[0]] = node, outputs
+    return large
 
 
 def quantize_columns(
@@ -88,103 +141,54 @@ def quantize_columns(
     return integers, scales
 
 
-def to_int8(
-    model: ModelProto, directory: Path = Path(), ranges: Mapping[str, Range] | None = None
-) -> ModelProto:
-    """The graph with integer weights; its inputs and outputs do not change.
-
-    Args:
-        model: as `compressor.export.graphs` writes it.
-        directory: of its external data, if it has any, which is read one weight at a time.
-        ranges: of the first inputs of all `products`; without them each token has a scale.
-    """
-    converted = ModelProto()
-    converted.CopyFrom(model)
-    _Quantizer(converted.graph, directory, ranges).run()
-    if products(model):
-        # ONNX wants a version for every domain that operators are from.
-        converted.opset_import.append(make_opsetid(CONTRIBUTED, 1))
-    return converted
-
-
-def products(model: ModelProto) -> list[NodeProto]:
-    """The products with weights that `to_int8` replaces."""
-    weights = _matrices(model.graph)
-    return [node for node in model.graph.node if _is_product(node, weights)]
-
-
-def _matrices(graph: GraphProto) -> dict[str, TensorProto]:
-    return {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2}
-
-
-def _is_product(node: NodeProto, weights: Mapping[str, TensorProto]) -> bool:
-    """Whether a node multiplies with stored weights that are large enough."""
-    if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
-        return False
-    # The product of integers has no factors alpha and beta.
-    if node.op_type == "Gemm" and (
-        attribute(node, "alpha", 1.0) != 1.0
-        or attribute(node, "transA", 0)
-        or (len(node.input) > 2 and attribute(node, "beta", 1.0) != 1.0)
-    ):
-        return False
-    return _output_columns(node, weights) >= MIN_OUTPUTS
-
-
-def _output_columns(product: NodeProto, weights: Mapping[str, TensorProto]) -> int:
-    rows, columns = weights[product.input[1]].dims
-    return rows if attribute(product, "transB", 0) else columns
-
-
-@dataclass(frozen=True)
-class _Rounded:
-    """Activations as integers.
-
-    Args:
-        nodes: that compute them.
-        integers, scale, zero: names; the activations are (integers - zero) x scale.
-        largest: name of their divisor before rounding, [..., 1]; empty without one.
-    """
-
-    nodes: Sequence[NodeProto]
-    integers: str
-    scale: str
-    zero: str
-    largest: str = ""
-
-
 class _Quantizer:
-    """Rewrites a graph in place."""
+    """Rewrites a graph in place; its nodes are replaced in their order."""
 
     def __init__(
         self, graph: GraphProto, directory: Path, ranges: Mapping[str, Range] | None
     ) -> None:
         self.graph, self.directory, self.ranges = graph, directory, ranges
-        self.weights = _matrices(graph)
-        self.vectors = {i.name: i.dims[0] for i in graph.initializer if len(i.dims) == 1}
+        self.products = products(graph)
+        self.weights = {tensor.name: tensor for tensor in graph.initializer}
         self.shared: set[str] = set()  # tables of embeddings that a product multiplies by too
         self.stored: set[str] = set()  # names of the constants that are in the graph already
         self.rounded: set[str] = set()  # activations whose integers are in the graph already
+        self.nodes: list[NodeProto] = []
 
-    def run(self) -> None:
+    def rewrite(self) -> None:
         graph = self.graph
-        multiplications = [node for node in graph.node if _is_product(node, self.weights)]
-        transposed = {node.input[1] for node in multiplications if attribute(node, "transB", 0)}
-        looked_up = {node.input[0] for node in graph.node if self._is_lookup(node)}
-        self.shared = transposed & looked_up
-        biases = self._biases(multiplications)
+        lookups = {
+            node.output[0]: node.input[0]
+            for node in graph.node
+            if node.op_type == "Gather"
+            and self._dimensions(node.input[0]) == 2
+            and node.input[1] == TOKENS
+            and attribute(node, "axis", 0) == 0
+        }
+        transposed = [x for x, _ in self.products.values() if attribute(x, "transB", 0)]
+        self.shared = {*lookups.values()} & {node.input[1] for node in transposed}
+        readers, outputs = readers_of(graph.node), {value.name for value in graph.output}
+        biases = {}  # value of a product -> the node that adds a bias to it
+        for value, (product, columns) in self.products.items():
+            read = readers.get(value, [])
+            # A Gemm may already have its bias, and outputs of the graph do not change.
+            if len(product.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
+                continue
+            (bias,) = {*read[0].input} - {value}
+            if self._dimensions(bias) == 1 and self.weights[bias].dims[0] == columns:
+                biases[value] = read[0]
         added = {add.output[0] for add in biases.values()}
-        nodes: list[NodeProto] = []
         for node in graph.node:
-            if _is_product(node, self.weights):
-                nodes += self._product(node, biases.get(node.output[0]))
-            elif self._is_lookup(node):
-                nodes += self._lookup(node)
-            elif node.output[0] not in added:
-                nodes.append(node)
+            value = node.output[0]
+            if value in self.products:
+                self._multiply(node, biases.get(value))
+            elif value in lookups:
+                self._look_up(node)
+            elif value not in added:
+                self.nodes.append(node)
         del graph.node[:]
-        graph.node.extend(nodes)
-        used = {name for node in nodes for name in node.input}
+        graph.node.extend(self.nodes)
+        used = {name for node in self.nodes for name in node.input}
         # From the end, since those behind a deleted one move up.
         for index in reversed(range(len(graph.initializer))):
             if graph.initializer[index].name not in used:
@@ -192,40 +196,27 @@ class _Quantizer:
         # Some of these values no longer exist; onnxruntime infers the others by itself.
         del graph.value_info[:]
 
-    def _biases(self, multiplications: Sequence[NodeProto]) -> dict[str, NodeProto]:
-        """Value of a product -> the node that adds a bias to it."""
-        readers = readers_of(self.graph.node)
-        outputs = {value.name for value in self.graph.output}
-        biases = {}
-        for node in multiplications:
-            value = node.output[0]
-            read = readers.get(value, [])
-            # A Gemm may already have its bias, and outputs of the graph do not change.
-            if len(node.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
-                continue
-            (bias,) = {*read[0].input} - {value}
-            if self.vectors.get(bias) == _output_columns(node, self.weights):
-                biases[value] = read[0]
-        return biases
+    def _dimensions(self, name: str) -> int | None:
+        """Number of dimensions of a weight; None for other values."""
+        return len(self.weights[name].dims) if name in self.weights else None
 
-    def _is_lookup(self, node: NodeProto) -> bool:
-        return (
-            node.op_type == "Gather"
-            and node.input[0] in self.weights
-            and node.input[1] == TOKENS
-            and attribute(node, "axis", 0) == 0
-        )
+    def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
+        self.nodes.append(make_node(operator, inputs, [output], **attributes))
+
+    def _constant(self, name: str, values: NDArray) -> str:
+        """Add a constant to the graph, once; returns its name."""
+        if name not in self.stored:
+            self.graph.initializer.append(from_array(values, name))
+            self.stored.add(name)
+        return name
 
     def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
-        """Add the integers and scales of a weight [rows, columns] to the graph, once.
+        """Add the integers and scales of a weight [rows, columns] to the graph, once; their names.
 
         Args:
             transpose: one scale per row of the weight instead of one per column; the integers are
                 stored as [columns, rows].
             looked_up: with `transpose`, store the integers as [rows, columns].
-
-        Returns:
-            Names of the integers and of the scales.
         """
         layout = "rows" if looked_up else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
@@ -239,19 +230,8 @@ class _Quantizer:
             self._constant(scales, scale)
         return integers, scales
 
-    def _constant(self, name: str, values: NDArray) -> str:
-        """Add a constant to the graph, once; returns its name."""
-        if name not in self.stored:
-            self.graph.initializer.append(from_array(values, name))
-            self.stored.add(name)
-        return name
-
-    def _product(self, node: NodeProto, add: NodeProto | None) -> Iterator[NodeProto]:
-        """The integers' product.
-
-        Args:
-            add: the node that adds a bias to it, which it replaces.
-        """
+    def _multiply(self, node: NodeProto, add: NodeProto | None) -> None:
+        """The integers' product; `add` adds a bias to it, and is replaced too."""
         x, name, *bias = node.input
         out = node.output[0]
         if add is not None:
@@ -262,43 +242,45 @@ class _Quantizer:
         integers, scales = self._store(name, transpose=transpose, looked_up=shared)
         if shared:
             rows, integers = integers, f"{out}.weight"  # [tokens, width] -> [width, tokens]
-            yield make_node("Transpose", [rows], [integers], perm=[1, 0])
-        rounded = self._per_token(x) if self.ranges is None else self._fixed(x, *self.ranges[x])
-        if x not in self.rounded:
-            self.rounded.add(x)
-            yield from rounded.nodes
+            self._add("Transpose", [rows], integers, perm=[1, 0])
+        values, scale, zero, largest = self._round(x)
         # The last factor is the zero point of the weights, which are symmetric.
-        factors = [rounded.integers, integers, rounded.scale, scales, rounded.zero, ""]
-        multiply = partial(make_node, "MatMulIntegerToFloat", domain=CONTRIBUTED)
+        factors = [values, integers, scale, scales, zero, ""]
+        multiply = partial(self._add, "MatMulIntegerToFloat", domain=CONTRIBUTED)
         # The operator adds a bias of one dimension, after its scales; others need their own node.
-        if not rounded.largest and all(name in self.vectors for name in bias):
-            yield multiply([*factors, *bias], [out])
+        if not largest and all(self._dimensions(name) == 1 for name in bias):
+            multiply([*factors, *bias], out)
             return
         product = f"{out}.product" if bias else out
-        relative = f"{out}.relative" if rounded.largest else product
-        yield multiply(factors, [relative])
-        if rounded.largest:
-            yield make_node("Mul", [relative, rounded.largest], [product])
+        relative = f"{out}.relative" if largest else product
+        multiply(factors, relative)
+        if largest:
+            self._add("Mul", [relative, largest], product)
         if bias:
-            yield make_node("Add", [product, *bias], [out])
+            self._add("Add", [product, *bias], out)
 
-    def _fixed(self, x: str, low: float, high: float) -> _Rounded:
-        """Activations of a known range."""
-        low, high = min(low, 0.0), max(high, 0.0)  # an integer must represent zero
-        # If all values were zero the range is empty, and any scale but 0 works.
-        step = (high - low) / 255 or 1.0
-        scale = self._constant(f"{x}.scale", np.array(step, np.float32))
-        integer = np.clip(np.rint(-low / step), 0, 255)
-        zero = self._constant(f"{x}.zero", np.array(integer, np.uint8))
-        integers = f"{x}.integers"
-        nodes = [make_node("QuantizeLinear", [x, scale, zero], [integers])]
-        return _Rounded(nodes, integers, scale, zero)
+    def _round(self, x: str) -> tuple[str, str, str, str]:
+        """Activations as integers, once: x = (integers - zero) x scale x largest.
 
-    def _per_token(self, x: str) -> _Rounded:
-        """Activations divided by the largest of their token; the product is multiplied by it again.
-
+        Without a range they are divided by the largest of their token before rounding, since
         MatMulIntegerToFloat has one scale for all rows of its first factor.
+
+        Returns:
+            Names of integers, scale, zero and largest, [..., 1], which is empty with a range.
         """
+        is_new = x not in self.rounded
+        self.rounded.add(x)
+        if self.ranges is not None:
+            low, high = self.ranges[x]
+            low, high = min(low, 0.0), max(high, 0.0)  # an integer must represent zero
+            # If all values were zero the range is empty, and any scale but 0 works.
+            step = (high - low) / 255 or 1.0
+            scale = self._constant(f"{x}.scale", np.array(step, np.float32))
+            integer = np.clip(np.rint(-low / step), 0, 255)
+            zero = self._constant(f"{x}.zero", np.array(integer, np.uint8))
+            if is_new:
+                self._add("QuantizeLinear", [x, scale, zero], f"{x}.integers")
+            return f"{x}.integers", scale, zero, ""
         least = self._constant("int8.least", np.array(_LEAST, np.float32))
         scale = self._constant("int8.scale", np.array(1 / LEVELS, np.float32))
         zero = self._constant("int8.zero", np.array(128, np.uint8))
@@ -306,23 +288,77 @@ class _Quantizer:
         size, most, largest, relative, integers = (
             f"{x}.token_{name}" for name in ("size", "most", "largest", "relative", "integers")
         )
-        nodes = [
-            make_node("Abs", [x], [size]),
-            make_node("ReduceMax", [size, axis], [most], keepdims=1),
-            make_node("Max", [most, least], [largest]),
-            make_node("Div", [x, largest], [relative]),
-            make_node("QuantizeLinear", [relative, scale, zero], [integers]),
-        ]
-        return _Rounded(nodes, integers, scale, zero, largest)
+        if is_new:
+            self._add("Abs", [x], size)
+            self._add("ReduceMax", [size, axis], most, keepdims=1)
+            self._add("Max", [most, least], largest)
+            self._add("Div", [x, largest], relative)
+            self._add("QuantizeLinear", [relative, scale, zero], integers)
+        return integers, scale, zero, largest
 
-    def _lookup(self, node: NodeProto) -> Iterator[NodeProto]:
+    def _look_up(self, node: NodeProto) -> None:
         """Integers of the tokens times their scales."""
         out, (name, ids) = node.output[0], node.input
         axis = self._constant(f"{out}.last_axis", np.array([-1]))
         integers, scales = self._store(name, transpose=True, looked_up=True)
         # [batch, tokens, width]
-        yield make_node("Gather", [integers, ids], [f"{out}.integer"], axis=0)
-        yield make_node("Cast", [f"{out}.integer"], [f"{out}.float"], to=TensorProto.FLOAT)
-        yield make_node("Gather", [scales, ids], [f"{out}.scales"], axis=0)
-        yield make_node("Unsqueeze", [f"{out}.scales", axis], [f"{out}.scale"])
-        yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [out])
+        self._add("Gather", [integers, ids], f"{out}.integer", axis=0)
+        self._add("Cast", [f"{out}.integer"], f"{out}.float", to=TensorProto.FLOAT)
+        self._add("Gather", [scales, ids], f"{out}.scales", axis=0)
+        self._add("Unsqueeze", [f"{out}.scales", axis], f"{out}.scale")
+        self._add("Mul", [f"{out}.float", f"{out}.scale"], out)
+
+
+def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
+    """Run an artifact's float32 graphs on at most `MOST_ROWS` encoded rows.
+
+    Returns:
+        File name of the graph -> first input of a product -> its range, for graphs with products.
+    """
+    artifact = read_artifact(directory)
+    by_length: dict[int, list[Encoded]] = defaultdict(list)
+    for example in examples[:: math.ceil(len(examples) / MOST_ROWS)]:
+        by_length[len(example.source)].append(Encoded(example.source, example.types))
+    batches = [
+        collate(rows, artifact.pad_token_id, artifact.inputs)
+        for _, rows_of_length in sorted(by_length.items())
+        for rows in in_chunks(rows_of_length, _BATCH_ROWS)
+    ]
+    graphs = TASKS[artifact.task].graphs
+    observed = graphs.observe(directory / GRAPH_DIRECTORY, artifact, batches)
+    return {graph.path.name: graph.ranges for graph in observed if graph.ranges}
+
+
+class Observed:
+    """A session of a graph that records the ranges of its products' first inputs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.ranges = path, dict[str, Range]()
+        # Weights stay in their file: only nodes and outputs are added.
+        model = onnx.load(path, load_external_data=False)
+        inputs = (node.input[0] for node, _ in products(model.graph).values())
+        self.values = list(dict.fromkeys(inputs))
+        # Extremes are computed in the graph, since the activations would need much memory.
+        for value in self.values:
+            for operator in _EXTREMES:
+                name = f"{value} {operator}"
+                model.graph.node.append(make_node(operator, [value], [name], keepdims=0))
+                model.graph.output.append(make_tensor_value_info(name, TensorProto.FLOAT, []))
+        # In the same directory, since the graph names its file of weights by a relative path.
+        self._extended = path.with_name(f"{path.stem}.observed.onnx")
+        try:
+            onnx.save_model(model, self._extended)
+            self.session = open_session(self._extended)
+        finally:
+            self._extended.unlink(missing_ok=True)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the graph with those of the feeds that it reads; returns its usual outputs."""
+        read = {value.name: feeds[value.name] for value in self.session.get_inputs()}
+        names = [value.name for value in self.session.get_outputs()]
+        outputs = dict(zip(names, self.session.run(names, read), strict=True))
+        for value in self.values:
+            low, high = (float(outputs.pop(f"{value} {operator}")) for operator in _EXTREMES)
+            before = self.ranges.get(value, (low, high))
+            self.ranges[value] = min(low, before[0]), max(high, before[1])
+        return outputs

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,15 +30,10 @@ from compressor.export.attention import (
     graph_attention,
 )
 from compressor.export.graphs import BATCH, PAST, SOURCE
-from compressor.export.task_graphs import Inputs, Network
+from compressor.export.task_graphs import Batches, Network
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import TranslatorEncoder, example_caches, export_encoder
-from compressor.export.verify import (
-    logit_check,
-    relative_difference,
-    require_tie,
-    translation_check,
-)
+from compressor.export.verify import logit_check, relative_difference, translation_check
 from compressor.export.vocabulary import OutputLayer
 from compressor.model.architectures import architecture_of
 from compressor.model.checkpoint import Checkpoint
@@ -49,14 +44,9 @@ from compressor.runtime.session import open_session
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
 ENCODER, FIRST, NEXT = "encoder_model", "decoder_model", "decoder_with_past_model"
 _CHECKED = 16  # tokens decoded greedily per checked sentence
 _STEPS = torch.export.Dim("steps", min=1)
-# A layer's caches: of its self-attention, then of its cross-attention.
-_PARTS = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 
 
 def export_optimum(
@@ -69,10 +59,9 @@ def export_optimum(
         VerificationError: an output differs from PyTorch's.
     """
     model, task_graphs = checkpoint.model, TASKS[checkpoint.task].graphs
-    # With all tokens, since the loaders use one numbering.
-    task_graphs.write_optimum(Network(checkpoint, model, checkpoint.mask), directory)
+    network = Network(checkpoint, model, checkpoint.mask)  # the loaders number all tokens
     inputs = [batch.inputs() for batch in batches]
-    checks: list[Check] = task_graphs.verify_optimum(model, directory, inputs)
+    checks: list[Check] = task_graphs.export_optimum(network, directory, inputs)
     # Written last, since no loader opens a directory without config.json.
     config: Any = copy.deepcopy(model.config)
     without_code(config)  # the graphs need none
@@ -108,15 +97,11 @@ class _Decoder(nn.Module):
         self,
         input_ids: Tensor,
         source_mask: Tensor,
-        length: int,
+        length: int,  # of the past
         cross: KeysValues,
         past: KeysValues,
     ) -> tuple[Tensor, KeysValues]:
-        """Logits [batch, steps, tokens], and the grown keys and values of self-attention.
-
-        Args:
-            length: of the past.
-        """
+        """Logits [batch, steps, tokens], and the keys and values of self-attention."""
         steps = input_ids.shape[1]
         position = torch.arange(steps)[:, None] + length  # [steps, 1]
         later = torch.arange(length + steps)[None] > position  # [steps, past + steps]
@@ -180,13 +165,13 @@ def export_translator(network: Network, directory: Path) -> None:
     source_mask, tokens = (torch.ones(2, size, dtype=torch.long) for size in (5, 3))
     names = ["encoder_attention_mask", "input_ids"]
     shapes: dict[str, Any] = {names[0]: {0: BATCH, 1: SOURCE}, names[1]: {0: BATCH, 1: _STEPS}}
-    indices = sorted({x.index for x in attentions})
-    caches = [f"{i}.{part}" for i in indices for part in _PARTS]
-    past: list[Tensor] = []
-    dims: list[dict[int, Any]] = []
+    caches, past, dims = list[str](), list[Tensor](), list[dict[int, Any]]()
     for layer in sorted(attentions, key=lambda x: (x.index, x.kind != "decoder_self")):
-        length, dim = (4, PAST) if layer.kind == "decoder_self" else (5, SOURCE)
+        part, length, dim = (
+            ("decoder", 4, PAST) if layer.kind == "decoder_self" else ("encoder", 5, SOURCE)
+        )
         tensors, dynamic = example_caches([layer], mask, length, dim)
+        caches += [f"{layer.index}.{part}.key", f"{layer.index}.{part}.value"]
         past, dims = past + tensors, dims + dynamic
     # Created before the attention is replaced, since it reads the cross-attention's projections.
     cross = CrossKeysValues(model, layers, mask)
@@ -208,69 +193,56 @@ def export_translator(network: Network, directory: Path) -> None:
 
 
 @torch.no_grad()
-def verify_translator(model: Any, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
+def verify_translator(model: Any, directory: Path, batches: Batches) -> list[Check]:
     """Decode greedily with the graphs, and compare tokens and logits with PyTorch's along them.
 
-    Caches are passed by name, as in optimum. Both decoders are also run on several tokens at once,
-    which needs their causal masks.
-
-    Args:
-        batches: `input_ids`, `attention_mask` and `decoder_input_ids`, whose first column starts.
+    Both decoders are also run on several tokens at once, which needs their causal masks.
 
     Raises:
-        VerificationError: a logit or a token differs. A token may differ where PyTorch's own two
-            best logits are closer together than the tolerance.
+        VerificationError: a logit differs, or a token where PyTorch's best two logits are no tie.
     """
-    encoder, *decoders = (
+    encoder, first, following = (
         open_session(directory / f"{name}.onnx") for name in (ENCODER, FIRST, NEXT)
     )
+
+    def decode(state: dict[str, Any], tokens: Any) -> Any:
+        """Logits [rows, steps, tokens] of tokens [rows, steps]; the caches in `state` grow."""
+        has_past = any(name.startswith("past_key_values.") for name in state)
+        session, values = following if has_past else first, {**state, "input_ids": tokens}
+        names = [value.name for value in session.get_outputs()]
+        logits, *caches = session.run(names, {x.name: values[x.name] for x in session.get_inputs()})
+        grown = [name.replace("present", "past_key_values", 1) for name in names[1:]]
+        state.update(zip(grown, caches, strict=True))
+        return logits
+
     # A model with a table of positions cannot decode beyond its end.
     steps = min(_CHECKED, architecture_of(model).most_positions(model.config) or _CHECKED)
-    rows, ties = 0, 0
     differences: list[float] = []
-    for batch in batches:
-        source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        feeds = {name: value.numpy() for name, value in source.items()}
-        (hidden,) = encoder.run(None, feeds)
-        start = {
-            "encoder_hidden_states": hidden, "encoder_attention_mask": feeds["attention_mask"],
-        }  # fmt: skip
-        state, tokens = dict(start), batch["decoder_input_ids"][:, :1].numpy()
-        stepwise = []  # [rows, 1, tokens] each
-        for _ in range(steps):
-            stepwise.append(_decode(decoders, state, tokens[:, -1:]))
-            tokens = np.concatenate([tokens, stepwise[-1].argmax(-1)], axis=1)
-        targets = tokens[:, :-1]
-        expected = model(
-            **source, decoder_input_ids=torch.from_numpy(targets), use_cache=False
-        ).logits
-        state = dict(start)
-        halves = [_decode(decoders, state, x) for x in np.array_split(targets, 2, axis=1)]
-        both = [
-            relative_difference(np.concatenate(parts, axis=1), expected.numpy())
-            for parts in (stepwise, halves)
-        ]
-        differences.append(float(np.max(both)))  # NaN if any is
-        for want, got, logits in zip(
-            expected.argmax(-1).tolist(), tokens[:, 1:].tolist(), expected, strict=True
-        ):
-            rows += 1
-            if want != got:
-                require_tie(want, got, logits)
-                ties += 1
-    return [logit_check(differences), translation_check(rows * steps, rows, ties)]
 
+    def rows() -> Iterator[tuple[list[int], list[int], Tensor]]:
+        for batch in batches:
+            source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            feeds = {name: value.numpy() for name, value in source.items()}
+            (hidden,) = encoder.run(None, feeds)
+            mask = feeds["attention_mask"]
+            start = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+            state, tokens = dict(start), batch["decoder_input_ids"][:, :1].numpy()
+            stepwise = []  # [rows, 1, tokens] each
+            for _ in range(steps):
+                stepwise.append(decode(state, tokens[:, -1:]))
+                tokens = np.concatenate([tokens, stepwise[-1].argmax(-1)], axis=1)
+            targets = tokens[:, :-1]
+            forced = {**source, "decoder_input_ids": torch.from_numpy(targets)}
+            expected = model(**forced, use_cache=False).logits
+            state = dict(start)
+            halves = [decode(state, x) for x in np.array_split(targets, 2, axis=1)]
+            both = (np.concatenate(parts, axis=1) for parts in (stepwise, halves))
+            differences.append(
+                float(np.max([relative_difference(x, expected.numpy()) for x in both]))
+            )  # NaN if any is
+            yield from zip(
+                expected.argmax(-1).tolist(), tokens[:, 1:].tolist(), expected, strict=True
+            )
 
-def _decode(
-    decoders: Sequence[InferenceSession], state: dict[str, np.ndarray], tokens: np.ndarray
-) -> np.ndarray:
-    """Logits [rows, steps, tokens] of tokens [rows, steps]; the caches in `state` grow."""
-    has_past = any(name.startswith("past_key_values.") for name in state)
-    first, following = decoders
-    session = following if has_past else first
-    values = {**state, "input_ids": tokens}
-    names = [value.name for value in session.get_outputs()]
-    logits, *caches = session.run(names, {x.name: values[x.name] for x in session.get_inputs()})
-    grown = [name.replace("present", "past_key_values", 1) for name in names[1:]]
-    state.update(zip(grown, caches, strict=True))
-    return np.asarray(logits)
+    translations = translation_check(rows())
+    return [logit_check(differences), translations]

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto
 from onnx.external_data_helper import load_external_data_for_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from compressor.errors import VerificationError
-from compressor.export.activation_ranges import activation_ranges
+from compressor.export.device_step import share_caches
 from compressor.export.for_cuda import CUDA, CudaForm, form_check, packed_check
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
-from compressor.export.int8 import Range, to_int8
+from compressor.export.int8 import Range, activation_ranges, to_int8
 from compressor.export.precision_names import BASE
-from compressor.export.shared_caches import share_caches
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
@@ -64,11 +61,8 @@ def add_precision(
 
     Args:
         model: the float32 network that the artifact's graphs were exported from.
-        batches: ragged batches of model inputs to compare on.
-        device: where the graphs run. CPUs mostly compute fp16 graphs in float32, which hides
-            overflows, so the network's values are compared with float16's range too.
-        examples: encoded rows for the ranges of int8 activations, and then the batches are of real
-            rows too; without examples they are of random tokens.
+        batches: ragged, to compare on; of real rows if `examples`, for the ranges of int8
+            activations, are given, or else of random tokens.
 
     Raises:
         InputError: a weight does not fit into the precision.
@@ -107,6 +101,7 @@ def write_precision(
             assert form is not None
             made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
+        trim_memory()
     data["precisions"][precision] = files
     write_json(written / GRAPHS_FILE, data | ({"made_for": made_for} if made_for else {}))
 
@@ -127,7 +122,15 @@ def _convert(
         converted = to_fp16(model, source.parent)
     else:
         converted = to_int8(model, source.parent, ranges)
-    if _signature(converted) != _signature(model):
+    # Names and sizes, head counts among them, of all inputs and outputs.
+    before, after = (
+        [
+            (value.name, [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim])
+            for value in (*x.graph.input, *x.graph.output)
+        ]
+        for x in (model, converted)
+    )
+    if after != before:
         raise VerificationError(
             f"the {precision} form of {source} has other inputs or outputs than the graph it was "
             "made from; please report this with the checkpoint's name",
@@ -145,25 +148,11 @@ def _convert(
     )
     # By its path: a large graph with its weights exceeds the size of a protobuf message.
     onnx.checker.check_model(target)
-    is_fused = fused is not None
-    del model, converted, fused
-    trim_memory()
-    return is_fused
-
-
-def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
-    """Names and sizes, head counts among them, of all inputs and outputs."""
-    return [
-        (value.name, [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim])
-        for value in (*model.graph.input, *model.graph.output)
-    ]
+    return fused is not None
 
 
 class LargestValue(TorchDispatchMode):
-    """Inside this context, records the largest absolute value that a PyTorch operation returns.
-
-    Views of weights count too; masks do not.
-    """
+    """Inside this context, the largest value that an operation returns; masks do not count."""
 
     largest: float = 0.0
 
@@ -184,7 +173,8 @@ def expect_answers(
     """Second part of `add_precision`: run the model, which is not needed afterwards.
 
     Returns:
-        Its outputs; and its largest intermediate value for float16, which alone can overflow.
+        Its outputs; and its largest intermediate value for float16, which alone can overflow: CPUs
+        mostly compute fp16 graphs in float32, which hides that.
     """
     graphs = TASKS[read_artifact(directory).task].graphs
     if precision != "fp16":
@@ -201,10 +191,9 @@ def compare_precision(
     device: str,
     real: bool,
 ) -> list[Check]:
-    """Third part of `add_precision`: compare the graphs' outputs with PyTorch's.
+    """Third part of `add_precision`: compare the graphs with what `expect_answers` returned.
 
     Args:
-        network_outputs: of `expect_answers`.
         real: whether the batches are of real rows, so predictions can be compared.
     """
     trim_memory()
@@ -212,13 +201,35 @@ def compare_precision(
     task = TASKS[read_artifact(directory).task]
     runtime = task.open(directory, precision=precision, device=device)
     compared = task.graphs.compare(expected, runtime)
-    if largest is None:
-        return [compared.by_answers() if real else compared.on_random_tokens()]
-    checks = [compared.by_logits(TOLERANCES[precision]), range_check(largest)]
-    if runtime.artifact.only_device(precision) is not None:
-        checks += packed_check(expected, runtime, TOLERANCES[precision])
-        checks.append(form_check(expected, directory))
-    return checks
+    is_meaningful = real or largest is not None
+    agreement = (
+        f"{np.mean(compared.same):.1%} of {len(compared.same)} {compared.answers} are PyTorch's"
+    )
+    note = "" if is_meaningful else "; on random tokens, so what it means for quality is not known"
+    logits = Check(
+        name=f"{precision} against PyTorch in float32",
+        largest_difference=float(np.max(compared.differences)),  # NaN if any is
+        tolerance=TOLERANCES[precision] if is_meaningful else RANDOM_TOKENS,
+        detail=f"logits of {len(compared.differences)} ragged batches, relative to the largest "
+        f"logit; {agreement}; {runtime.ran_by}{note}",
+    )
+    if largest is not None:
+        checks = [logits, range_check(largest)]
+        if runtime.artifact.only_device(precision) is not None:
+            checks += packed_check(expected, runtime, TOLERANCES[precision])
+            checks.append(form_check(expected, directory))
+        return checks
+    # NaN is not larger than the tolerance; `require_within` then raises for it.
+    if not real or not logits.largest_difference > logits.tolerance:
+        return [logits]
+    answers = Check(
+        name=f"{precision} {_BY_ANSWERS}",
+        largest_difference=1 - float(np.mean(compared.same)),
+        tolerance=OTHER_ANSWERS,
+        detail=f"answers to real rows: {agreement}; logits differ by at most "
+        f"{logits.largest_difference:.2g} of the largest; {runtime.ran_by}",
+    )
+    return [answers]
 
 
 def range_check(largest: float) -> Check:
@@ -230,55 +241,6 @@ def range_check(largest: float) -> Check:
         detail=f"the largest intermediate value is {largest:.3g}; the limit of float16 is "
         f"{LARGEST_HALF:,.0f}, and other inputs may give twice as much",
     )
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Result of a comparison with PyTorch.
-
-    Args:
-        differences: largest difference of a logit in each batch, relative to the largest logit.
-        same: whether each prediction equals PyTorch's.
-        answers: name of the predictions, for texts.
-    """
-
-    precision: str
-    differences: Sequence[float]
-    same: Sequence[bool]
-    answers: str
-    provider: str
-
-    def by_logits(self, tolerance: float, note: str = "") -> Check:
-        """Check that all logits are near PyTorch's."""
-        return Check(
-            name=f"{self.precision} against PyTorch in float32",
-            largest_difference=float(np.max(self.differences)),  # NaN if any is
-            tolerance=tolerance,
-            detail=f"logits of {len(self.differences)} ragged batches, relative to the largest "
-            f"logit; {self._agreement()}; {self.provider}{note}",
-        )
-
-    def _agreement(self) -> str:
-        return f"{np.mean(self.same):.1%} of {len(self.same)} {self.answers} are PyTorch's"
-
-    def on_random_tokens(self) -> Check:
-        """`by_logits` with a large tolerance: predictions of random tokens are meaningless."""
-        note = "; on random tokens, so what it means for quality is not known"
-        return self.by_logits(RANDOM_TOKENS, note)
-
-    def by_answers(self) -> Check:
-        """Check that all logits are near PyTorch's, or else that few predictions differ."""
-        logits = self.by_logits(TOLERANCES[self.precision])
-        # NaN is not larger than the tolerance; `require_within` then raises for it.
-        if not logits.largest_difference > logits.tolerance:
-            return logits
-        return Check(
-            name=f"{self.precision} {_BY_ANSWERS}",
-            largest_difference=1 - float(np.mean(self.same)),
-            tolerance=OTHER_ANSWERS,
-            detail=f"answers to real rows: {self._agreement()}; logits differ by at most "
-            f"{logits.largest_difference:.2g} of the largest; {self.provider}",
-        )
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:
@@ -308,13 +270,10 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
 
 
 def set_default(directory: Path, precision: str, engines: Mapping[str, str] | None = None) -> str:
-    """Set the precision that the runtime opens by default.
+    """Set the precision that the runtime opens by default; returns the SHA-256 of `graphs.json`.
 
     Args:
         engines: precision -> its fastest engine; None if only one was measured.
-
-    Returns:
-        SHA-256 of `graphs.json`.
     """
     graphs = directory / GRAPH_DIRECTORY
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))

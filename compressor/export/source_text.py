@@ -37,7 +37,7 @@ from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
 KINDS = ("WordPiece", "Unigram", "BPE")
-Pair = tuple[str, str]
+Merges = dict[tuple[str, str], tuple[int, str]]
 
 
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
@@ -94,7 +94,6 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
 
 
 def _token_settings(config: Any) -> dict[str, Any]:
-    """The ids of tokens in a configuration."""
     settings = vars(config).items()
     return {name: x for name, x in settings if name.endswith("_token_id") and x is not None}
 
@@ -155,62 +154,52 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     numbers = {old: new for new, old in enumerate(kept)}
     model = data["model"]
-    left = {piece: numbers[i] for piece, i in _numbered(model).items() if i in numbers}
     if model["type"] == "Unigram":
         model["vocab"] = [entry for i, entry in enumerate(model["vocab"]) if i in numbers]
         if model["unk_id"] is not None:
             model["unk_id"] = numbers[model["unk_id"]]
     else:
-        model["vocab"] = left
+        model["vocab"] = {x: numbers[i] for x, i in model["vocab"].items() if i in numbers}
     if model["type"] == "BPE":
         # As pairs: in the older form, `a b`, a piece cannot contain a space.
         model["merges"] = [
-            list(pair) for pair in _merges(model) if {*pair, _merged(pair, model)} <= left.keys()
+            list(pair)
+            for pair, (_, merged) in _merges(model).items()
+            if {*pair, merged} <= model["vocab"].keys()
         ]
     for token in data["added_tokens"]:
         token["id"] = numbers[token["id"]]
     if data["padding"] is not None:
         data["padding"]["pad_id"] = numbers[data["padding"]["pad_id"]]
-    _renumber(data["post_processor"], numbers)
+    processors = [data["post_processor"] or {"type": None}]
+    for processor in processors:  # which insert tokens; it grows by inner ones
+        processors += processor.get("processors", ())
+        if processor["type"] == "TemplateProcessing":
+            for token in processor["special_tokens"].values():
+                token["ids"] = [numbers[i] for i in token["ids"]]
+        elif processor["type"] in ("BertProcessing", "RobertaProcessing"):
+            for name in ("sep", "cls"):
+                token, i = processor[name]
+                processor[name] = [token, numbers[i]]
     path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
 
 
-def _renumber(processor: dict[str, Any] | None, numbers: dict[int, int]) -> None:
-    """Renumber the tokens that a post-processor inserts, in place."""
-    if processor is None:
-        return
-    for inner in processor.get("processors", ()):
-        _renumber(inner, numbers)
-    if processor["type"] == "TemplateProcessing":
-        for token in processor["special_tokens"].values():
-            token["ids"] = [numbers[i] for i in token["ids"]]
-    elif processor["type"] in ("BertProcessing", "RobertaProcessing"):
-        for name in ("sep", "cls"):
-            token, i = processor[name]
-            processor[name] = [token, numbers[i]]
-
-
 def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
-    """Ids of single characters and bytes, and of tokens needed to build those of a text.
-
-    Args:
-        seen: ids of the text's tokens.
-    """
+    """Ids of single characters and bytes, and of what the tokens of a text are built from."""
     model = _model(tokenizer)
-    prefix = model.get("continuing_subword_prefix") or ""
-    vocabulary = _numbered(model)
-    kept = {i for piece, i in vocabulary.items() if is_short(piece.removeprefix(prefix))}
     if model["type"] == "Unigram":
-        scores = [score for _, score in model["vocab"]]
+        pieces, scores = zip(*model["vocab"], strict=True)
+        kept = {i for i, piece in enumerate(pieces) if is_short(piece)}
         # A Unigram model may have no unknown token: its id is then None.
         return (kept | {scores.index(min(scores)), model["unk_id"]}) - {None}
-    kept |= {i for piece, i in vocabulary.items() if piece == model["unk_token"]}
+    prefix, ids = model.get("continuing_subword_prefix") or "", model["vocab"]
+    kept = {
+        i for x, i in ids.items() if is_short(x.removeprefix(prefix)) or x == model["unk_token"]
+    }
     if model["type"] == "BPE":
-        ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
-        names = {i: piece for piece, i in vocabulary.items()}
-        pieces = [names[i] for i in seen if i in names]
-        parts = {part for piece in pieces for part in _parts(piece, ranks, model)}
-        kept |= {vocabulary[part] for part in parts if part in vocabulary}
+        merges = _merges(model)
+        parts = {y for x, i in ids.items() if i in seen for y in _parts(x, merges, model)}
+        kept |= {ids[part] for part in parts if part in ids}
     return kept
 
 
@@ -219,41 +208,26 @@ def _model(tokenizer: Any) -> dict[str, Any]:
     return model
 
 
-def _numbered(model: dict[str, Any]) -> dict[str, int]:
-    """Piece -> id."""
-    if model["type"] == "Unigram":
-        return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
-    vocabulary: dict[str, int] = model["vocab"]
-    return vocabulary
-
-
-def _merges(model: dict[str, Any]) -> list[Pair]:
+def _merges(model: dict[str, Any]) -> Merges:
+    """Pair -> its number in the list of merges, and what it is merged to."""
+    prefix = model["continuing_subword_prefix"] or ""
     pairs = (x.split(" ") if isinstance(x, str) else x for x in model["merges"])
-    return [(first, second) for first, second in pairs]
+    return {(a, b): (rank, a + b.removeprefix(prefix)) for rank, (a, b) in enumerate(pairs)}
 
 
-def _merged(pair: Pair, model: dict[str, Any]) -> str:
-    return pair[0] + pair[1].removeprefix(model["continuing_subword_prefix"] or "")
-
-
-def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str]:
+def _parts(piece: str, merges: Merges, model: dict[str, Any]) -> set[str]:
     """All tokens that a token is merged from, including itself."""
     suffix, prefix = model["end_of_word_suffix"] or "", model["continuing_subword_prefix"] or ""
-    ends = bool(suffix) and piece.endswith(suffix)
-    continues = bool(prefix) and piece.startswith(prefix)
     letters = [*piece.removeprefix(prefix).removesuffix(suffix)]
     # Each letter is a symbol; letters that do not begin a word have the prefix.
-    first = 0 if continues else 1
+    first = 0 if prefix and piece.startswith(prefix) else 1
     symbols = [*letters[:first], *(prefix + letter for letter in letters[first:])]
-    if ends and symbols:
+    if suffix and piece.endswith(suffix) and symbols:
         symbols[-1] += suffix
     parts = {piece, *symbols}
-    while len(symbols) > 1:
-        pairs = [(ranks.get(pair, len(ranks)), i) for i, pair in enumerate(pairwise(symbols))]
+    while pairs := [(merges[x], i) for i, x in enumerate(pairwise(symbols)) if x in merges]:
         # As in the tokenizer: the first merge of the list, at its leftmost position.
-        rank, i = min(pairs)
-        if rank == len(ranks):
-            break
-        symbols[i : i + 2] = [_merged((symbols[i], symbols[i + 1]), model)]
-        parts.add(symbols[i])
+        (_, merged), i = min(pairs)
+        symbols[i : i + 2] = [merged]
+        parts.add(merged)
     return parts

@@ -34,9 +34,6 @@ def tokens_of_text(
 ) -> set[int]:
     """Ids of the distinct tokens of a text, special tokens included.
 
-    Args:
-        tokenizer: the checkpoint's, with its languages set.
-
     Raises:
         InputError: the file cannot be read, or the tokenizer has no target language.
     """

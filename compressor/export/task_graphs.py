@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import onnx
+
 from compressor.errors import InputError
 from compressor.export.attention import graph_attention
+from compressor.export.graph_edit import stored_array
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask
 from compressor.results import Check
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import Task
@@ -22,44 +28,34 @@ from compressor.tasks import Task
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compressor.export.activation_ranges import Array, Observed
     from compressor.export.for_cuda import CudaForm
-    from compressor.export.precisions import Compared
-    from compressor.export.verify import Expected
+    from compressor.export.int8 import Array, Observed
+    from compressor.export.verify import Compared, Expected
 
 Inputs = Mapping[str, "Tensor"]  # of the model, of one ragged batch
+Batches = Sequence[Inputs]
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network to export.
+    """A network to export."""
 
-    Args:
-        checkpoint: its origin, with tokenizer, task and the dense model's sublayers.
-        model: the network, possibly without the units that `mask` removes.
-        tokens: ids of the tokens that a decoder scores (`TaskGraphs.output_tokens`); its inputs and
-            outputs are then indices into this list. None: all tokens.
-    """
-
-    checkpoint: Checkpoint
-    model: nn.Module
+    checkpoint: Checkpoint  # its origin, with tokenizer, task and the dense model's sublayers
+    model: nn.Module  # possibly without the units that `mask` removes
     mask: Mask
+    # Ids of the tokens that a decoder scores (`TaskGraphs.output_tokens`); its inputs and outputs
+    # are then indices into this list. None: all tokens.
     tokens: list[int] | None = None
 
 
 class TaskGraphs(ABC):
-    """The graphs of one task.
+    """The graphs of one task."""
 
-    Args:
-        parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
-            copied from another model of the same checkpoint if these are equal.
-        layouts: names of other supported layouts than this tool's own.
-        cuda_forms: role of a graph -> its form for CUDA.
-    """
-
+    # Role of a graph -> the kinds of sublayers that it depends on, for graphs that can be copied
+    # from another model of the same checkpoint if these are equal.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
-    layouts: ClassVar[str] = "optimum"
-    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}
+    layouts: ClassVar[str] = "optimum"  # names of other supported layouts than this tool's own
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}  # role of a graph -> its form for CUDA
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -67,11 +63,7 @@ class TaskGraphs(ABC):
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
     ) -> list[int] | None:
-        """Ids of the tokens that a decoder has to score, ascending; None: all, or no decoder.
-
-        Args:
-            seen: ids of the tokens of typical target texts.
-        """
+        """Ids of the tokens that a decoder has to score, ascending; None: all, or no decoder."""
         return None
 
     def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
@@ -79,9 +71,6 @@ class TaskGraphs(ABC):
 
         Args:
             skip: roles of graphs that the directory already has.
-
-        Raises:
-            InputError: the checkpoint has settings that the runtime does not support.
         """
         files = self.write(network, directory, skip)
         # Tracing leaves reference cycles that keep weights in memory.
@@ -121,15 +110,10 @@ class TaskGraphs(ABC):
         """The task's own entries of `graphs.json`; may write more files to `directory`."""
 
     @abstractmethod
-    def expect(
-        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Expected]:
-        """The model's outputs in float32, to compare an artifact with.
+    def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
+        """The model's outputs in float32, to compare the artifact in a directory with.
 
         The model is not needed afterwards: its memory can be freed before the graphs are opened.
-
-        Args:
-            directory: the artifact, whose description of graphs is read.
         """
 
     @abstractmethod
@@ -137,7 +121,7 @@ class TaskGraphs(ABC):
         """Compare an opened artifact's float32 graphs with the model.
 
         Raises:
-            VerificationError: an output differs.
+            VerificationError: an output differs, as in all checks below.
         """
 
     @abstractmethod
@@ -145,7 +129,7 @@ class TaskGraphs(ABC):
         """Compare an opened artifact, in any precision, with the model in float32."""
 
     def check(
-        self, model: nn.Module, directory: Path, batches: Sequence[Inputs], **options: Any
+        self, model: nn.Module, directory: Path, batches: Batches, **options: Any
     ) -> list[Check]:
         """`expect` and `verify` for an artifact's float32 graphs, opened with these options."""
         expected = self.expect(model, directory, batches)
@@ -156,62 +140,79 @@ class TaskGraphs(ABC):
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
-        """Run the float32 graphs in `directory`, and record the ranges of products' first inputs.
-
-        Args:
-            artifact: its description.
-        """
+        """Run the float32 graphs in `directory`; returns the ranges of their products' inputs."""
 
     @abstractmethod
-    def write_optimum(self, network: Network, directory: Path) -> None:
-        """Write the graphs in the layout of Hugging Face optimum.
+    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
+        """Write and check the graphs in the layout of Hugging Face optimum.
 
         Raises:
             InputError: the layout does not support the model.
         """
-
-    @abstractmethod
-    def verify_optimum(
-        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Check]:
-        """`verify` for graphs in that layout."""
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         """Write what an engine reads instead of an artifact's graphs; False if it reads these."""
         return False
 
     def add_engine(
-        self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
+        self, network: Network, directory: Path, engine: str, batches: Batches
     ) -> list[Check]:
-        """Write what an engine other than onnxruntime needs besides the graphs, and check it.
-
-        Raises:
-            VerificationError: an output differs from PyTorch's.
-        """
+        """Write what an engine other than onnxruntime needs besides the graphs, and check it."""
         return self.check(network.model, directory, batches, engine=engine)
 
-    def verify_engines(
-        self, network: Network, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Check]:
+    def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         """Check an artifact's files for other engines, in float32.
 
         Raises:
-            VerificationError: an output differs from PyTorch's.
             EnvironmentProblem: the engine is not installed.
         """
         return []
 
     def export_ctranslate2(
-        self, network: Network, directory: Path, precision: str, batches: Sequence[Inputs]
+        self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
         """Write a model that CTranslate2 opens, checked in float32 on ragged batches.
 
         Raises:
             InputError: CTranslate2 does not support the task.
-            VerificationError: an output differs from PyTorch's.
         """
         raise InputError(
             f"CTranslate2 is for encoder-decoders, and {network.checkpoint.name} is a model for "
             f"{network.checkpoint.task}; leave --layout out",
             id="layout-not-for-task",
         )
+
+
+def require_same_weights(
+    graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
+) -> None:
+    """Check that all weights of float32 graphs are those of the checkpoint in the same artifact.
+
+    Comparing outputs on random rows does not cover rows of embedding tables that are not looked up,
+    and changes below the tolerance.
+
+    Raises:
+        InputError: a weight is not in the checkpoint; single numbers may be constants.
+    """
+
+    def has(tensor: Any, rows: Any) -> bool:
+        """Whether rows are the first or last of a tensor, as in tables of positions, or all."""
+        if tensor.shape[1:] != rows.shape[1:] or len(tensor) < len(rows):
+            return False
+        count = len(rows)
+        return np.array_equal(tensor[:count], rows) or np.array_equal(tensor[-count:], rows)
+
+    known = [tensor.detach().numpy() for tensor in graphs.tensors(network)]
+    for file in sorted(set(artifact.precisions[BASE].values())):
+        path = directory / GRAPH_DIRECTORY / file
+        for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+            if tensor.data_type != onnx.TensorProto.FLOAT or math.prod(tensor.dims) <= 1:
+                continue
+            # Not read by onnx, which rejects files with hard links.
+            values = stored_array(tensor, path.parent)
+            if not any(has(x, values) or np.array_equal(x.T, values) for x in known):
+                raise InputError(
+                    f"{path}: the weights of {tensor.name} are not those of the checkpoint in the "
+                    "same directory; export it again",
+                    id="graphs-of-another-model",
+                )

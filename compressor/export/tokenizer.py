@@ -20,7 +20,6 @@ between segmentations of equal score, such as those of a word repeated without a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,14 @@ def write_tokenizer(
             id="tokenizer-splits-special-tokens",
         )
     if tokenizer.is_fast:
-        built = _from_fast(tokenizer)
+        built = uncut_copy(tokenizer)
+        # transformers does not clean up text decoded by BPE, unless this setting is true.
+        setting = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+        keeps_spaces = type(built.model).__name__ == "BPE" and not getattr(
+            tokenizer, setting, False
+        )
+        if tokenizer.clean_up_tokenization_spaces and not keeps_spaces:
+            built.decoder = _cleaning([built.decoder] if built.decoder else [])
     elif name == "MarianTokenizer":
         built = _from_marian(tokenizer)
     elif name == "M2M100Tokenizer":
@@ -91,17 +97,6 @@ def write_tokenizer(
     built.save(str(path), pretty=False)
 
 
-def _from_fast(tokenizer: Any) -> Tokenizer:
-    copy = uncut_copy(tokenizer)
-    # transformers does not clean up text decoded by BPE, unless this setting is true.
-    keeps_spaces = type(copy.model).__name__ == "BPE" and not getattr(
-        tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False
-    )
-    if tokenizer.clean_up_tokenization_spaces and not keeps_spaces:
-        copy.decoder = _cleaning([copy.decoder] if copy.decoder else [])
-    return copy
-
-
 def _from_marian(tokenizer: Any) -> Tokenizer:
     if tokenizer.separate_vocabs:
         raise InputError(
@@ -110,15 +105,22 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
             "--layout optimum",
             id="tokenizer-vocabularies-separate",
         )
-    source = _read_source(Path(tokenizer.spm_files[0]))
+    scores, rules = _read_unigram(Path(tokenizer.spm_files[0]))
     added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
     # Tokens that were added after the vocabulary have ids there.
     ids = tokenizer.encoder | added
-    built = Tokenizer(models.Unigram(_vocabulary(ids, added, source), tokenizer.unk_token_id))
-    codes = [piece for piece in tokenizer.encoder if _is_language_code(piece, added)]
-    built.normalizer = _normalizer(ids, codes, added, source)
+    # Language codes are tokens only at the start of a text, unless they are added tokens. A mark
+    # before each character separates unknown ones.
+    codes = {
+        piece: "".join(MARK + character for character in piece)
+        for piece in tokenizer.encoder
+        if piece.startswith(">>") and piece.endswith("<<") and piece not in added
+    }
+    vocabulary = _vocabulary(ids, added, codes, scores)
+    built = Tokenizer(models.Unigram(vocabulary, tokenizer.unk_token_id))
+    built.normalizer = _normalizer(ids, added, codes, scores, rules)
     # Split into words if no piece spans several, since the library caches the pieces of words.
-    words = not any(SPACE in piece[1:] for piece in source.scores)
+    words = not any(SPACE in piece[1:] for piece in scores)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=words)
     eos = tokenizer.eos_token
     built.post_processor = processors.TemplateProcessing(
@@ -215,20 +217,9 @@ def _read_model(path: Path) -> Any:
     return model
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The content of `source.spm`: the pieces with their scores, and the normalization rules."""
-
-    scores: dict[str, float]
-    rules: bytes  # a `precompiled_charsmap`, see compressor.runtime.text
-
-    @property
-    def characters(self) -> set[str]:
-        """Characters that occur in a piece; SentencePiece does not know any other."""
-        return set().union(*self.scores)
-
-
-def _read_source(path: Path) -> _Source:
+def _read_unigram(path: Path) -> tuple[dict[str, float], bytes]:
+    """Pieces with their scores; and normalization rules, a `precompiled_charsmap`, see
+    compressor.runtime.text."""
     model = _read_model(path)
     trainer, kinds = model.trainer_spec, model.SentencePiece
     if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
@@ -243,11 +234,14 @@ def _read_source(path: Path) -> _Source:
         if piece.type == kinds.USER_DEFINED:
             # SentencePiece's own bonus for these, unigram_model.cc (EncodeOptimized).
             scores[piece.piece] = len(piece.piece.encode()) * highest - 0.1
-    return _Source(scores, model.normalizer_spec.precompiled_charsmap)
+    return scores, model.normalizer_spec.precompiled_charsmap
 
 
 def _vocabulary(
-    ids: Mapping[str, int], added: Collection[str], source: _Source
+    ids: Mapping[str, int],
+    added: Collection[str],
+    codes: Mapping[str, str],
+    scores: Mapping[str, float],
 ) -> list[tuple[str, float]]:
     """(piece, score) in the order of ids, then the pieces of the source without an id.
 
@@ -260,45 +254,39 @@ def _vocabulary(
             "gaps; renumber them",
             id="vocabulary-ids-have-gaps",
         )
-    characters = source.characters
+    characters = set().union(*scores)
     entries = []
     for piece in pieces:
-        if _is_language_code(piece, added):
-            entries.append((_spell(piece), NEVER))
-        elif piece in source.scores:
-            entries.append((piece, source.scores[piece]))
+        if piece in codes:
+            entries.append((codes[piece], NEVER))
+        elif piece in scores:
+            entries.append((piece, scores[piece]))
         elif piece in added or characters.isdisjoint(piece):
             entries.append((piece, NEVER))
         else:
             entries.append((MARK + piece, NEVER))
-    without_id = [(piece, score) for piece, score in source.scores.items() if piece not in ids]
+    without_id = [(piece, score) for piece, score in scores.items() if piece not in ids]
     return [*entries, (FIRST_WITHOUT_ID, NEVER), *without_id]
 
 
-def _is_language_code(piece: str, added: Collection[str]) -> bool:
-    """Whether it is a token only at the start of a text; added tokens are tokens everywhere."""
-    return piece.startswith(">>") and piece.endswith("<<") and piece not in added
-
-
-def _spell(code: str) -> str:
-    """A language code with a mark before each character, which separates unknown ones."""
-    return "".join(MARK + character for character in code)
-
-
 def _normalizer(
-    ids: Mapping[str, int], codes: Iterable[str], added: Iterable[str], source: _Source
+    ids: Iterable[str],
+    added: Iterable[str],
+    codes: Mapping[str, str],
+    scores: Iterable[str],
+    rules: bytes,
 ) -> Any:
     steps: list[Any] = [
         normalizers.Replace(MARK, UNKNOWN_CHARACTER),
         normalizers.Replace(NO_TOKEN, ""),
     ]
     # `>>de<<` is one token, only at the start of a text, with or without a following space.
-    for code in codes:
-        steps.append(_replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
+    for code, spelled in codes.items():
+        steps.append(_replace(rf"\A{_escape(code)}", f"{spelled} "))
     steps.append(_replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
-    if source.rules:
-        steps.append(normalizers.Precompiled(source.rules))
-    characters = source.characters
+    if rules:
+        steps.append(normalizers.Precompiled(rules))
+    characters = set().union(*scores)  # SentencePiece does not know any other
     for token in added:
         # A token that results from normalization is not one: replace its unknown characters.
         if not characters.isdisjoint(token) and not characters.issuperset(token):

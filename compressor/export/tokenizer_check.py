@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -68,20 +69,13 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class TokenizerProbe:
-    """A checkpoint's tokenizer, and texts to compare others with it.
-
-    Args:
-        texts: without the checkpoint's prefix.
-        pairs: second texts, for models that read pairs.
-        types: whether the model reads token types.
-        writes: whether the model generates text.
-    """
+    """A checkpoint's tokenizer, and texts to compare others with it."""
 
     tokenizer: Any
-    texts: Sequence[str]
-    pairs: Sequence[str] | None = None
-    types: bool = False
-    writes: bool = True
+    texts: Sequence[str]  # without the checkpoint's prefix
+    pairs: Sequence[str] | None = None  # second texts, for models that read pairs
+    types: bool = False  # the model reads token types
+    writes: bool = True  # the model generates text
 
     @classmethod
     def of(
@@ -114,10 +108,7 @@ class TokenizerProbe:
         self._require_same(encode, written.decode, str(path))
 
     def check_saved(self, directory: Path, opened: Any = None) -> None:
-        """Compare the tokenizer that transformers loads from a directory.
-
-        Args:
-            opened: the tokenizer, if it has been loaded.
+        """Compare the tokenizer that transformers loads from a directory, or has `opened`.
 
         Raises:
             VerificationError: as `check_file`, or a setting differs.
@@ -140,13 +131,12 @@ class TokenizerProbe:
         def encode(texts: list[str], pairs: list[str] | None, most: int | None) -> list[Encoded]:
             return _encode(opened, [prefix + text for text in texts], pairs, most)
 
-        self._require_same(encode, lambda rows: _decode(opened, rows), str(directory))
+        self._require_same(encode, partial(_decode, opened), str(directory))
         if self.writes:  # targets may begin with another language token than sources
             readable, wanted = _readable(self.tokenizer, self.texts, target=True)
             texts = [self.texts[i] for i in readable]
             encoded = _encode(opened, texts, target=True)
-            for text, want, got in zip(texts, wanted, encoded, strict=True):
-                self._require_row(text, want, got, str(directory))
+            self._require_rows(texts, wanted, encoded, str(directory))
 
     def _require_same(self, encode: Encode, decode: Decode, where: str) -> None:
         prefix, tokenizer = source_prefix(self.tokenizer), self.tokenizer
@@ -164,45 +154,47 @@ class TokenizerProbe:
             readable, wanted = _readable(tokenizer, [prefix + x for x in texts], pairs, most)
             texts = [texts[i] for i in readable]
             pairs = pairs and [pairs[i] for i in readable]
-            for text, want, got in zip(texts, wanted, encode(texts, pairs, most), strict=True):
-                self._require_row(text, want, got, where)
+            self._require_rows(texts, wanted, encode(texts, pairs, most), where)
             rows = rows or [list(row) for row in wanted]
         if not self.writes:
             return
-        rows += _rows_of_vocabulary(tokenizer)
-        for row, wanted_text, text in zip(
-            rows, _decode(tokenizer, rows), decode(rows), strict=True
-        ):
-            if wanted_text != text:
+        # And rows of any tokens, including added ones.
+        ids = sorted(set(target_ids(tokenizer).values()))
+        tokens = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
+        tokens += sorted(tokenizer.added_tokens_decoder)[:_DECODED]
+        random.Random(0).shuffle(tokens)
+        rows += [list(row) for row in in_chunks(tokens, 8)]
+        for row, want, got in zip(rows, _decode(tokenizer, rows), decode(rows), strict=True):
+            if want != got:
                 raise VerificationError(
                     f"{where} decodes the tokens {row[:8]}{' …' if row[8:] else ''} to "
-                    f"{_shown(text)}, and {type(tokenizer).__name__} to {_shown(wanted_text)}; "
-                    f"{_ADVICE}",
+                    f"{_shown(got)}, and {type(tokenizer).__name__} to {_shown(want)}; {_ADVICE}",
                     id="tokenizer-decodes-differently",
                 )
 
-    def _require_row(self, text: str, want: Encoded, got: Encoded, where: str) -> None:
-        if list(want) != list(got):
-            rows = zip([*got, None], [*want, None], strict=False)
-            index, pair = next((i, x) for i, x in enumerate(rows) if x[0] != x[1])
-            first, second = (_shown(self._name(x)) for x in pair)
-            how = f"has {first} as token {index} where that has {second}"
-        elif self.types and want.type_ids != got.type_ids:
-            how = f"gives other token types, {got.type_ids[-1]} at the end"
-        else:
-            return
-        raise VerificationError(
-            f"{where} does not encode {_shown(text)} as {type(self.tokenizer).__name__}: it {how}; "
-            f"{_ADVICE}",
-            id="tokenizer-encodes-differently",
-        )
-
-    def _name(self, token: int | None) -> str:
-        if token is None:
-            return "nothing"
-        # With two vocabularies, transformers names only the tokens of targets.
-        two_sides = getattr(self.tokenizer, "separate_vocabs", False)
-        return str(token if two_sides else self.tokenizer.convert_ids_to_tokens(token))
+    def _require_rows(
+        self, texts: Sequence[str], wanted: Sequence[Encoded], actual: Sequence[Encoded], where: str
+    ) -> None:
+        for text, want, got in zip(texts, wanted, actual, strict=True):
+            if list(want) != list(got):
+                pairs = zip([*got, None], [*want, None], strict=False)
+                index, pair = next((i, x) for i, x in enumerate(pairs) if x[0] != x[1])
+                # With two vocabularies, transformers names only the tokens of targets.
+                has_names = not getattr(self.tokenizer, "separate_vocabs", False)
+                name = self.tokenizer.convert_ids_to_tokens if has_names else str
+                first, second = (
+                    _shown("nothing" if token is None else str(name(token))) for token in pair
+                )
+                how = f"has {first} as token {index} where that has {second}"
+            elif self.types and want.type_ids != got.type_ids:
+                how = f"gives other token types, {got.type_ids[-1]} at the end"
+            else:
+                continue
+            raise VerificationError(
+                f"{where} does not encode {_shown(text)} as {type(self.tokenizer).__name__}: it "
+                f"{how}; {_ADVICE}",
+                id="tokenizer-encodes-differently",
+            )
 
 
 def difficult_texts(tokenizer: Any) -> list[str]:
@@ -275,15 +267,6 @@ def _readable(
 def _decode(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
     with quiet_transformers():
         return list(tokenizer.batch_decode(rows, skip_special_tokens=True))
-
-
-def _rows_of_vocabulary(tokenizer: Any) -> list[list[int]]:
-    """Rows of tokens, including added ones."""
-    ids = sorted(set(target_ids(tokenizer).values()))
-    chosen = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
-    chosen += sorted(tokenizer.added_tokens_decoder)[:_DECODED]
-    random.Random(0).shuffle(chosen)
-    return [list(row) for row in in_chunks(chosen, 8)]
 
 
 def _shown(text: str) -> str:

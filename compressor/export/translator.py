@@ -11,34 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import ctranslate2, optimum, vocabulary
-from compressor.export.activation_ranges import Array, Observed, decode, observed
+from compressor.export import ctranslate2, optimum, translator_graphs, verify, vocabulary
 from compressor.export.attention import CrossKeysValues, graph_attention
-from compressor.export.cache_rows import export_cache_rows
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
 from compressor.export.generation import generation_settings, length_option
+from compressor.export.int8 import Array, Observed
 from compressor.export.precision_names import BASE
-from compressor.export.precisions import Compared
-from compressor.export.task_graphs import Inputs, Network, TaskGraphs
+from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.export.translator_graphs import (
-    TranslatorEncoder,
-    cache_names,
-    export_decoder,
-    export_encoder,
-    with_heads,
-)
-from compressor.export.verify import (
-    Expected,
-    Spooled,
-    logit_check,
-    relative_difference,
-    require_fed_back,
-    require_tie,
-    translation_check,
-)
+from compressor.export.translator_graphs import TranslatorEncoder, cache_names, with_heads
+from compressor.export.verify import Compared, Expected, Spooled
 from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
@@ -46,6 +30,7 @@ from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
+from compressor.runtime.decoder import BEST
 from compressor.runtime.engines import Setup
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
@@ -91,14 +76,14 @@ class TranslatorGraphs(TaskGraphs):
         encoder = TranslatorEncoder(model, layers, mask)
         with graph_attention(model, layers, mask):
             if "encoder" not in skip:
-                export_encoder(encoder, directory / files["encoder"])
+                translator_graphs.export_encoder(encoder, directory / files["encoder"])
             if "decoder" not in skip:
-                export_decoder(network, directory / files["decoder"])
+                translator_graphs.export_decoder(network, directory / files["decoder"])
         # The exporter would keep its stacked weights, which are copies, in memory.
         release(encoder.cross)
         cross = cache_names("cross", with_heads(network, "cross"))
         past = cache_names("past", with_heads(network, "decoder_self"))
-        return files | export_cache_rows(cross, past, directory)
+        return files | translator_graphs.export_cache_rows(cross, past, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
         yield from super().tensors(network)
@@ -128,9 +113,7 @@ class TranslatorGraphs(TaskGraphs):
         return data | languages.description(network.checkpoint.tokenizer, network.checkpoint.entry)
 
     @torch.no_grad()
-    def expect(
-        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Expected]:
+    def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
         """PyTorch's greedy outputs, and its logits [rows, steps, scored tokens] along them."""
         artifact = cast("TranslationArtifact", read_artifact(directory))
         ids = open_output_tokens(directory, artifact).ids
@@ -152,33 +135,30 @@ class TranslatorGraphs(TaskGraphs):
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         """Compare greedy outputs token for token, and logits along PyTorch's outputs.
 
-        Raises:
-            VerificationError: a logit or a generated token differs. A token may differ where
-                PyTorch's own two best logits are closer together than the tolerance.
+        A token may differ where PyTorch's own two best logits are closer than the tolerance.
         """
         differences: list[float] = []
-        tokens, sentences, ties = 0, 0, 0
-        for arrays, answers, wanted, _, difference in _along_greedy(expected, runtime):
-            differences.append(difference)
-            read = _reads_tokens(answers[:, :-1], runtime.end_ids)
-            steps = _most_steps(runtime.artifact.generation, arrays["input_ids"])
-            produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
-            for row, got in enumerate(produced):
-                want = answers[row, 1:][read[row]]
-                sentences += 1
-                tokens += len(want)
-                if want.tolist() != list(got):
+
+        def rows() -> Iterator[tuple[list[int], list[int], Array]]:
+            for arrays, answers, wanted, _, difference in _along_greedy(expected, runtime):
+                differences.append(difference)
+                read = _reads_tokens(answers[:, :-1], runtime.end_ids)
+                steps = _most_steps(runtime.artifact.generation, arrays["input_ids"])
+                produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
+                for row, got in enumerate(produced):
+                    want = answers[row, 1:][read[row]]
                     # Logits are of the scored tokens only, in the order of their indices.
-                    columns = [runtime.tokens.indices(np.array(t)).tolist() for t in (want, got)]
-                    require_tie(columns[0], columns[1], wanted[row])
-                    ties += 1
+                    first, second = (
+                        runtime.tokens.indices(np.array(t, np.int64)) for t in (want, got)
+                    )
+                    yield first.tolist(), second.tolist(), wanted[row]
+
         scored, all_tokens = len(runtime.tokens.ids), runtime.artifact.vocab_size
         fewer = f"; the decoder scores {scored:,} of {all_tokens:,} tokens"
-        note = fewer if scored < all_tokens else ""
-        return [logit_check(differences), translation_check(tokens, sentences, ties, note)]
+        translations = verify.translation_check(rows(), fewer if scored < all_tokens else "")
+        return [verify.logit_check(differences), translations]
 
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
-        """Compare logits and most probable tokens along PyTorch's greedy outputs."""
         differences: list[float] = []
         same: list[bool] = []
         for arrays, answers, wanted, actual, difference in _along_greedy(expected, runtime):
@@ -186,35 +166,43 @@ class TranslatorGraphs(TaskGraphs):
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
             if runtime.feeds_back:
-                require_fed_back(runtime, arrays)
-        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.ran_by)
+                verify.require_fed_back(runtime, arrays)
+        return Compared(differences, same, "greedy tokens")
 
     def observe(
-        self,
-        directory: Path,
-        artifact: TranslationArtifact,
-        batches: Sequence[Mapping[str, Array]],
+        self, directory: Path, artifact: TranslationArtifact, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
         files = artifact.precisions[BASE]
         settings = open_output_tokens(directory.parent, artifact).settings(artifact.generation)
-        start, ends = settings.decoder_start_token_id, settings.eos_token_id
-        with (
-            observed(directory / files["encoder"]) as encoder,
-            observed(directory / files["decoder"]) as decoder,
-        ):
-            for batch in batches:
-                steps = min(settings.limit, _OBSERVED + 2 * batch["input_ids"].shape[1])
-                source = {**encoder.run(batch), "attention_mask": batch["attention_mask"]}
-                decode(decoder, source, start, ends, steps)
+        encoder, decoder = (Observed(directory / files[role]) for role in ("encoder", "decoder"))
+        shapes = {value.name: value.shape for value in decoder.session.get_inputs()}
+        for batch in batches:
+            source = {**encoder.run(batch), "attention_mask": batch["attention_mask"]}
+            rows, length = batch["input_ids"].shape
+            past = {
+                name: np.zeros((rows, shape[1], 0, shape[3]), np.float32)
+                for name, shape in shapes.items()
+                if name.startswith("past_")
+            }
+            state = past | {name: source[name] for name in shapes if name in source}
+            tokens = np.full(rows, settings.decoder_start_token_id)
+            for position in range(min(settings.limit, _OBSERVED + 2 * length)):
+                feeds = {"input_ids": tokens[:, None], "position": np.array([position])}
+                outputs = decoder.run(state | feeds)
+                state |= {
+                    x: outputs[x.replace("past", "present")] for x in state if x.startswith("past_")
+                }
+                # Finished rows leave the batch, since padding would widen the ranges.
+                left = np.flatnonzero(~np.isin(outputs[BEST], settings.eos_token_id))
+                if len(left) == 0:
+                    break
+                tokens = outputs[BEST][left]
+                state = {name: value[left] for name, value in state.items()}
         return [encoder, decoder]
 
-    def write_optimum(self, network: Network, directory: Path) -> None:
+    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         optimum.export_translator(network, directory)
-
-    def verify_optimum(
-        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Check]:
-        return optimum.verify_translator(model, directory, batches)
+        return optimum.verify_translator(network.model, directory, batches)
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         if self.task.engine(engine).reads_graphs:
@@ -223,7 +211,7 @@ class TranslatorGraphs(TaskGraphs):
         return True
 
     def add_engine(
-        self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
+        self, network: Network, directory: Path, engine: str, batches: Batches
     ) -> list[Check]:
         kind = self.task.engine(engine)
         if kind.dense_only:
@@ -232,14 +220,12 @@ class TranslatorGraphs(TaskGraphs):
             return ctranslate2.verify_search(network, opened, batches, engine)
         return self.export_ctranslate2(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
-    def verify_engines(
-        self, network: Network, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Check]:
+    def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         made = directory / CTRANSLATE2_DIRECTORY
         return ctranslate2.verify_translator(network, made, batches) if made.exists() else []
 
     def export_ctranslate2(
-        self, network: Network, directory: Path, precision: str, batches: Sequence[Inputs]
+        self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
         ctranslate2.write_translator(network, directory, BASE)
         checks = ctranslate2.verify_translator(network, directory, batches)
@@ -273,7 +259,7 @@ def _along_greedy(
         # which M2M100 in PyTorch counts positions differently with and without a cache.
         steps = _reads_tokens(inputs, ends).sum(axis=1)
         parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
-        yield batch.inputs, batch.tokens, wanted, actual, relative_difference(*parts)
+        yield batch.inputs, batch.tokens, wanted, actual, verify.relative_difference(*parts)
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:

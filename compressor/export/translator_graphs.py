@@ -4,11 +4,14 @@ decoder layers, and a one-step decoder with a key/value cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
+from onnx import TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from torch import Tensor, nn
 
 from compressor.export import graphs
@@ -17,6 +20,9 @@ from compressor.export.graphs import BATCH, PAST, SOURCE
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
 from compressor.model.sublayers import Mask, Sublayer
+from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
+
+_OPSET, _IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
 
 
 class TranslatorEncoder(nn.Module):
@@ -32,18 +38,15 @@ class TranslatorEncoder(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """One decoding step: logits of the next token, the best one, and the grown cache.
-
-    Args:
-        cross, decoder_self: indices of the layers with heads in their attention.
-    """
+    """One decoding step: logits of the next token, the best one, and the grown cache."""
 
     def __init__(
         self, model: nn.Module, output: OutputLayer, cross: list[int], decoder_self: list[int]
     ) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
-        self.output, self.cross, self.decoder_self = output, cross, decoder_self
+        self.output = output
+        self.cross, self.decoder_self = cross, decoder_self  # numbers of layers with heads
 
     def forward(
         self,
@@ -108,11 +111,7 @@ def export_decoder(network: Network, path: Path) -> None:
 def example_caches(
     sublayers: Sequence[Sublayer], mask: Mask, length: int, dim: Any
 ) -> tuple[list[Tensor], list[dict[int, Any]]]:
-    """Keys and values to trace with, [2, heads, length, head_dim], and their dynamic dimensions.
-
-    Args:
-        dim: name of the length.
-    """
+    """Keys and values to trace with, [2, heads, length, head_dim], and their dynamic dimensions."""
     tensors = [
         torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
         for x in sublayers
@@ -129,3 +128,38 @@ def with_heads(network: Network, kind: str) -> list[Sublayer]:
 def cache_names(prefix: str, sublayers: Iterable[Sublayer]) -> list[str]:
     """Names of the keys and values of attentions, as inputs and outputs of graphs."""
     return [f"{prefix}_{part}.{x.index}" for x in sublayers for part in ("key", "value")]
+
+
+def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:
+    """Write graphs that select rows of the past alone, and of all caches; none without caches.
+
+    In beam search hypotheses are reordered, and finished sentences leave the batch: a row of the
+    batch is a row of every cache. The caches stay on the decoder's device, so a graph selects them.
+    """
+    files = {}
+    for role, names in ((SELECT_PAST, past), (SELECT_CACHES, [*cross, *past])):
+        if names:
+            files[role] = f"{role}.onnx"
+            inputs = dict.fromkeys(names, TensorProto.FLOAT)
+            graph = gather_graph(role, inputs, ROWS, selected, axis=0)
+            write_small_graph(graph, directory / files[role])
+    return files
+
+
+def gather_graph(
+    name: str, caches: Mapping[str, int], indices: str, rename: Callable[[str], str], axis: int
+) -> onnx.GraphProto:
+    """A graph that gathers entries of caches [batch, heads, length, head_dim] along an axis."""
+    inputs = [make_tensor_value_info(x, kind, [None] * 4) for x, kind in caches.items()]
+    return make_graph(
+        [make_node("Gather", [x, indices], [rename(x)], axis=axis) for x in caches],
+        name,
+        [make_tensor_value_info(indices, TensorProto.INT64, [None]), *inputs],
+        [make_tensor_value_info(rename(x), kind, [None] * 4) for x, kind in caches.items()],
+    )
+
+
+def write_small_graph(graph: onnx.GraphProto, path: Path) -> None:
+    # With explicit versions: the defaults are the newest, which older runtimes cannot read.
+    opsets = [make_opsetid("", _OPSET)]
+    onnx.save(make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), path)

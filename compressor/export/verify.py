@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any
@@ -25,57 +25,32 @@ class Spooled:
         self._file = TemporaryFile()  # noqa: SIM115
         np.save(self._file, array)
 
-    def read(self) -> NDArray[Any]:
+    def read(self) -> Any:
         self._file.seek(0)
-        array: NDArray[Any] = np.load(self._file)
-        return array
+        return np.load(self._file)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """PyTorch's outputs for one ragged batch.
-
-    Args:
-        inputs: of the batch, for the runtime.
-        logits: [rows, ...], in a file, since a translator's may be as large as the model.
-        tokens: generated tokens including the start token, [rows, steps + 1]; None without a
-            decoder.
-    """
+    """PyTorch's outputs for one ragged batch."""
 
     inputs: Mapping[str, NDArray[Any]]
-    logits: Spooled
+    logits: Spooled  # [rows, ...]; a translator's may be as large as the model
+    # Generated, including the start token, [rows, steps + 1]; None without a decoder.
     tokens: NDArray[Any] | None = None
 
 
-def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONNX") -> None:
-    """Raise VerificationError unless two token sequences first differ at a tie of PyTorch's logits.
+@dataclass(frozen=True)
+class Compared:
+    """An artifact's outputs against PyTorch's."""
 
-    Args:
-        logits: [steps, vocabulary] of PyTorch along `want`, an array or a tensor.
-    """
-    step = next(
-        (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
-        min(len(want), len(got)),
-    )
-    # If one is only longer, there are no two tokens to compare, and it is no tie.
-    if step < min(len(want), len(got)):
-        row = np.asarray(logits[step])  # [vocabulary]
-        gap = float(row[want[step]] - row[got[step]])
-        if abs(gap) <= EXPORT_TOLERANCE * float(np.abs(row).max()):
-            return
-    raise VerificationError(
-        f"the {engine} model differs from PyTorch at token {step + 1} of the output for a "
-        "calibration row; please report this with the checkpoint's name",
-        id=f"{engine.lower()}-translation-differs",
-    )
+    differences: Sequence[float]  # of the logits of each batch, relative to the largest logit
+    same: Sequence[bool]  # whether each prediction equals PyTorch's
+    answers: str  # name of the predictions, for texts
 
 
 def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: int = 12) -> None:
-    """Raise VerificationError unless generation on the device equals generation step by step.
-
-    Args:
-        runtime: of an encoder-decoder that `feeds_back` its tokens on the device.
-    """
+    """Raise VerificationError unless generation on the device equals generation step by step."""
     steps = min(length, runtime.artifact.generation.limit)
     if runtime.generate(inputs, forced_length=steps) != runtime.stepwise(inputs, steps):
         raise VerificationError(
@@ -86,15 +61,37 @@ def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: i
 
 
 def translation_check(
-    tokens: int, rows: int, ties: int, note: str = "", engine: str = "ONNX"
+    rows: Iterable[tuple[list[int], list[int], Any]], note: str = "", engine: str = "ONNX"
 ) -> Check:
-    """The check that all outputs equal PyTorch's, except for ties that `require_tie` accepts.
+    """The check that an engine's tokens are PyTorch's, except after a tie of PyTorch's logits.
 
     Args:
-        tokens, rows, ties: numbers of those compared, and of rows that differ after a tie.
+        rows: tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
         note: more text for the detail.
+
+    Raises:
+        VerificationError: a row differs without a tie.
     """
-    detail = f"{tokens} greedy tokens of {rows} rows{note}"
+    count, tokens, ties = 0, 0, 0
+    for want, got, logits in rows:
+        count, tokens = count + 1, tokens + len(want)
+        if want == got:
+            continue
+        ties += 1
+        shorter = min(len(want), len(got))
+        step = next((i for i in range(shorter) if want[i] != got[i]), shorter)
+        # If one is only longer, there are no two tokens to compare, and it is no tie.
+        if step < shorter:
+            row = np.asarray(logits[step])  # [vocabulary]
+            gap = float(row[want[step]] - row[got[step]])
+            if abs(gap) <= EXPORT_TOLERANCE * float(np.abs(row).max()):
+                continue
+        raise VerificationError(
+            f"the {engine} model differs from PyTorch at token {step + 1} of the output for a "
+            "calibration row; please report this with the checkpoint's name",
+            id=f"{engine.lower()}-translation-differs",
+        )
+    detail = f"{tokens} greedy tokens of {count} rows{note}"
     if ties:
         detail += f"; {ties} rows differ after a tie of two logits"
     return Check(

@@ -38,21 +38,32 @@ MIN_BLOCK_WIDTH = 16
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
     """Ids of the tokens that an output can contain, ascending; None: all tokens.
 
-    Pieces of `source.spm` that `target.spm` lacks are left out. A piece with only characters
-    unknown to `target.spm` is kept, because unknown characters of a target text are looked up in
-    the vocabulary. A few other pieces are kept so that `best_tokens` can divide the tokens into
-    blocks.
+    A few other tokens are kept so that `best_tokens` can divide the tokens into blocks.
 
     Args:
         seen: ids of the tokens of target texts. Other tokens are left out too, except special
             tokens, those in the generation settings, and tokens of a single character or byte, so
             that every text can still be generated.
     """
-    tokenizer = checkpoint.tokenizer
+    tokenizer: Any = checkpoint.tokenizer
     ids: dict[str, int] = tokenizer.get_vocab()
-    kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    special = {*tokenizer.all_special_tokens, *added}
+    kept = set(ids.values())
+    if type(tokenizer).__name__ == "MarianTokenizer" and not tokenizer.separate_vocabs:
+        source, target = map(_pieces, tokenizer.spm_files)
+        # A piece with only characters that no target piece has may be in an output, since unknown
+        # characters of a target text are looked up in the vocabulary.
+        known = set().union(*target)
+        never = {x for x in source - target - special if not known.isdisjoint(x)}
+        kept -= {ids[piece] for piece in never if piece in ids}
     if seen is not None:
-        kept &= {*seen, *_always_kept(checkpoint), *(ids[x] for x in ids if is_short(x))}
+        inserted = set(tokenizer.convert_tokens_to_ids(list(special)))
+        settings = generation_settings(checkpoint.model)  # of the search
+        for name in ("decoder_start", "eos", "forced_bos", "forced_eos"):
+            value = settings[f"{name}_token_id"]
+            inserted |= set(value) if isinstance(value, list) else {value}
+        kept &= {*seen, *inserted, *(ids[x] for x in ids if is_short(x))}
     # With all tokens, no file of ids and no lookup in the search are needed.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
@@ -60,37 +71,10 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
 
 
-def _source_only(tokenizer: Any) -> set[str]:
-    """Pieces that target texts never contain, from the tokenizer's two models."""
-    if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
-        return set()
-    source, target = map(_pieces, tokenizer.spm_files)
-    known = set().union(*target)  # the characters of target pieces
-    never = source - target - _special(tokenizer)
-    return {piece for piece in never if not known.isdisjoint(piece)}
-
-
 def _pieces(path: str) -> set[str]:
     model = read_sentencepiece(Path(path))
     kind = model.SentencePiece
     return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
-
-
-def _special(tokenizer: Any) -> set[str]:
-    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-    return set(tokenizer.all_special_tokens) | added
-
-
-def _always_kept(checkpoint: Checkpoint) -> set[int]:
-    """Special tokens, and those that the search inserts."""
-    settings = generation_settings(checkpoint.model)
-    ids = {*checkpoint.tokenizer.convert_tokens_to_ids(list(_special(checkpoint.tokenizer)))}
-    for name in (
-        "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id",
-    ):  # fmt: skip
-        value = settings[name]
-        ids |= set(value) if isinstance(value, list) else {value}
-    return ids - {None}
 
 
 def is_short(piece: str) -> bool:
@@ -123,14 +107,11 @@ class OutputLayer(nn.Module):
 
 
 def best_tokens(logits: Tensor) -> Tensor:
-    """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows].
-
-    First the block, then the index within it. onnxruntime's ArgMax is not vectorized; its ReduceMax
-    is, and is about three times as fast.
-    """
+    """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows]."""
     tokens = logits.shape[-1]
-    # The largest divisor up to the square root: the slow ArgMax then reads few values, both over
-    # the blocks and in the best one.
+    # First the block, then the index within it. onnxruntime's ArgMax is not vectorized; its
+    # ReduceMax is, and is about three times as fast. With the largest divisor up to the square root
+    # ArgMax reads few values, both over the blocks and in the best one.
     width = next(width for width in range(math.isqrt(tokens), 0, -1) if tokens % width == 0)
     if width < MIN_BLOCK_WIDTH:
         return logits.argmax(-1)
@@ -157,23 +138,20 @@ class _ScaledEmbedding(nn.Embedding):
 
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
-    """Within the context, the decoder's inputs are indices into `tokens` instead of ids.
-
-    If the model ties its embedding table to the output layer, both share one table, so the graph
-    stores it once. Copies of rows are freed at the end.
-    """
+    """Within the context, the decoder's inputs are indices into `tokens`; then frees its rows."""
+    if tokens is None:
+        yield
+        return
     decoder = model.get_decoder()
     original = decoder.embed_tokens
-    if tokens is not None:
-        tied = original.weight is model.lm_head.weight
-        rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
-        decoder.embed_tokens = _ScaledEmbedding(rows, getattr(original, "embed_scale", 1.0))
+    tied = original.weight is model.lm_head.weight  # then the graph stores one table for both
+    rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
+    decoder.embed_tokens = _ScaledEmbedding(rows, getattr(original, "embed_scale", 1.0))
     try:
         yield
     finally:
-        if tokens is not None:
-            release(decoder.embed_tokens)
-            release(output)
+        release(decoder.embed_tokens)
+        release(output)
         decoder.embed_tokens = original
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.precision_names import BASE
-from compressor.export.same_weights import require_same_weights
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, require_same_weights
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.stored_weights import INDEX, WEIGHTS
 from compressor.pipeline.inputs import random_check_batches

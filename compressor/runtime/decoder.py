@@ -51,7 +51,7 @@ class DecoderGraph:
     """The session of `decoder.onnx` that all decodings share, and the graphs that move its caches.
 
     `small` has, by role, those that take rows of the past and of all caches
-    (`compressor.export.cache_rows`); none for caches that the decoder does not have.
+    (`compressor.export.translator_graphs`); none for caches that the decoder does not have.
     """
 
     def __init__(

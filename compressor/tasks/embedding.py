@@ -64,7 +64,7 @@ class Embedding(EncoderTask):
     plain_logits = False
     metrics = ("spearman",)
     ranked_metrics = RANKED_METRICS
-    exporter = "compressor.export.encoder_heads:EmbeddingGraphs"
+    exporter = "compressor.export.encoder:EmbeddingGraphs"
     runtime = "compressor.runtime:Embedder"
     pipeline_tag = "sentence-similarity"
     usage = 'print(model.embed(["First text.", "Second one."]).shape)'

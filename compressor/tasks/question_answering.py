@@ -56,7 +56,7 @@ class QuestionAnswering(EncoderTask):
         "text_column": ("question",),
         "text_pair_column": ("context",),
     }
-    exporter = "compressor.export.encoder_heads:QuestionAnsweringGraphs"
+    exporter = "compressor.export.encoder:QuestionAnsweringGraphs"
     runtime = "compressor.runtime:QuestionAnswerer"
     pipeline_tag = "question-answering"
     usage = 'print(model.answer("Who came?", "Yesterday Ada came.").text)'

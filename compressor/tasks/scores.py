@@ -75,7 +75,7 @@ class Regression(ScoreTask):
     name = "regression"
     metrics = ("spearman", "pearson")
     usual_columns = NUMBER_COLUMNS
-    exporter = "compressor.export.encoder_heads:RegressionGraphs"
+    exporter = "compressor.export.encoder:RegressionGraphs"
     runtime = "compressor.runtime:Regressor"
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
@@ -124,7 +124,7 @@ class Reranking(ScoreTask):
     """How relevant a text is to the query that it is read with."""
 
     name = "reranking"
-    exporter = "compressor.export.encoder_heads:RerankingGraphs"
+    exporter = "compressor.export.encoder:RerankingGraphs"
     metrics = RANKED_METRICS
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -12,10 +13,12 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from torch.export import ExportedProgram
+from torch.onnx._internal.fx.passes import type_promotion
 
 from compressor.errors import InputError, VerificationError
 from compressor.export import export_model
-from compressor.export.graphs import OPSET
+from compressor.export.graphs import OPSET, quick_exporter
 from compressor.export.precisions import add_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -45,10 +48,6 @@ CASES = [(name, "uneven") for name in EXPORTED]
 CASES += [("marian", "first"), ("bert", "nothing")]
 
 
-def open_toy(name: str, tmp_path) -> Checkpoint:
-    return open_checkpoint(str(toy.checkpoint(tmp_path / "dense", name)))
-
-
 def open_small(name: str, tmp_path) -> Checkpoint:
     """With one layer in each stack, where that is enough."""
     whole = toy.checkpoint(tmp_path / "whole", name)
@@ -67,35 +66,34 @@ def export(checkpoint: Checkpoint, out: Path, mask: Mask | None = None, texts=("
 @pytest.mark.parametrize(("name", "mask_name"), CASES)
 def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     """Once by the program's own check, once here through a plain onnxruntime session."""
-    checkpoint = open_toy(name, tmp_path)
+    checkpoint = open_checkpoint(str(toy.checkpoint(tmp_path / "dense", name)))
     mask = MASKS[mask_name](checkpoint.layers)
     texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
     model, checks, _ = export(checkpoint, tmp_path / "out", mask, texts)
     assert all(check.largest_difference <= check.tolerance for check in checks)
+    before = prune(checkpoint.model, checkpoint.layers, mask).state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     batch = ragged_batch(model, rows=5)
     with torch.no_grad():
         expected = model(**batch).logits.numpy()
     actual = _run_plainly(tmp_path / "out" / "onnx", batch)
     np.testing.assert_allclose(actual, expected, atol=2e-4 * np.abs(expected).max())
+    activations = 0
+    graphs = (
+        tmp_path / "out" / "onnx" / f"{role}.onnx" for role in ("model", "encoder", "decoder")
+    )
+    for path in filter(Path.exists, graphs):
+        onnx.checker.check_model(path, full_check=True)
+        proto = onnx.load(path)
+        assert [(o.domain, o.version) for o in proto.opset_import] == [("", OPSET)]
+        assert b"site-packages" not in path.read_bytes()
+        activations += sum(node.op_type == "Gelu" for node in proto.graph.node)
+        # Heads are split and joined without computing a size in every run.
+        constant = {tensor.name for tensor in proto.graph.initializer}
+        assert {n.input[1] for n in proto.graph.node if n.op_type == "Reshape"} <= constant
     # A feed-forward part without neurons has none; the classifier of ELECTRA has one of its own.
     parts = sum(count > 0 for part, count in mask.counts().items() if units_of(part) == "neurons")
-    assert _activations(tmp_path / "out" / "onnx") == parts + (name == "electra")
-
-
-def test_models_without_any_units_come_in_low_precisions_too(tmp_path):
-    """Their graphs multiply by stored weights for the vocabulary alone."""
-    checkpoint = open_toy("marian", tmp_path)
-    mask = nothing_left_mask(checkpoint.layers)
-    model, _, inputs = export(checkpoint, tmp_path / "out", mask)
-    for precision in ("int8", "fp16"):
-        checks = add_precision(model, inputs, tmp_path / "out", precision)
-        assert all(check.largest_difference <= check.tolerance for check in checks)
-
-
-def _activations(directory) -> int:
-    """Nodes that compute the activation of the tiny models' feed-forward parts."""
-    graphs = [onnx.load(path, load_external_data=False) for path in directory.glob("*.onnx")]
-    return sum(node.op_type == "Gelu" for graph in graphs for node in graph.graph.node)
+    assert activations == parts + (name == "electra")
 
 
 def _run_plainly(directory, batch) -> np.ndarray:
@@ -130,27 +128,6 @@ def _session(path):
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
-def test_graphs_are_valid_and_the_model_is_given_back_unchanged(tmp_path):
-    checkpoint = open_toy("marian", tmp_path)
-    mask = uneven_mask(checkpoint.layers)
-    model = prune(checkpoint.model, checkpoint.layers, mask)
-    batch = ragged_batch(model)
-    before = model(**batch).logits
-    TASKS[checkpoint.task].graphs.write(Network(checkpoint, model, mask), tmp_path / "onnx")
-    assert torch.equal(model(**batch).logits, before)
-    for name in ("encoder", "decoder"):
-        path = tmp_path / "onnx" / f"{name}.onnx"
-        onnx.checker.check_model(path, full_check=True)
-        proto = onnx.load(path)
-        assert [(o.domain, o.version) for o in proto.opset_import] == [("", OPSET)]
-        assert b"site-packages" not in path.read_bytes()
-        # Heads are split and joined without computing a size in every run.
-        constant = {tensor.name for tensor in proto.graph.initializer}
-        shapes = [node.input[1] for node in proto.graph.node if node.op_type == "Reshape"]
-        assert len(shapes) >= 4 * 2  # of two layers
-        assert set(shapes) <= constant
-
-
 @pytest.mark.usefixtures("fresh_exports")
 def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     checkpoint = open_small("bert", tmp_path)
@@ -163,6 +140,16 @@ def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     )
     assert set(first) == {"model.onnx", "model.onnx_data"}
     assert first == second
+
+
+def test_models_without_any_units_come_in_low_precisions_too(tmp_path):
+    """Their graphs multiply by stored weights for the vocabulary alone."""
+    checkpoint = open_small("marian", tmp_path)
+    mask = nothing_left_mask(checkpoint.layers)
+    model, _, inputs = export(checkpoint, tmp_path / "out", mask)
+    for precision in ("int8", "fp16"):
+        checks = add_precision(model, inputs, tmp_path / "out", precision)
+        assert all(check.largest_difference <= check.tolerance for check in checks)
 
 
 @pytest.mark.parametrize(
@@ -195,12 +182,9 @@ def test_a_translation_may_take_the_other_of_two_tokens_with_nearly_one_logit(tm
     assert "rows differ after a tie of two logits" in check.detail
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
+def test_an_export_that_fails_leaves_nothing(tmp_path):
     """Graphs that failed their check are neither deployed nor in the way of the next export."""
     out = tmp_path / "out"
-    if not is_new:
-        out.mkdir()
     wanted = request(ExportRequest, model=str(toy.classifier(tmp_path / "dense", "bert")))
 
     def write(*arguments: object, then: Exception | None) -> list[Check]:
@@ -212,19 +196,30 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
         return []
 
     refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
-    with (
-        mock.patch("compressor.pipeline.build.export_model", refused),
-        pytest.raises(VerificationError, match="they differ"),
-    ):
-        export_checkpoint(wanted, out)
-    assert out.exists() != is_new
-    assert is_new or not list(out.iterdir())
+    for is_new in (True, False):
+        with (
+            mock.patch("compressor.pipeline.build.export_model", refused),
+            raises(VerificationError, "onnx-differs"),
+        ):
+            export_checkpoint(wanted, out)
+        assert out.exists() != is_new
+        out.mkdir(exist_ok=True)
+        assert not list(out.iterdir())
     with mock.patch("compressor.pipeline.build.export_model", partial(write, then=None)):
         export_checkpoint(wanted, out)
     written = sorted(path.name for path in out.rglob("*"))
     assert written == ["manifest.json", "model.onnx", "onnx"]
     with raises(InputError, "output-not-empty"):
         export_checkpoint(wanted, out)
+
+
+def test_versions_of_pytorch_that_lack_what_makes_it_quick_export_too(monkeypatch):
+    for owner, name in (
+        (ExportedProgram, "run_decompositions"), (type_promotion, "_TypePromotionInterpreter"),
+    ):  # fmt: skip
+        monkeypatch.delattr(owner, name)
+        with quick_exporter():
+            assert not hasattr(owner, name)
 
 
 def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(tmp_path):
@@ -238,3 +233,12 @@ def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(tmp_path
     _, checks, inputs = export(checkpoint, tmp_path / "out")
     rows = sum(len(batch["input_ids"]) for batch in inputs)
     assert f"{40 * rows} greedy tokens of {rows} rows" in [check.detail for check in checks]
+
+
+def test_a_tokenizer_without_a_limit_leaves_it_to_the_positions(tmp_path):
+    directory = toy.classifier(tmp_path / "dense")
+    path = directory / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": math.inf}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    checkpoint = open_checkpoint(str(directory))
+    assert checkpoint.max_source_tokens == checkpoint.model.config.max_position_embeddings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections import Counter
 from functools import cache
@@ -17,10 +18,9 @@ from onnx import TensorProto
 from onnx.helper import make_node
 
 from compressor.errors import VerificationError
-from compressor.export.for_cuda import form_check, fused_in_float32
+from compressor.export.for_cuda import form_check, fused_in_float32, pack
 from compressor.export.fused import fuse
 from compressor.export.graph_edit import attribute
-from compressor.export.packed import pack
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import open_checkpoint
@@ -31,7 +31,7 @@ from compressor.runtime.fused_encoder import positions
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.heads import save_head
+from tests.helpers.heads import HEADS, save_head
 from tests.helpers.packed_graphs import PackedSession
 from tests.helpers.runtime_artifacts import classifier, new_directory, translator
 from tests.helpers.sentence_encoders import save_encoder
@@ -141,17 +141,10 @@ def test_a_fused_graph_answers_as_pytorch(name: str):
     assert str(made.graph.output) == str(graph.graph.output)
     attentions = [n for n in made.graph.node if n.op_type in ("Attention", "MultiHeadAttention")]
     assert [attribute(node, "num_heads") for node in attentions] == heads
-
-
-def test_seven_nodes_are_left_of_a_layer():
-    """A whole layer of BERT, from the input of its attention to that of the next."""
-    nodes = [node.op_type for node in fused("bert").graph.node]
-    first = nodes.index("Attention")
-    layer = [
-        "Attention", "MatMul", "SkipLayerNormalization",
-        "MatMul", "BiasGelu", "MatMul", "SkipLayerNormalization",
-    ]  # fmt: skip
-    assert nodes[first : first + 14] == 2 * layer
+    if name == "bert":  # seven nodes are left of a layer
+        kinds = Counter(node.op_type for node in made.graph.node)
+        assert kinds["SkipLayerNormalization"] >= 4
+        assert kinds["BiasGelu"] == 2
 
 
 def test_padding_and_rows_without_a_token_change_no_other_row():
@@ -185,50 +178,31 @@ def test_an_attention_of_an_unknown_form_is_refused():
 
 @pytest.mark.parametrize("name", ["bert", "distilbert"])
 def test_a_packed_graph_answers_as_pytorch(name: str):
+    """No kernel packs attention by distance, rotated positions or root mean squares."""
     model = plain(name)[1]
     inputs = batch(model)
     assert relative(run_packed(fused(name), inputs), expected(model, inputs)) < TOLERANCE
-
-
-def test_layers_of_a_packed_graph_see_no_padding():
-    """All nodes with weights are between the packing and the one value that the head reads."""
-    packed = pack(fused("bert"))
+    packed = pack(fused(name))
     kinds = Counter(node.op_type for node in packed.graph.node)
-    assert kinds["RestorePadding"] == 1
-    assert kinds["PackedMultiHeadAttention"] == 2
-    shapes = onnx.shape_inference.infer_shapes(packed)
-    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in shapes.graph.value_info}
-    products = [node for node in packed.graph.node if node.op_type == "MatMul"]
-    assert {ranks[node.output[0]] for node in products if node.output[0] in ranks} == {2}
+    assert (kinds["RestorePadding"], kinds["PackedMultiHeadAttention"]) == (1, 2)
+    for other in ("mpnet", "modernbert", "umt5"):
+        assert pack(fused(other)) is None
 
 
-@pytest.mark.parametrize("name", ["mpnet", "modernbert", "umt5"])
-def test_attention_that_no_packed_kernel_computes_is_not_packed(name: str):
-    assert pack(fused(name)) is None
-
-
-@pytest.mark.parametrize("task", ["token-classification", "question-answering"])
-def test_heads_of_every_token(task: str, tmp_path: Path):
-    checkpoint = open_checkpoint(str(save_head(tmp_path / "dense", "bert", task)), task=task)
-    check_head(checkpoint, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("pooling", "dense", "normalize"), [("mean", True, True), ("cls", False, False)]
-)
-def test_pooling_layers_and_normalization(pooling, dense, normalize, tmp_path: Path):
-    saved = save_encoder(tmp_path / "dense", "distilbert", pooling, dense, normalize)
-    check_head(
-        open_checkpoint(str(saved), task="embedding", auto_class=ENCODER.auto_class), tmp_path
-    )
-
-
-def check_head(checkpoint: Any, directory: Path) -> None:
+@pytest.mark.parametrize("head", ["token-classification", "question-answering", "mean", "cls"])
+def test_heads_of_other_tasks(head: str, tmp_path: Path):
     """A cut model's graphs of both forms against PyTorch, at the real tokens."""
+    if head in HEADS:
+        saved, options = save_head(tmp_path / "dense", "bert", head), {"task": head}
+    else:
+        layers = head == "mean"  # a dense one and normalization behind the pooling
+        saved = save_encoder(tmp_path / "dense", "distilbert", head, layers, layers)
+        options = {"task": "embedding", "auto_class": ENCODER.auto_class}
+    checkpoint = open_checkpoint(str(saved), **options)
     mask = uneven_mask(checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    TASKS[checkpoint.task].graphs.write(Network(checkpoint, model, mask), directory / "out")
-    made = fuse(onnx.load(directory / "out" / "model.onnx"))
+    TASKS[checkpoint.task].graphs.write(Network(checkpoint, model, mask), tmp_path / "out")
+    made = fuse(onnx.load(tmp_path / "out" / "model.onnx"))
     assert {node.op_type for node in made.graph.node} <= ON_GPU
     inputs = batch(model)
     wanted = expected(model, inputs)
@@ -237,18 +211,10 @@ def check_head(checkpoint: Any, directory: Path) -> None:
         assert relative(actual[real], wanted[real]) < TOLERANCE
 
 
-@cache
-def for_cuda() -> tuple[Path, Any]:
-    """A cut BERT, exported for CUDA."""
-    made = classifier("bert")
-    directory = new_directory() / "out"
+def test_what_is_written_for_cuda(tmp_path: Path):
+    made, directory = classifier("bert"), tmp_path / "out"
     shutil.copytree(made.directory, directory)
     write_precision(directory, "fp16", (), device="cuda")
-    return directory, made.model
-
-
-def test_what_is_written_for_cuda():
-    directory, _ = for_cuda()
     artifact = read_artifact(directory)
     assert artifact.made_for == {"fp16": "cuda"}
     assert artifact.precisions["fp16"] == {"model": "model.fp16.onnx", "packed": "packed.fp16.onnx"}
@@ -260,20 +226,15 @@ def test_what_is_written_for_cuda():
         assert floats <= {TensorProto.FLOAT16, TensorProto.INT32}
         assert graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
 
-
-def test_its_form_is_checked_in_float32_on_the_cpu():
-    directory, model = for_cuda()
+    # Its form is checked in float32 on the CPU.
     graphs = TASKS["classification"].graphs
-    expected = graphs.expect(model, directory, [batch(model)])
-    check = form_check(expected, directory)
+    check = form_check(graphs.expect(made.model, directory, [batch(made.model)]), directory)
     assert check.is_met
     assert "CPUExecutionProvider" in check.detail
-    with torch.no_grad():
-        model.classifier.weight.mul_(1.01)
-        wrong = graphs.expect(model, directory, [batch(model)])
-        model.classifier.weight.div_(1.01)
+    other = copy.deepcopy(made.model)
+    other.classifier.weight.data.mul_(1.01)
     with raises(VerificationError, "onnx-differs"):
-        form_check(wrong, directory)
+        form_check(graphs.expect(other, directory, [batch(other)]), directory)
     assert not [path for path in directory.iterdir() if path.name.startswith(".")]
 
 

@@ -71,16 +71,22 @@ def generated(checkpoint: Checkpoint, texts: list[str], tokens: int) -> tuple[li
     [*((name, "uneven") for name in MODELS), ("marian", "nothing left"), ("t5", "nothing left")],
 )
 def test_greedy_translations_are_pytorchs(tmp_path: Path, name: str, mask: str):
-    """Of 40 texts of several lengths, in a process that has nothing but CTranslate2."""
+    """Of 40 texts of several lengths; once in a process that has nothing but CTranslate2."""
     checkpoint, directory = export(name, mask, tmp_path)
     tokens = 18
     sources, wanted = generated(checkpoint, toy.sentences(40), tokens)
-    command = [sys.executable, "-c", PLAIN, str(directory), json.dumps(sources), str(tokens)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    if (name, mask) == ("marian", "uneven"):
+        command = [sys.executable, "-c", PLAIN, str(directory), json.dumps(sources), str(tokens)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        answers = json.loads(done.stdout)
+    else:
+        translator = ctranslate2.Translator(str(directory), compute_type="float32")
+        lengths = {"min_decoding_length": 0, "max_decoding_length": tokens}
+        found = translator.translate_batch(sources, beam_size=1, **lengths)
+        answers = [result.hypotheses[0] for result in found]
     # Where no end comes, `generate` may force one in the last place.
-    actual = [row[: tokens - 1] for row in json.loads(done.stdout)]
-    assert actual == [row[: tokens - 1] for row in wanted]
+    assert [row[: tokens - 1] for row in answers] == [row[: tokens - 1] for row in wanted]
     if mask == "uneven":
         assert len({len(row) for row in wanted}) > 1, "the test needs outputs of several lengths"
 

@@ -19,7 +19,7 @@ from compressor.model.architectures import ARCHITECTURES, architecture
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
-from tests.helpers.optimum_exports import save_pruned
+from tests.export.test_layout_optimum import save_pruned
 from tests.helpers.recipes import request
 from tests.helpers.sentence_encoders import save_encoder
 from tests.helpers.tiny import ragged_batch, word_tokenizer

@@ -37,42 +37,45 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+EXCLUDED, UNUSED = "options-exclude-each-other", "option-without-use"
+USAGE = [
+    ("bert", "--precision fp32,fp8", "precision-unknown", "'fp8'"),
+    ("bert", "--precision fp32,fp32", "precision-given-twice", "names one twice"),
+    ("bert", "--precision auto,int8", "precision-auto-with-others", "alone"),
+    ("bert", "--precision int8", "precision-without-fp32", "lacks fp32"),
+    ("bert", "--calibration labels.tsv", UNUSED, "for int8"),
+    ("bert", "--layout optimum --calibration labels.tsv", UNUSED, ""),
+    ("bert", "--layout optimum --precision fp32,int8", EXCLUDED, "fp32 alone"),
+    ("bert", "--layout optimum --source-text text", EXCLUDED, "--source-text"),
+    ("bert", "--target-text text", UNUSED, "--target-text"),
+    ("marian", "--source-text text", UNUSED, "--source-text"),
+    ("marian", "--layout ctranslate2 --precision fp32,int8", EXCLUDED, "stores one precision"),
+    ("marian", "--layout ctranslate2 --target-text text", EXCLUDED, "--target-text"),
+    ("marian", "--layout ctranslate2 --calibration pairs.tsv", UNUSED, "does nothing"),
+    ("marian", "--layout ctranslate2 --engines onnxruntime,ctranslate2", EXCLUDED, "--layout"),
+    ("marian", "--engines ctranslate2", "engines-without-onnxruntime", "onnxruntime,ctranslate2"),
+    ("marian", "--engines onnxruntime,openvino", "engine-not-for-task", "runs no encoder-decoders"),
+    ("marian", "--engines onnxruntime,onnxruntime", "engine-given-twice", "named twice"),
+    ("marian", "--engines onnxruntime,ctranslate", "engine-unknown", "did you mean 'ctranslate2'"),
+]
+INPUT = [
+    ("bert", "--layout ctranslate2", "layout-not-for-task", "encoder-decoders"),
+    ("two", "", "tokenizer-vocabularies-separate", "separate_vocabs"),
+    ("splits", "", "tokenizer-splits-special-tokens", "split_special_tokens"),
+    ("bert", "--source-text text", "tokenizer-cannot-be-cut", "WordLevel"),
+    ("bert", "--source-text empty", "source-text-empty", "empty"),
+    ("bert", "--source-text none", "file-missing", "none"),
+    ("bart", "--target-text empty", "target-text-empty", "empty"),
+    ("bart", "--target-text binary", "file-not-utf8", "binary"),
+]
+
+
 @pytest.mark.parametrize(
-    ("model", "options", "error", "id", "part"),
-    [
-        ("bert", "--precision fp32,fp8", UsageError, "precision-unknown", "'fp8'"),
-        ("bert", "--precision fp32,fp32", UsageError, "precision-given-twice", "names one twice"),
-        ("bert", "--precision auto,int8", UsageError, "precision-auto-with-others", "alone"),
-        ("bert", "--precision int8", UsageError, "precision-without-fp32", "lacks fp32"),
-        ("bert", "--calibration labels.tsv", UsageError, "option-without-use", "for int8"),
-        ("bert", "--layout optimum --calibration labels.tsv", UsageError, "option-without-use", ""),
-        ("bert", "--layout optimum --precision fp32,int8", UsageError,
-         "options-exclude-each-other", "fp32 alone"),
-        ("bert", "--layout optimum --precision auto", UsageError,
-         "options-exclude-each-other", "fp32 alone"),
-        ("bert", "--layout optimum --source-text text", UsageError,
-         "options-exclude-each-other", "--source-text"),
-        ("bert", "--layout ctranslate2", InputError, "layout-not-for-task", "encoder-decoders"),
-        ("marian", "--layout ctranslate2 --precision fp32,int8", UsageError,
-         "options-exclude-each-other", "stores one precision"),
-        ("marian", "--layout ctranslate2 --target-text text", UsageError,
-         "options-exclude-each-other", "--target-text"),
-        ("marian", "--layout ctranslate2 --calibration pairs.tsv", UsageError,
-         "option-without-use", "does nothing"),
-        ("two", "", InputError, "tokenizer-vocabularies-separate", "separate_vocabs"),
-        ("splits", "", InputError, "tokenizer-splits-special-tokens", "split_special_tokens"),
-        ("bert", "--source-text text", InputError, "tokenizer-cannot-be-cut", "WordLevel"),
-        ("bert", "--source-text empty", InputError, "source-text-empty", "empty"),
-        ("bert", "--source-text none", InputError, "file-missing", "none"),
-        ("marian", "--source-text text", UsageError, "option-without-use", "--source-text"),
-        ("bert", "--target-text text", UsageError, "option-without-use", "--target-text"),
-        ("bart", "--target-text empty", InputError, "target-text-empty", "empty"),
-        ("bart", "--target-text binary", InputError, "file-not-utf8", "binary"),
-        ("bart", "--target-text none", InputError, "file-missing", "none"),
-    ],
-)  # fmt: skip
+    ("error", "model", "options", "id", "part"),
+    [*((UsageError, *case) for case in USAGE), *((InputError, *case) for case in INPUT)],
+)
 def test_exports_that_are_refused(
-    files: Path, tmp_path: Path, model: str, options: str, error: type[CompressError], id: str,
+    files: Path, tmp_path: Path, error: type[CompressError], model: str, options: str, id: str,
     part: str,
 ):  # fmt: skip
     words = [files / x if x in PATHS else x for x in options.split()]
@@ -83,26 +86,17 @@ def test_exports_that_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("model", "rows", "options", "error", "id"),
+    ("text", "options", "id"),
     [
-        ("bert", "labels.tsv", {"source_text": "text", "speedup": 1.2}, UsageError,
-         "options-exclude-each-other"),
-        ("bert", "labels.tsv", {"target_text": "text", "speedup": 1.2}, UsageError,
-         "options-exclude-each-other"),
-        ("bert", "labels.tsv", {"target_text": "text", "keep": ["0.5"]}, UsageError,
-         "option-without-use"),
-        ("bart", "pairs.tsv", {"target_text": "empty", "keep": ["0.5"]}, InputError,
-         "target-text-empty"),
+        ("source_text", {"speedup": 1.2}, EXCLUDED),
+        ("target_text", {"speedup": 1.2}, EXCLUDED),
+        ("target_text", {"keep": ["0.5"]}, UNUSED),
     ],
-)  # fmt: skip
-def test_runs_that_are_refused(
-    files: Path, tmp_path: Path, model: str, rows: str, options: dict, error: type[CompressError],
-    id: str,
-):  # fmt: skip
-    texts = {name: str(files / x) for name, x in options.items() if name.endswith("_text")}
-    base = {"model": str(files / model), "calibration": str(files / rows)}
-    with raises(error, id):
-        run(recipe(**base, **(options | texts)), tmp_path / "out")
+)
+def test_runs_that_are_refused(files: Path, tmp_path: Path, text: str, options: dict, id: str):
+    base = {"model": str(files / "bert"), "calibration": str(files / "labels.tsv")}
+    with raises(UsageError, id):
+        run(recipe(**base, **{text: str(files / "text")}, **options), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -75,7 +75,11 @@ def test_answers_are_those_of_pytorch_on_the_device(
     device: str, finished: tuple[Path, Report], precision: str
 ):
     output, report = finished
-    runtime = TASKS[report.task].open(output, precision=precision, device=device)
+    task = TASKS[report.task]
+    runtime, plain = (
+        task.open(output, precision=precision, device=device, cuda_graphs=graphs)
+        for graphs in (True, False)
+    )
     assert runtime.provider == PROVIDERS[device]  # nothing else took its place
     rows = sorted(runtime.encode(toy.sentences(24, seed=5)), key=len)
     artifact = runtime.artifact
@@ -88,8 +92,13 @@ def test_answers_are_those_of_pytorch_on_the_device(
             expected = model(**given).logits.float().cpu().numpy()
         most = PRECISIONS[precision] * np.abs(expected).max()
         np.testing.assert_allclose(found, expected, atol=most)
+        np.testing.assert_allclose(plain.compute(batch), expected, atol=most)
+        assert bool(runtime.captured) == ((device, precision) == ("cuda", "fp16"))
         return
-    answers = runtime.generate(batch, num_beams=1)
+    for beams in (3, 1):
+        answers = runtime.generate(batch, num_beams=beams)
+        assert answers == plain.generate(batch, num_beams=beams)
+    assert bool(runtime.captured) == ((device, precision) == ("cuda", "fp16"))
     tokens = model.generate(**given, num_beams=1, do_sample=False)[:, 1:].tolist()
     end = artifact.generation.eos_token_id[0]
     wanted = [row[: row.index(end) + 1] if end in row else row for row in tokens]
@@ -112,7 +121,7 @@ def test_distillation_brings_the_model_closer(case: tuple[str, str]):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("name", ["marian", "bert", "t5"])
 def test_no_step_waits_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch):
-    """PyTorch itself raises where it would wait; what a CPU can tell is in test_waiting.py."""
+    """PyTorch itself raises where it would wait."""
     monkeypatch.setattr(distillation, "by_muon", lambda job: True)
     setup = job(name, device="cuda")
     setup.dense.to("cuda")

@@ -72,8 +72,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
     ),
 }
-# Architectures that are tested as a whole, by a few tests each: encoders in
-# tests/model/test_relatives.py, others in tests/model/test_translator_relatives.py.
+# Architectures that are tested as a whole, by a few tests each, in tests/model/test_relatives.py.
 ENCODER_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(t.XLMRobertaConfig(**_XLM)),
     "camembert": lambda: t.CamembertForSequenceClassification(t.CamembertConfig(**_XLM)),
@@ -100,9 +99,8 @@ RELATIVES = ENCODER_RELATIVES | TRANSLATOR_RELATIVES
 STRUCTURES = ("marian", "bert", "distilbert")
 # And one that normalizes before its sublayers, for what works on single layers.
 STACKS = (*STRUCTURES, "mbart")
-# Whose graphs the tests of export look at. Pegasus's are built as mBART's, and
-# tests/model/test_translator_relatives.py looks at those; RoBERTa's are BERT's with XLM-RoBERTa's
-# positions, which tests/model/test_relatives.py exports.
+# Whose graphs the tests of export look at. Pegasus's are built as mBART's, RoBERTa's are BERT's
+# with XLM-RoBERTa's positions; tests/model/test_relatives.py exports those.
 EXPORTED = ("marian", "bart", "bert", "distilbert", "electra")
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 

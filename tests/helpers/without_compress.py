@@ -24,7 +24,7 @@ class _Absent:
 
 
 def read(directory: Path, saved: Path) -> dict:
-    """What a checkpoint answers when it is opened, saved and opened again, and trained."""
+    """What a checkpoint answers when it is opened, and when it is trained, saved and opened."""
     batch = torch.load(directory / "batch.pt")
     config = transformers.AutoConfig.from_pretrained(directory)
     auto = getattr(transformers, next(iter(config.auto_map)))
@@ -32,21 +32,15 @@ def read(directory: Path, saved: Path) -> dict:
     results = {"class": type(model).__name__, "logits": _logits(model, batch)}
     if config.is_encoder_decoder:
         source = {key: batch[key] for key in ("input_ids", "attention_mask")}
-        for name, options in {
-            "greedy": {"num_beams": 1},
-            "uncached": {"num_beams": 1, "use_cache": False},
-            "beams": {"num_beams": 3},
-        }.items():
-            results[name] = model.generate(**source, max_new_tokens=7, **options)
+        for beams in (1, 3):
+            rows = model.generate(**source, max_new_tokens=7, num_beams=beams)
+            results[f"{beams} beams"] = rows
     else:
         classify = transformers.pipeline(
             "text-classification", model=str(directory), trust_remote_code=True, top_k=None
         )
-        results["pipeline"] = classify(["w9 w8 w7", "w20"])
+        (results["pipeline"],) = classify(["w9 w8 w7"])
         results["pipeline class"] = type(classify.model).__name__
-    model.save_pretrained(saved / "again")
-    again = auto.from_pretrained(saved / "again", trust_remote_code=True)
-    results["again"] = _logits(again, batch)
     results["trained"] = _train(model, batch)
     model.save_pretrained(saved / "trained")
     trained = auto.from_pretrained(saved / "trained", trust_remote_code=True)

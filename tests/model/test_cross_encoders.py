@@ -18,7 +18,6 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.runtime import Reranker
-from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
@@ -56,9 +55,6 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "no activation in the newest file": without_activation,
     "version 3": lambda x: save_earlier(x, sbert_ce_default_activation_function=PATH),
     "version 4": lambda x: save_earlier(x, sentence_transformers={"activation_fn": PATH}),
-    "version 4 that does not say": lambda x: save_earlier(
-        x, sentence_transformers={"version": "4.1.0"}
-    ),
 }
 
 
@@ -94,24 +90,6 @@ def test_the_runtime_gives_the_scores_of_the_package(tmp_path, capsys):
     theirs, ours = (x.rank("w3", ["w4 w5", "w6", "w7"]) for x in (package, reranker))
     assert [x.number for x in ours] == [x["corpus_id"] for x in theirs]
     np.testing.assert_allclose([x.score for x in ours], [x["score"] for x in theirs], atol=1e-5)
-
-
-def test_as_numbers_for_pairs_the_scores_are_the_same(tmp_path):
-    model = CASES["shorter"](tmp_path / "m")
-    expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
-    opened, task = open_checkpoint(str(model), task="regression"), TASKS["regression"]
-    rows = "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t0.5\n" for a, b in PAIRS)
-    (tmp_path / "a.tsv").write_text(rows, "utf-8")
-    examples = task.encode(
-        task.read_rows(tmp_path / "a.tsv"), opened.tokenizer, opened.max_source_tokens
-    )
-    batches, answers = task.batches(examples, opened.model), {}
-    for batch in batches:
-        predicted = task.predict(opened.model, batch, opened.tokenizer)
-        answers |= dict(zip(batch.rows, map(float, predicted), strict=True))
-    np.testing.assert_allclose([answers[i] for i in range(4)], expected, atol=1e-5)
-    loss = sum(task.loss(opened.model, batch).item() for batch in batches)
-    assert loss == pytest.approx(((expected - 0.5) ** 2).sum() / 2, rel=1e-4)
 
 
 def test_what_is_not_followed_is_refused(tmp_path):

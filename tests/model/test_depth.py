@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import prune, relative_difference, verify_surgery
 from compressor.tasks import TASKS, Batch
+from tests.helpers.batches import labelled_batch
 from tests.helpers.errors import raises
 from tests.helpers.tiny import (
     STACKS,
@@ -30,6 +32,8 @@ from tests.helpers.tiny import (
     uneven_mask,
     word_tokenizer,
 )
+
+CASES = [*STACKS, *TRANSLATOR_RELATIVES, "mpnet", "modernbert", "deberta-v2"]
 
 
 def dropped_of(name: str) -> list[str]:
@@ -75,53 +79,51 @@ def shallow_by_hand(model: torch.nn.Module, dropped: list[str]) -> torch.nn.Modu
     return made.eval()
 
 
-@pytest.mark.parametrize("name", [*STACKS, *TRANSLATOR_RELATIVES])
+def saved(dense: Checkpoint, mask: Mask, directory: Path) -> tuple[Checkpoint, torch.nn.Module]:
+    """A model without the skipped layers, and what transformers opens of it."""
+    made = small(dense, mask)
+    record = facts(dense.layers, mask) | {"dropped_layers": sorted(mask.dropped)}
+    save_checkpoint(dense, made.model, record, directory)
+    auto = getattr(transformers, dense.entry.auto_class)
+    return made, auto.from_pretrained(directory, trust_remote_code=True)
+
+
+@pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
-def test_layers_alone_are_dropped(name, tmp_path):
+def test_layers_are_dropped(name, tmp_path):
     """The library's model with fewer layers, saved as a checkpoint that needs no code beside it."""
     dense, batch = opened(name, tmp_path / "dense"), ragged_batch(tiny_model(name))
     mask = Mask.full(dense.layers).without_layers(dropped_of(name))
-    made = small(dense, mask)
     with skipped(dense.model, dense.layers, mask):
         expected = dense.model(**batch).logits
+    assert relative_difference(dense.model(**batch).logits, expected) > 0.05  # as it was before
     if name in STACKS:
         by_hand = shallow_by_hand(dense.model, dropped_of(name))
         assert torch.equal(by_hand(**batch).logits, expected)
-    assert torch.equal(made.model(**batch).logits, expected)
-    assert relative_difference(dense.model(**batch).logits, expected) > 0.05  # as it was before
-
-    record = facts(dense.layers, mask) | {"dropped_layers": sorted(mask.dropped)}
-    save_checkpoint(dense, made.model, record, tmp_path / "out")
+    made, plain = saved(dense, mask, tmp_path / "out")
     assert not (tmp_path / "out" / "modeling_pruned.py").exists()
-    plain = getattr(transformers, dense.entry.auto_class).from_pretrained(tmp_path / "out")
     assert type(plain) is type(dense.model)
-    assert torch.equal(plain(**batch).logits, expected)
-    assert torch.equal(compressor.load(tmp_path / "out")(**batch).logits, expected)
+    for model in (made.model, plain, compressor.load(tmp_path / "out")):
+        assert torch.equal(model(**batch).logits, expected)
 
 
-@pytest.mark.parametrize("name", [*STACKS, *TRANSLATOR_RELATIVES])
+@pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
 def test_layers_and_units_are_dropped_together(name, tmp_path):
     """Pruned equals masked, reloaded equals saved; translators generate the same, cache and all."""
     dense, batch = opened(name, tmp_path / "dense"), ragged_batch(tiny_model(name))
     mask = uneven_mask(dense.layers).without_layers(dropped_of(name))
-    made = small(dense, mask)
+    made, plain = saved(dense, mask, tmp_path / "out")
     verify_surgery(dense.model, made.model, dense.layers, mask, [batch])
     if name == "bert":
         other = small(dense, uneven_mask(dense.layers).without_layers(["encoder.2"]))
         with raises(VerificationError, "pruned-differs-from-masked"):
             verify_surgery(dense.model, other.model, dense.layers, mask, [batch])
-
-    record = facts(dense.layers, mask) | {"dropped_layers": sorted(mask.dropped)}
-    save_checkpoint(dense, made.model, record, tmp_path / "out")
     again = open_checkpoint(str(tmp_path / "out"))
     assert again.mask == made.mask == Mask(renumbered(mask.keep, mask.dropped))
     assert [x.name for x in again.layers] == [x.name for x in made.layers]
     assert again.pruning is not None
     assert again.pruning.mask == mask
-    plain = getattr(transformers, dense.entry.auto_class).from_pretrained(
-        tmp_path / "out", trust_remote_code=True
-    )
     for model in (again.model, plain):
         assert torch.equal(model(**batch).logits, made.model(**batch).logits)
     if made.model.config.is_encoder_decoder:
@@ -137,6 +139,15 @@ def test_t5_keeps_as_many_layers_in_the_encoder_as_in_the_decoder(tmp_path):
     dense = opened("t5", tmp_path)
     with raises(InputError, "decoder-deeper-than-encoder"):
         small(dense, Mask.full(dense.layers).without_layers(["encoder.0", "encoder.1"]))
+
+
+def test_a_first_layer_without_a_norm_stays():
+    """Of ModernBERT, whose others begin with one."""
+    model = tiny_model("modernbert")
+    batch = labelled_batch(model)
+    task = TASKS["classification"]
+    dropped = layers_to_drop(model, find_sublayers(model), [batch], task, {"encoder": 2})
+    assert set(dropped) == {"encoder.1", "encoder.2"}
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -12,27 +11,35 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from sentence_transformers import CrossEncoder, SentenceTransformer, SimilarityFunction
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer import modules as st
 from torch import nn
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.model import sentence_settings
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.checkpoint import open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sentence_files import EARLIER_MODES, KEYS
-from compressor.model.sentence_head import POOLINGS
-from compressor.model.surgery import prune
+from compressor.model.surgery import prune, verify_surgery
 from compressor.runtime.embedder import similarities
-from compressor.tasks import TASKS
+from compressor.tasks import TASKS, require_task
+from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
-from tests.helpers.sentence_encoders import WIDTH, embedded, rows_of, save_encoder
-from tests.helpers.tiny import facts, uneven_mask
+from tests.helpers.sentence_encoders import ENCODERS, WIDTH, embedded, save_encoder
+from tests.helpers.tiny import (
+    facts,
+    nothing_left_mask,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+    word_tokenizer,
+)
+from tests.helpers.toy import MaskOf
 
 # Of several lengths, one too long for the tokenizer, and one in capitals.
 TEXTS = ["w3 w4 w5", "w7", f"{'w5 w6 ' * 20}w9", "W3 w4 W9 w8 w10"]
-Changes = Callable[[Path], None]
+Changes = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +70,6 @@ def saved(
     return directory
 
 
-def edit(file: str, **values: Any) -> Changes:
-    """Set these entries of a JSON file; None: they go."""
-
-    def change(directory: Path) -> None:
-        path = directory / file
-        contents = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        contents |= values
-        kept = {key: value for key, value in contents.items() if value is not None}
-        path.write_text(json.dumps(kept), "utf-8")
-
-    return change
-
-
-def each(*changes: Changes) -> Changes:
-    return lambda directory: [change(directory) for change in changes] and None
-
-
 def as_earlier_versions(directory: Path) -> None:
     """As version 2 saved a pooling by two modes."""
     modules = json.loads((directory / "modules.json").read_text("utf-8"))
@@ -105,7 +95,6 @@ SETTINGS = "config_sentence_transformers.json"
 # What stands behind the pooling, the pooling, options of the model, and changes of its files.
 CASES: dict[str, tuple[list[Callable[[], nn.Module]], Any, dict[str, Any], Changes | None]] = {
     "all poolings at once": ([], st.Pooling.POOLING_MODES, {}, None),
-    "residual": ([lambda: st.Dense(WIDTH, WIDTH, use_residual=True)], "mean", {}, None),
     "projected residual": (
         [lambda: st.Dense(WIDTH, 12, bias=False, activation_function=nn.GELU(), use_residual=True)],
         "mean", {}, None,
@@ -116,45 +105,41 @@ CASES: dict[str, tuple[list[Callable[[], nn.Module]], Any, dict[str, Any], Chang
         ("cls", "mean"), {}, None,
     ),
     "fewer numbers": ([st.Normalize], "mean", {"truncate_dim": 8}, None),
-    "more numbers than there are": ([], "mean", {"truncate_dim": 800}, None),
-    "shorter": ([], "mean", {}, edit(ENCODER, max_seq_length=5)),
-    "longer than the tokenizer says": ([], "mean", {}, edit(ENCODER, max_seq_length=38)),
+    "longer than the tokenizer says": ([], "mean", {}, configure(ENCODER, max_seq_length=38)),
     "by arguments of the tokenizer": (
-        [], "mean", {}, edit(ENCODER, max_seq_length=5, tokenizer_args={"model_max_length": 7}),
+        [], "mean", {},
+        configure(ENCODER, max_seq_length=5, tokenizer_args={"model_max_length": 7}),
     ),
-    "no length": ([], "mean", {}, edit("tokenizer_config.json", model_max_length=None)),
     "default prompt": (
         [], "mean", {"prompts": {"query": "w20 w21: ", "p": "w22 "}, "default_prompt_name": "p"},
         None,
     ),
-    "lower case": ([], "mean", {}, edit(ENCODER, do_lower_case=True)),
-    "no prompt in the pooling, and none at all": (
-        [], "mean", {}, edit("1_Pooling/config.json", include_prompt=False),
-    ),
+    "lower case": ([], "mean", {}, configure(ENCODER, do_lower_case=True)),
     "an earlier version": ([], "mean", {}, as_earlier_versions),
     "pickles": ([lambda: st.Dense(WIDTH, 8)], "mean", {}, with_pickles),
-    "padded, and not": ([], "mean", {}, edit(ENCODER, unpad_inputs=False)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_embeddings_are_those_of_the_package(case: str, encoder, tmp_path):
+def require_same_embeddings(
+    model: Path, out: Path, mask_of: MaskOf = uneven_mask, **options: Any
+) -> None:
     """Of the checkpoint, and of what is saved of it, read by the package and by this one."""
-    behind, pooling, options, changes = CASES[case]
-    modules = [st.Pooling(WIDTH, pooling), *(make() for make in behind)]
-    model = saved(encoder, tmp_path / "m", *modules, changes=changes, **options)
     package = SentenceTransformer(str(model), device="cpu")
     expected = package.encode(TEXTS)
-    opened = open_checkpoint(str(model), allow_pickle=case == "pickles")
+    opened = open_checkpoint(str(model), **options)
     assert opened.task == "embedding"
     assert opened.max_source_tokens == package.max_seq_length
     np.testing.assert_allclose(embedded(opened, TEXTS), expected, atol=1e-5)
 
-    mask = uneven_mask(opened.layers)
+    mask = mask_of(opened.layers)
     cut = prune(opened.model, opened.layers, mask)
-    save_checkpoint(opened, cut, facts(opened.layers, mask), tmp_path / "out")
-    again = open_checkpoint(str(tmp_path / "out"))
-    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu", trust_remote_code=True)
+    batch = ragged_batch(cut, rows=5)
+    verify_surgery(opened.model, cut, opened.layers, mask, [batch])
+    save_checkpoint(opened, cut, facts(opened.layers, mask), out)
+    again = open_checkpoint(str(out))
+    assert (again.task, again.mask) == ("embedding", mask)
+    assert torch.equal(again.model(**batch).logits, cut(**batch).logits)
+    theirs = SentenceTransformer(str(out), device="cpu", trust_remote_code=True)
     ours = embedded(again, TEXTS)
     assert ours.shape == expected.shape
     assert abs(ours - expected).max() > 1e-3
@@ -162,10 +147,26 @@ def test_embeddings_are_those_of_the_package(case: str, encoder, tmp_path):
     assert theirs.similarity_fn_name == package.similarity_fn_name
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_embeddings_are_those_of_the_package(case: str, encoder, tmp_path):
+    behind, pooling, options, changes = CASES[case]
+    modules = [st.Pooling(WIDTH, pooling), *(make() for make in behind)]
+    model = saved(encoder, tmp_path / "m", *modules, changes=changes, **options)
+    require_same_embeddings(model, tmp_path / "out", allow_pickle=case == "pickles")
+
+
+@pytest.mark.parametrize(
+    ("name", "mask_of"), [*((name, uneven_mask) for name in ENCODERS), ("bert", nothing_left_mask)]
+)
+def test_encoders_of_every_architecture(name: str, mask_of: MaskOf, tmp_path):
+    model = save_encoder(tmp_path / "m", name, dense=True)
+    require_same_embeddings(model, tmp_path / "out", mask_of)
+
+
 def test_an_encoder_alone_is_read_as_the_package_reads_it(encoder, tmp_path):
     directory = saved(encoder, tmp_path / "m", st.Pooling(WIDTH))
     (directory / "modules.json").unlink()
-    edit("tokenizer_config.json", model_max_length=None)(directory)
+    configure("tokenizer_config.json", model_max_length=10**30)(directory)
     package = SentenceTransformer(str(directory), device="cpu")
     opened = open_checkpoint(str(directory), task="embedding")
     assert opened.max_source_tokens == package.max_seq_length == 40
@@ -182,31 +183,6 @@ def test_queries_and_documents_begin_with_their_prompts(encoder, tmp_path):
     found = embedded(open_checkpoint(str(model)), rows)
     expected = [package.encode_query(rows.sources), package.encode_document(rows.pairs)]
     np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
-
-
-@pytest.mark.parametrize("name", sentence_settings.SIMILARITIES)
-def test_similarities_are_those_of_the_package(name: str, encoder, tmp_path):
-    """Also: what counts in scoring, recovery and comparison, where lengths count and where not."""
-    first, second = np.random.default_rng(0).normal(size=(2, 9, 8)).astype(np.float32)
-    expected = SimilarityFunction.to_similarity_pairwise_fn(name)(first, second)
-    np.testing.assert_allclose(similarities(name, first, second), expected, rtol=1e-5)
-    model = saved(encoder, tmp_path / "m", st.Pooling(WIDTH), similarity_fn_name=name)
-    task, opened = TASKS["embedding"], open_checkpoint(str(model))
-    (batch,) = batches_of(opened, TEXTS)
-    raw = opened.model(**batch.inputs()).logits
-    lengths = raw.norm(dim=-1, keepdim=True)
-    found = task.logits(opened.model, batch)
-    torch.testing.assert_close(found, raw / lengths if name == "cosine" else raw)
-    assert task.divergence(2 * found, found).item() == pytest.approx(len(TEXTS) / 2)
-    directions = [torch.randn(32, generator=torch.Generator().manual_seed(x)) for x in batch.rows]
-    parts = (torch.stack(directions) * raw / lengths).sum()
-    assert task.loss(opened.model, batch).item() == pytest.approx(parts.item(), rel=1e-4)
-
-
-def batches_of(opened: Checkpoint, texts: list[str]) -> list[Any]:
-    task = TASKS["embedding"]
-    examples = task.encode(rows_of(texts), opened.tokenizer, opened.max_source_tokens)
-    return task.batches(examples, opened.model)
 
 
 MODULES = "modules.json"
@@ -226,46 +202,42 @@ def listed(*types: str, **entry: Any) -> Changes:
 
 
 # Changes of a model with a dense layer, what the message must name, and the id.
-REFUSED: dict[str, tuple[Changes, str, str]] = {
-    f"{key} in {file}": (edit(file, **{key: value}), key, "sentence-settings-unsupported")
-    for file, key, value in (
-        (ENCODER, "query_length", 9), (ENCODER, "processing_kwargs", {"text": {"max_length": 4}}),
-        (ENCODER, "transformer_task", "fill-mask"), (ENCODER, "module_output_name", "scores"),
-        (ENCODER, "modality_config", {"text": {"method": "forward", "method_output_name": "x"}}),
-        (ENCODER, "config_args", {"num_hidden_layers": 2}), (ENCODER, "of_tomorrow", 1),
-        (ENCODER, "processor_kwargs", {"truncation_side": "left"}),
-        (POOLING, "of_tomorrow", 1), ("3_Normalize/config.json", "p", 1),
-        (DENSE, "module_input_name", "token_embeddings"), (DENSE, "module_output_name", "scores"),
-        (SETTINGS, "similarity_fn_name", "maxsim"), (SETTINGS, "of_tomorrow", 1),
-    )
-} | {
-    "a sparse encoder": (
-        edit(SETTINGS, model_type="SparseEncoder"), "SparseEncoder", "sentence-modules-unsupported",
+UNSUPPORTED, OTHERS = "sentence-settings-unsupported", "sentence-modules-unsupported"
+MALFORMED = "sentence-file-malformed"
+POOLING_TYPE = "sentence_transformers.models.Pooling"
+SOFTMAX = "torch.nn.modules.activation.Softmax"
+REFUSED: list[tuple[Changes, str, str]] = [
+    (configure(ENCODER, query_length=9), "query_length", UNSUPPORTED),
+    (configure(ENCODER, processing_kwargs={"text": {"max_length": 4}}), "max_length", UNSUPPORTED),
+    (configure(ENCODER, transformer_task="fill-mask"), "transformer_task", UNSUPPORTED),
+    (configure(ENCODER, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (
+        configure(ENCODER, processor_kwargs={"truncation_side": "left"}),
+        "processor_kwargs",
+        UNSUPPORTED,
     ),
-    "prompts out of the pooling": (
-        each(edit(POOLING, include_prompt=False), edit(SETTINGS, prompts={"query": "w5 "})),
-        "include_prompt", "sentence-settings-unsupported",
+    (
+        lambda directory: [
+            configure(POOLING, include_prompt=False)(directory),
+            configure(SETTINGS, prompts={"query": "w5 "})(directory),
+        ],
+        "include_prompt",
+        UNSUPPORTED,
     ),
-    "no pooling": (listed(), "", "sentence-modules-unsupported"),
-    "no file of the pooling": (
-        lambda directory: (directory / POOLING).unlink(), POOLING, "sentence-file-missing",
-    ),
-    "another mode": (edit(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
-    "a folder outside": (
-        listed("sentence_transformers.models.Pooling", path="../x"), MODULES,
-        "sentence-file-malformed",
-    ),
-    "other sizes": (edit(DENSE, out_features=7), "", "weights-do-not-fit"),
-    "no such prompt": (
-        edit(SETTINGS, default_prompt_name="x"), "default_prompt_name", "sentence-file-malformed",
-    ),
-    "numbers to keep": (edit(SETTINGS, truncate_dim=0), "truncate_dim", "sentence-file-malformed"),
-    "no flag": (edit(DENSE, use_residual="yes"), "use_residual", "sentence-file-malformed"),
-    "other activation": (
-        edit(DENSE, activation_function="torch.nn.modules.activation.Softmax"), "Softmax",
-        "activation-unsupported",
-    ),
-}  # fmt: skip
+    (configure(POOLING, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (configure(DENSE, module_input_name="token_embeddings"), "module_input_name", UNSUPPORTED),
+    (configure(SETTINGS, similarity_fn_name="maxsim"), "similarity_fn_name", UNSUPPORTED),
+    (configure(SETTINGS, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (configure(SETTINGS, model_type="SparseEncoder"), "SparseEncoder", OTHERS),
+    (listed(), "", OTHERS),
+    (lambda directory: (directory / POOLING).unlink(), POOLING, "sentence-file-missing"),
+    (configure(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
+    (listed(POOLING_TYPE, path="../x"), MODULES, MALFORMED),
+    (configure(DENSE, out_features=7), "", "weights-do-not-fit"),
+    (configure(SETTINGS, default_prompt_name="x"), "default_prompt_name", MALFORMED),
+    (configure(SETTINGS, truncate_dim=0), "truncate_dim", MALFORMED),
+    (configure(DENSE, activation_function=SOFTMAX), "Softmax", "activation-unsupported"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -274,14 +246,20 @@ def with_dense(encoder, tmp_path_factory) -> Path:
     return saved(encoder, tmp_path_factory.mktemp("dense") / "m", *modules)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_followed_is_refused_by_name(case: str, with_dense, tmp_path):
-    changes, named, error = REFUSED[case]
+@pytest.mark.parametrize(("changes", "named", "error"), REFUSED)
+def test_what_is_not_followed_is_refused_by_name(changes, named, error, with_dense, tmp_path):
     model = Path(shutil.copytree(with_dense, tmp_path / "m"))
     changes(model)
     with raises(InputError, error) as caught:
         open_checkpoint(str(model))
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sentence_settings.SIMILARITIES)
+def test_similarities_are_those_of_the_package(name: str):
+    first, second = np.random.default_rng(0).normal(size=(2, 9, 8)).astype(np.float32)
+    expected = SimilarityFunction.to_similarity_pairwise_fn(name)(first, second)
+    np.testing.assert_allclose(similarities(name, first, second), expected, rtol=1e-5)
 
 
 def test_other_modules_are_refused_by_name(encoder, tmp_path):
@@ -315,29 +293,28 @@ def test_modules_run_in_the_order_of_the_file(with_dense, tmp_path):
         open_checkpoint(str(model))
 
 
-# Arguments that no file holds.
-NOT_STORED = {"Dense": {"init_weight", "init_bias"}}
+def test_a_pooler_that_nothing_reads_may_be_missing(tmp_path):
+    directory = save_encoder(tmp_path / "m")
+    weights = load_file(directory / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    opened = open_checkpoint(str(directory))
+    assert not opened.model.pooler.dense.weight.any()
+    batch = ragged_batch(opened.model)
+    expected = open_checkpoint(str(save_encoder(tmp_path / "whole"))).model(**batch).logits
+    assert torch.equal(opened.model(**batch).logits, expected)
+    del kept["encoder.layer.0.output.dense.weight"]
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    with raises(InputError, "weights-do-not-fit"):
+        open_checkpoint(str(directory))
 
 
-@pytest.mark.parametrize("kind", KEYS)
-def test_every_setting_of_a_module_is_known(kind: str):
-    module = getattr(st, kind)
-    arguments = {*inspect.signature(module).parameters} - NOT_STORED.get(kind, set())
-    assert {*module.config_keys} | arguments | {*module.config_key_renames} <= KEYS[kind]
-
-
-def test_every_setting_of_a_model_is_known(encoder, tmp_path):
-    known = sentence_settings
-    assert {*st.Pooling.POOLING_MODES} == POOLINGS.keys() == {*EARLIER_MODES.values()}
-    assert {*known.SIMILARITIES} == {*SentenceTransformer.SUPPORTED_SIMILARITY_FN_NAMES}
-    fixed = {"transformer_task", "modality_config", "module_output_name"}
-    of_encoder = known.ENCODER_KEYS | fixed | known.ENCODER_EMPTY | known.ENCODER_KWARGS.keys()
-    arguments = {*inspect.signature(st.Transformer).parameters} - {"model_name_or_path", "backend"}
-    assert arguments | {*st.Transformer.config_keys} == of_encoder - {"backend"}
-    written: set[str] = set()
-    for model in (
-        SentenceTransformer(str(encoder), device="cpu", truncate_dim=3),
-        CrossEncoder(str(encoder), device="cpu", keep_in_fp32_modules=["0.model.classifier"]),
-    ):
-        written |= model._get_model_config().keys()
-    assert written | {"requirements"} == known.SETTINGS_KEYS
+def test_other_models_are_no_encoders_alone(tmp_path):
+    for name in ("marian", "bert"):  # whose head would be dropped
+        tiny_model(name).save_pretrained(tmp_path / name)
+        word_tokenizer().save_pretrained(tmp_path / name)
+        with raises(UsageError, "task-of-another-model"):
+            require_task(open_checkpoint(str(tmp_path / name), task="embedding"))
+    with raises(InputError, "weights-do-not-fit"):
+        open_checkpoint(str(save_encoder(tmp_path / "m")), task="classification")

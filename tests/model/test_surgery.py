@@ -1,21 +1,27 @@
-"""Removing heads gives the function that masking them gives, for every architecture."""
+"""Removing units gives the function that masking them gives, for every architecture."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import transformers
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import ARCHITECTURES, architecture, find_sublayers
+from compressor.model.architectures import ARCHITECTURES, find_sublayers
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, restore_shape, verify_surgery
+from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.heads import ENCODERS
+from tests.helpers.heads import ENCODERS, HEADS, save_head
 from tests.helpers.tiny import (
     BUILDERS,
     RELATIVES,
-    TRANSLATOR_RELATIVES,
     empty_first_mask,
+    facts,
     nothing_left_mask,
     ragged_batch,
     tiny_model,
@@ -23,10 +29,11 @@ from tests.helpers.tiny import (
 )
 
 MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_left_mask}
-CASES = [(name, "uneven") for name in (*BUILDERS, *TRANSLATOR_RELATIVES)]
+CASES = [(name, "uneven") for name in ARCHITECTURES]
 CASES += [
     (name, mask) for name in ("marian", "mbart", "bert", "t5") for mask in ("first", "nothing")
 ]
+CASES += [(name, task) for name in ENCODERS for task in HEADS]
 
 
 def test_every_architecture_of_the_table_has_a_tiny_model():
@@ -34,65 +41,72 @@ def test_every_architecture_of_the_table_has_a_tiny_model():
     assert set(BUILDERS) | set(RELATIVES) == set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize(("name", "mask_name"), CASES)
+def answers(model: Any, batch: Any) -> torch.Tensor:
+    found = model(**batch)
+    if "start_logits" in found:
+        return torch.stack([found.start_logits, found.end_logits], -1)
+    return found.logits
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
 @torch.no_grad()
-def test_pruned_equals_zeroed_output_columns(name: str, mask_name: str):
-    """Independent of the gates: zero the removed units' columns of the output projection."""
-    model = tiny_model(name)
-    layers = find_sublayers(model)
-    mask = MASKS[mask_name](layers)
-    batch = ragged_batch(model)
+def test_pruned_equals_masked_and_reloaded_equals_saved(name: str, kind: str, tmp_path):
+    """Independent of the gates: zero the removed units' columns of the output projection.
+
+    Of translators the key/value cache keeps its numbering and its length without emptied layers.
+    """
+    if kind in HEADS:
+        dense = open_checkpoint(str(save_head(tmp_path / "dense", name, kind)))
+        assert dense.task == kind
+    else:
+        dense = open_checkpoint(str(toy.checkpoint(tmp_path / "dense", name)))
+    library = getattr(transformers, HEADS.get(kind, dense.entry.auto_class))
+    model, layers = dense.model, dense.layers
+    assert layers == find_sublayers(tiny_model(name))
+    mask, batch = MASKS.get(kind, uneven_mask)(layers), ragged_batch(model)
+    before = answers(model, batch)
+    assert torch.equal(answers(library.from_pretrained(tmp_path / "dense"), batch), before)
     pruned = prune(model, layers, mask)
+    save_checkpoint(dense, pruned, facts(layers, mask), tmp_path / "pruned")
     restored = restore_shape(model, pruned, layers, mask)
-    dense, actual = model(**batch).logits, pruned(**batch).logits
+    actual = answers(pruned, batch)
     for layer in layers:
         weight = model.get_submodule(layer.output).weight
         columns = weight.view(len(weight), layer.units, layer.unit_width)
         columns[:, [not keep for keep in mask.keep[layer.name]]] = 0
-    expected = model(**batch).logits
+    expected = answers(model, batch)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     # The units mattered, so the comparison above could have failed.
-    assert (dense - expected).abs().max() > 0.05
+    assert (before - expected).abs().max() > 0.05
     with gated(restored, layers, mask_gates(mask)):
-        torch.testing.assert_close(restored(**batch).logits, actual, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(answers(restored, batch), actual, rtol=1e-4, atol=1e-4)
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    for beams in (1, 3) if model.config.is_encoder_decoder else ():
+        options = {"num_beams": beams, "do_sample": False, "max_length": 12}
+        rows = model.generate(**source, **options)
+        assert torch.equal(pruned.generate(**source, **options), rows)
+
+    again = open_checkpoint(str(tmp_path / "pruned"))
+    plain = library.from_pretrained(tmp_path / "pruned", trust_remote_code=True)
+    assert type(plain).__name__ == f"Pruned{type(model).__name__}"
+    for loaded in (again.model, plain):
+        assert torch.equal(answers(loaded, batch), actual)
+    assert (again.task, again.mask, again.layers) == (dense.task, mask, layers)
+    assert again.pruning.contents["method"] == "test"
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_shapes_and_parameters_shrink_by_the_rows_and_columns_of_units(name: str):
+def test_parameters_shrink_by_the_rows_and_columns_of_units(name: str):
     model = tiny_model(name)
     layers = find_sublayers(model)
     mask = uneven_mask(layers)
-    pruned = prune(model, layers, mask)
-    lost = 0
+    pruned, lost = prune(model, layers, mask), 0
     for layer in layers:
-        kept, removed = len(mask.kept(layer.name)), layer.units - len(mask.kept(layer.name))
-        width, role = (8, "query") if layer.is_attention else (1, "up")
-        assert layer.unit_width == width
+        removed = layer.units - len(mask.kept(layer.name))
         # Rows of q, k and v (or of up) with their biases, and columns; the output bias stays.
-        lost += removed * (width * (4 * 32 + 3) if layer.is_attention else 2 * 32 + 1)
-        if kept:
-            assert pruned.get_submodule(layer.inputs[role]).weight.shape == (kept * width, 32)
-            assert pruned.get_submodule(layer.output).weight.shape == (32, kept * width)
-        if kept and layer.is_attention:
-            paths = architecture(model.config.model_type).sublayers[0]
-            assert getattr(pruned.get_submodule(layer.block), paths.unit_count) == kept
+        lost += removed * (8 * (4 * 32 + 3) if layer.is_attention else 2 * 32 + 1)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (model, pruned))
     assert before - after == lost
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize(("name", "mask_name"), [case for case in CASES if case[0] not in ENCODERS])
-def test_pruned_translators_generate_as_masked_ones(name: str, mask_name: str, beams: int):
-    """The key/value cache keeps its numbering and its length without the emptied layers."""
-    model = tiny_model(name)
-    layers = find_sublayers(model)
-    mask = MASKS[mask_name](layers)
-    batch = {k: v for k, v in ragged_batch(model).items() if k != "decoder_input_ids"}
-    pruned = prune(model, layers, mask)
-    options = {"num_beams": beams, "do_sample": False, "max_length": 12}
-    with gated(model, layers, mask_gates(mask)):
-        expected = model.generate(**batch, **options)
-    assert torch.equal(pruned.generate(**batch, **options), expected)
 
 
 @pytest.mark.parametrize("problem", ["another unit", "NaN"])

@@ -26,4 +26,4 @@ def hollow(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A translator without any unit: no cache, and no source to attend to."""
     directory = tmp_path_factory.mktemp("hollow")
     dense = toy.translator(directory / "dense")
-    return export(dense, nothing_left_mask, directory / "out", vary, engine="ctranslate2")
+    return export(dense, nothing_left_mask, directory / "out", vary)

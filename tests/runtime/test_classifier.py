@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
 import pytest
 import torch
 
-from compressor.commands import invoke
 from compressor.errors import CompressWarning
 from compressor.evaluation.answers import answers
 from compressor.progress import SILENT
@@ -65,13 +62,10 @@ def test_answers_are_pytorchs_in_the_order_of_the_texts(
     assert classifier.labels == [labels[i] for i in range(LABELS)]
     softmax = torch.from_numpy(want).softmax(-1).numpy()
     np.testing.assert_allclose(classifier.probabilities(texts), softmax, atol=1e-5)
-
-
-def test_pairs(exported: Exported, classifier: Classifier) -> None:
-    texts, pairs = toy.sentences(6, seed=1), toy.sentences(6, seed=2)
-    want = expected_logits(exported, texts, pairs)
-    np.testing.assert_allclose(classifier.logits(texts, pairs), want, atol=1e-4)
-    assert np.abs(want - expected_logits(exported, texts)).max() > 0.01
+    pairs = toy.sentences(11, seed=2)
+    paired = expected_logits(exported, texts, pairs)
+    np.testing.assert_allclose(classifier.logits(texts, pairs), paired, atol=1e-4)
+    assert np.abs(paired - want).max() > 0.01
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -88,18 +82,7 @@ def test_streams_give_what_the_lists_give(classifier: Classifier, paired: bool) 
         assert got.pop(3) is None
         np.testing.assert_allclose(got, want, atol=1e-5)
         got = list(classifier.classify_stream(iter(rows), **options))
-        assert got.pop(3) == ""
-        assert got == labels
-
-
-def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(classifier: Classifier) -> None:
-    source = iter(["w5", "w7 " * 60, "", "w6 " * 70, "w8"])
-    stream = classifier.classify_stream(source, chunk_rows=2)
-    next(stream)
-    next(stream)
-    assert list(source) == ["", "w6 " * 70, "w8"]
-    with pytest.warns(UserWarning, match="^1 of 2 texts were cut"):
-        assert list(stream) == []
+        assert got == [*labels[:3], "", *labels[3:]]
 
 
 def test_an_evaluation_warns_once_of_rows_that_are_cut(
@@ -129,15 +112,11 @@ def test_batches_hold_their_limits() -> None:
     for size, tokens in ((None, None), (None, 90), (7, None), (7, 90), (None, 5)):
         batches = by_length(rows, size, tokens)
         assert sorted(row for batch in batches for row in batch) == list(range(300))
-        lengths = [[len(rows[row]) for row in batch] for batch in batches]
-        assert list(chain(*lengths)) == sorted(map(len, rows), reverse=True)
         budget = tokens or (1024 if size is None else 10**9)
-        for number, batch in enumerate(lengths):
-            assert len(batch) == 1 or len(batch) * batch[0] <= budget
+        for batch in batches:
+            longest = max(len(rows[row]) for row in batch)
+            assert len(batch) == 1 or len(batch) * longest <= budget
             assert len(batch) <= (size or 300)
-            if number + 1 < len(lengths):  # full: not a row more would have fitted
-                assert len(batch) == size or (len(batch) + 1) * batch[0] > budget
-    assert by_length(rows, default_tokens=90) == by_length(rows, None, 90)
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
@@ -153,14 +132,3 @@ def test_several_workers_answer_as_one(engine: str, exported: Exported) -> None:
     assert list(several.classify_stream(["", *texts], **options)) == list(
         one.classify_stream(["", *texts], **options)
     )
-
-
-def test_the_command_takes_workers(bert, tmp_path, capsys) -> None:
-    source = tmp_path / "texts.txt"
-    source.write_text("".join(f"{text}\n" for text in toy.sentences(20)), encoding="utf-8")
-    answers = []
-    for workers in ("1", "2"):
-        assert invoke(["classify", str(bert), str(source), "--workers", workers]) == 0
-        answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1]
-    assert answers[0].count("\n") == 20

@@ -17,24 +17,16 @@ import onnx
 import pytest
 
 from compressor.errors import UsageError, VerificationError
-from compressor.export.device_step import keep_state, write_helpers
-from compressor.export.precisions import TOLERANCES, add_precision, write_precision
-from compressor.export.shared_caches import share_caches
+from compressor.export.device_step import keep_state, share_caches, write_helpers
+from compressor.export.precisions import TOLERANCES, write_precision
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
-from compressor.runtime.session import choose_device
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
-from tests.helpers.tiny import (
-    empty_first_mask,
-    ragged_batch,
-    tiny_model,
-    uneven_mask,
-    word_tokenizer,
-)
+from tests.helpers.tiny import empty_first_mask
 from tests.runtime.test_translator import batch_of, generated
 
 pytestmark = pytest.mark.slow
@@ -94,20 +86,18 @@ def form(request: pytest.FixtureRequest, pieces: Exported, device: Path, tmp_pat
     return Form(directory, InPlaceDecoder, FIRST_LENGTH)
 
 
-@pytest.mark.parametrize("rows", [1, 13])
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"max_new_tokens": 5}], ids=str)
-def test_generates_what_pytorch_generates(
-    pieces: Exported, form: Form, options: dict, rows: int
-) -> None:
+def test_generates_what_pytorch_generates(pieces: Exported, form: Form, options: dict) -> None:
     """Of rows that fill no class of sizes up, end at different steps, and leave the batch."""
-    texts = toy.sentences(rows, seed=5)
     translator = Translator(form.directory, threads=1)
-    batch = batch_of(translator, texts)
-    assert isinstance(translator.start(batch), form.decoder)
-    got = translator.generate(batch, **options)
-    assert got == generated(pieces, texts, **options)
-    assert rows == 1 or len({len(row) for row in got}) > 1
-    assert got == translator.generate(batch, **options), "buffers are used a second time"
+    for rows in (1, 13):
+        texts = toy.sentences(rows, seed=5)
+        batch = batch_of(translator, texts)
+        assert isinstance(translator.start(batch), form.decoder)
+        got = translator.generate(batch, **options)
+        assert got == generated(pieces, texts, **options)
+        assert got == translator.generate(batch, **options), "buffers are used a second time"
+    assert len({len(row) for row in got}) > 1
 
 
 def test_caches_are_made_longer(pieces: Exported, form: Form) -> None:
@@ -123,43 +113,25 @@ def test_caches_are_made_longer(pieces: Exported, form: Form) -> None:
     np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
 
 
-def test_batches_at_a_time_do_not_share_buffers(form: Form) -> None:
-    translator = Translator(form.directory, threads=1)
-    first, second = (batch_of(translator, toy.sentences(3, seed=seed)) for seed in (1, 2))
-    tokens = np.array([59, 59, 59])
-    alone = translator.start(first)
-    expected = [alone.step(tokens).scores().copy() for _ in range(3)]
-    one, two = translator.start(first), translator.start(second)
-    for logits in expected:
-        step = one.step(tokens)
-        two.step(tokens)
-        np.testing.assert_array_equal(step.scores(), logits)
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_several_workers_answer_as_one(form: Form, beams: int) -> None:
+def test_several_workers_answer_as_one(form: Form) -> None:
     texts = [*toy.sentences(40, seed=3), "", *toy.sentences(9, seed=4)]
     one, several = (Translator(form.directory, workers=count) for count in (1, 3))
-    options = {"num_beams": beams, "batch_size": 4}
+    options = {"num_beams": 3, "batch_size": 4}
     assert several.translate(texts, **options) == one.translate(texts, **options)
 
 
-@pytest.mark.parametrize(("name", "mask"), [("marian", empty_first_mask), ("m2m_100", uneven_mask)])
-def test_architectures_and_layers_without_units(name: str, mask: Callable, tmp_path: Path) -> None:
-    for part in (tiny_model(name), word_tokenizer()):
-        part.save_pretrained(tmp_path / "dense")
-    exported = export(tmp_path / "dense", mask, tmp_path / "out", vary)
+def test_layers_without_units_and_other_names_of_the_library(tmp_path: Path) -> None:
+    """The first sublayers of an M2M100 have no units."""
+    whole = toy.checkpoint(tmp_path / "whole", "m2m_100")
+    dense = toy.first_layers(whole, tmp_path / "dense", 2)
+    exported = export(dense, empty_first_mask, tmp_path / "out", vary)
     directory = with_form(exported.directory, tmp_path / "device", on_device)
     translator = Translator(directory, threads=1)
-    inputs = ragged_batch(exported.model, 5)
-    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-    end = exported.model.generation_config.eos_token_id
+    texts = toy.sentences(5)
     for beams in (1, 3):
         options = {"num_beams": beams, "max_new_tokens": 9}
-        rows = exported.model.generate(**inputs, do_sample=False, **options)[:, 1:].tolist()
-        expected = [row[: row.index(end) + 1] if end in row else row for row in rows]
-        assert translator.generate(arrays, **options) == expected
+        expected = generated(exported, texts, **options)
+        assert translator.generate(batch_of(translator, texts), **options) == expected
 
 
 RULES = {
@@ -189,21 +161,30 @@ def test_rules_of_the_search_hold(
         assert expected != plain.generate(batch, num_beams=beams), "the test needs a difference"
 
 
-def test_half_precision_for_cuda_answers_as_pytorch(pieces: Exported, tmp_path: Path) -> None:
-    """The program's own check, on the CPU, which computes the same graphs."""
-    directory = Path(shutil.copytree(pieces.directory, tmp_path / "out"))
+def for_cuda(exported: Exported, directory: Path) -> Translator:
+    """Half-precision graphs for CUDA, on the CPU, which computes them, too."""
+    shutil.copytree(exported.directory, directory)
     write_precision(directory, "fp16", (), device="cuda")
     change(directory)
-    translator = Translator(directory, precision="fp16", threads=1)
+    return Translator(directory, precision="fp16", threads=1)
+
+
+def test_half_precision_for_cuda_answers_as_pytorch(
+    pieces: Exported, hollow: Exported, tmp_path: Path
+) -> None:
+    """By the program's own check; a decoder without heads keeps its form."""
+    translator, single = for_cuda(pieces, tmp_path / "a"), Translator(pieces.directory, threads=1)
     assert translator.feeds_back
     assert not translator.captured
     batch = batch_of(translator, toy.sentences(6, seed=3))
-    single = Translator(pieces.directory, threads=1)
     tokens = np.random.default_rng(0).integers(3, 60, (6, 9))
     logits, expected = (model.teacher_forced(batch, tokens) for model in (translator, single))
     difference = np.abs(logits - expected).max() / np.abs(expected).max()
     assert 0 < difference < TOLERANCES["fp16"]
     require_fed_back(translator, batch)
+    other = for_cuda(hollow, tmp_path / "b")
+    assert not other.feeds_back
+    assert len(other.generate(batch_of(other, toy.sentences(5)))) == 5
 
 
 def test_a_decoder_that_feeds_back_other_tokens_fails_its_check(
@@ -217,39 +198,7 @@ def test_a_decoder_that_feeds_back_other_tokens_fails_its_check(
         require_fed_back(translator, batch)
 
 
-def test_a_decoder_without_heads_keeps_its_form(hollow: Exported, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(hollow.directory, tmp_path / "out"))
-    write_precision(directory, "fp16", (), device="cuda")
-    change(directory)
-    translator = Translator(directory, precision="fp16", threads=1)
-    assert not translator.feeds_back
-    assert len(translator.generate(batch_of(translator, toy.sentences(5)))) == 5
-
-
 def test_padding_in_front_of_a_source_is_refused(device: Path) -> None:
     batch = {"input_ids": np.full((2, 3), 9), "attention_mask": np.array([[0, 1, 1], [1, 1, 1]])}
     with raises(UsageError, "padding-not-on-the-right"):
         Translator(device, threads=1).generate(batch)
-
-
-@pytest.mark.gpu
-def test_captured_steps_on_a_gpu(pieces: Exported, tmp_path: Path) -> None:
-    """The program's own check against PyTorch, and answers with and without CUDA graphs."""
-    if choose_device("auto") != "cuda":
-        pytest.skip("there is no CUDA device")
-    directory = Path(shutil.copytree(pieces.directory, tmp_path / "out"))
-    inputs = ragged_batch(pieces.model, 5)
-    (check, *_) = add_precision(pieces.model, [inputs], directory, "fp16", "cuda")
-    assert check.largest_difference <= check.tolerance
-    write_hashes(directory)
-    options = {"precision": "fp16", "device": "cuda"}
-    captured = Translator(directory, **options)
-    plain = Translator(directory, cuda_graphs=False, **options)
-    for rows in (1, 5, 40):
-        batch = batch_of(captured, toy.sentences(rows, seed=5))
-        for beams in (1, 3):
-            expected = plain.generate(batch, num_beams=beams)
-            assert captured.generate(batch, num_beams=beams) == expected
-    assert f"{len(captured.captured)} CUDA graphs" in captured.ran_by
-    assert captured.captured
-    assert not plain.captured

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
-from compressor.export.ctranslate2 import write_translator
-from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
 from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
+from tests.helpers.runtime_artifacts import Exported, export, vary
 from tests.helpers.tiny import uneven_mask
 from tests.runtime.test_translator import batch_of, generated, with_settings
 
@@ -28,7 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     directory = tmp_path_factory.mktemp("bart")
-    dense = toy.translator(directory / "dense", "bart")
+    dense = toy.first_layers(toy.translator(directory / "all", "bart"), directory / "dense", 2)
     return export(dense, uneven_mask, directory / "out", vary, engine="ctranslate2")
 
 
@@ -47,20 +43,16 @@ def opened(exported: Exported, **options) -> Translator:
     return Translator(exported.directory, threads=1, engine="ctranslate2", **options)
 
 
-@pytest.mark.parametrize("limit", [None, 5])
-@pytest.mark.parametrize("name", ["two_languages", "bart", "hollow"])
-def test_greedy_tokens_are_pytorchs(
-    name: str, limit: int | None, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("name", ["two_languages", "bart"])
+def test_greedy_tokens_are_pytorchs(name: str, request: pytest.FixtureRequest) -> None:
     exported, texts = request.getfixturevalue(name), toy.sentences(25)
     translator = opened(exported)
-    options = {} if limit is None else {"max_new_tokens": limit}
     only = Translator(exported.directory, threads=1).tokens.ids.tolist()
-    expected = generated(exported, texts, only, num_beams=1, **options)
-    assert translator.generate(batch_of(translator, texts), num_beams=1, **options) == expected
+    for options in ({"max_new_tokens": 5}, {}):
+        expected = generated(exported, texts, only, num_beams=1, **options)
+        assert translator.generate(batch_of(translator, texts), num_beams=1, **options) == expected
     assert (translator.engine, translator.precision) == ("ctranslate2", "fp32")
-    if limit is None and any(translator.artifact.cross_heads):
-        assert len({len(row) for row in expected}) > 1, "the test needs outputs of several lengths"
+    assert len({len(row) for row in expected}) > 1, "the test needs outputs of several lengths"
 
 
 def test_beams_stop_as_with_early_stopping(bart: Exported) -> None:
@@ -138,71 +130,3 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
     for verify in (True, False):
         with raises(UsageError, "engine-not-in-artifact"):
             Translator(out, engine="ctranslate2", verify=verify)
-
-
-def require_failures(artifact: Path, folder: Path, capsys) -> None:
-    """With the model of other weights in it, an artifact fails verification."""
-    copy = shutil.copytree(artifact, folder / "copy")
-    checkpoint = open_checkpoint(str(copy))
-    checkpoint.model.final_logits_bias[0, 7] += 50
-    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
-    write_translator(network, folder / "other", "fp32")
-    shutil.copy(folder / "other" / "model.bin", copy / "ctranslate2" / "model.bin")
-    assert invoke(["verify", str(copy)]) == 4
-    write_hashes(copy)
-    assert invoke(["verify", str(copy)]) == 5
-    assert "CTranslate2 model differs" in capsys.readouterr().err
-
-
-def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
-    """From a pruned checkpoint to translations, quality and speed in both engines."""
-    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    pruned = toy.pruned(
-        dense, tmp_path / "pruned",
-        lambda layers: Mask.full(layers).without([(layer.name, 0) for layer in layers]),
-    )  # fmt: skip
-    texts, rows = tmp_path / "texts.txt", toy.pairs_file(tmp_path / "rows.tsv")
-    engines = ["--engines", "onnxruntime,ctranslate2"]
-    assert invoke(["export", "-m", str(pruned), "-o", str(pruned), *engines]) == 0
-    assert "CTranslate2 generates as PyTorch" in capsys.readouterr().out
-    assert invoke(["verify", str(pruned)]) == 0
-    shown = capsys.readouterr().out
-    assert "CTranslate2 generates as PyTorch" in shown
-    assert "not listed" not in shown
-    require_failures(pruned, tmp_path, capsys)
-    texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
-    translate = ["translate", str(pruned), str(texts), "--threads", "1"]
-    assert invoke(translate) == 0
-    expected = capsys.readouterr().out
-    assert invoke([*translate, "--engine", "ctranslate2"]) == 0
-    assert capsys.readouterr().out == expected
-    both = ["--test", str(rows), "--engine", "onnxruntime,ctranslate2"]
-    assert invoke(["evaluate", str(pruned), *both, "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["artifacts"]
-    assert (first["engine"], second["engine"]) == ("onnxruntime", "ctranslate2")
-    assert first["quality"] == second["quality"]
-    assert {x["difference"] for x in second["comparisons"]} == {0}
-    timed = ["bench", str(pruned), *both, "-b", "1,4", "--bench-seconds", "0.1", "--json"]
-    assert invoke(timed) == 0
-    timings = json.loads(capsys.readouterr().out)["rows"]
-    assert [(x["engine"], x["batch_size"]) for x in timings] == [
-        (name, size) for name in ("onnxruntime", "ctranslate2") for size in (1, 4)
-    ]
-    assert {x["provider"] for x in timings} == {"CPUExecutionProvider", "CTranslate2 CPU"}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--engines", "ctranslate2"], "--engines onnxruntime,ctranslate2"),
-        (["--engines", "onnxruntime,openvino"], "runs no encoder-decoders"),
-        (["--engines", "onnxruntime,onnxruntime"], "named twice"),
-        (["--engines", "onnxruntime,ctranslate"], "did you mean 'ctranslate2'"),
-        (["--engines", "onnxruntime,ctranslate2", "--layout", "ctranslate2"], "--layout"),
-    ],
-)
-def test_engines_that_cannot_be_exported_for(tmp_path: Path, capsys, options, message) -> None:
-    dense = toy.translator(tmp_path / "dense")
-    assert invoke(["export", "-m", str(dense), "-o", str(tmp_path / "out"), *options]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

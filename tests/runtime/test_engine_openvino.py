@@ -103,13 +103,15 @@ def test_compiled_models_are_kept_apart_by_precision_and_weights(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_commands_take_an_engine(bert: Path, tmp_path: Path, capsys) -> None:
+def test_the_command_takes_an_engine_and_workers(bert: Path, tmp_path: Path, capsys) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
     classify = ["classify", str(bert), str(texts), "--threads", "1"]
     assert invoke(classify) == 0
     expected = capsys.readouterr().out
     assert invoke([*classify, "--engine", "openvino", "--cache", str(tmp_path / "kept")]) == 0
+    assert capsys.readouterr().out == expected
+    assert invoke([*classify, "--workers", "2"]) == 0
     assert capsys.readouterr().out == expected
     assert list((tmp_path / "kept").rglob("*.blob"))
     assert invoke([*classify, "--engine", "openvino", "--precision", "int8"]) == 2

@@ -1,6 +1,8 @@
-"""A decoder scores the tokens a target text can have, and answers as PyTorch does among these.
+"""Parts of a vocabulary: the tokens that a decoder scores, and those that an encoder keeps.
 
-With --target-text these are the tokens of a text, and what anything can be spelled with.
+A decoder scores the tokens that a target text can have, and answers as PyTorch does among these.
+With --target-text and --source-text these are the tokens of a text, and what anything can be
+spelled with.
 """
 
 from __future__ import annotations
@@ -15,32 +17,37 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
+from compressor.export.source_text import cut_vocabulary
 from compressor.export.target_text import CHUNK, count_texts, tokens_of_text
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import best_tokens, output_tokens
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.pruning_record import read_pruning_record
+from compressor.model.saving import save_checkpoint
+from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import encode, make_check_batches
-from compressor.pipeline.run import run
-from compressor.pipeline.unit_costs import unit_costs
+from compressor.pipeline.inputs import make_check_batches
+from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report
-from compressor.runtime import Translator
+from compressor.request.recipe import ExportRequest
+from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
-from compressor.tasks.texts import TARGET, TextFile
+from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.recipes import recipe
-from tests.helpers.tiny import uneven_mask
+from tests.helpers.exports import no_exports
+from tests.helpers.piece_tokenizers import WORDS, trained
+from tests.helpers.recipes import recipe, request
+from tests.helpers.tiny import LABELS, facts, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
 
@@ -88,24 +95,9 @@ def test_whatever_a_target_text_is_cut_into_can_be_generated(tmp_path):
     np.testing.assert_array_equal(table, model.lm_head.weight.detach().numpy()[sorted(kept)])
 
 
-def test_one_vocabulary_for_both_languages_stays_whole(tmp_path):
-    checkpoint = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "one")))
-    assert output_tokens(checkpoint) is None
-    words = open_checkpoint(str(toy.translator(tmp_path / "bart", "bart")))
-    assert output_tokens(words) is None
-
-
-def test_settings_with_ids_become_settings_with_indices():
+def test_tokens_that_a_decoder_does_not_score_are_refused():
     tokens = OutputTokens([0, 3, 4, 9])
-    settings = Generation(
-        decoder_start_token_id=9, eos_token_id=[0, 4], max_length=5, forced_bos_token_id=3,
-        forced_eos_token_id=[0], suppress_tokens=[9, 5],
-    )  # fmt: skip
-    actual = tokens.settings(settings)
-    assert (actual.decoder_start_token_id, actual.forced_bos_token_id) == (3, 1)
-    assert (actual.eos_token_id, actual.forced_eos_token_id) == ([0, 2], [0])
-    assert actual.suppress_tokens == [3]  # token 5 is never said anyway
-    assert tokens.rows([[1, 2], []]) == [[3, 4], []]
+    settings = Generation(decoder_start_token_id=9, eos_token_id=[0], max_length=5)
     with raises(InputError, "token-not-in-output"):
         tokens.indices(np.array([[3, 5]]))
     with raises(InputError, "token-not-in-output"):
@@ -175,15 +167,16 @@ def test_any_text_can_still_be_spelled(own_target, tmp_path):
     """Each character that the target's model knows is a token by itself."""
     directory = toy.marian_with_pieces(tmp_path / "dense", own_target=own_target)
     checkpoint = open_checkpoint(str(directory))
-    kept = set(output_tokens(checkpoint, seen={0}))
+    kept, lossless = set(output_tokens(checkpoint, seen={0})), output_tokens(checkpoint)
     ids = checkpoint.tokenizer.get_vocab()
     letters = set("".join(piece for piece in ids if not piece.startswith(("<", "unused"))))
     alone = {ids[letter] for letter in letters if letter in ids}
     assert len(alone) > 10
     if own_target:
-        lossless = set(output_tokens(checkpoint))
-        assert kept < lossless
-        alone &= lossless
+        assert kept < set(lossless)
+        alone &= set(lossless)
+    else:  # one vocabulary for both languages stays whole
+        assert lossless is None
     assert alone <= kept
 
 
@@ -200,24 +193,18 @@ def test_tokens_are_those_of_all_lines(tmp_path):
 
 
 def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path):
-    whole, text = toy.marian_with_pieces(tmp_path / "whole"), text_file(tmp_path / "text")
-    model = toy.first_layers(whole, tmp_path / "dense")
+    model, text = toy.marian_with_pieces(tmp_path / "dense"), text_file(tmp_path / "text")
     flags = {
         "model": str(model), "calibration": str(toy.pairs_file(tmp_path / "rows.tsv")),
-        "test": str(toy.pairs_file(tmp_path / "test.tsv", seed=1)), "keep": ["0.5"],
-        "target_text": str(text), "bench": False, "resamples": 100,
+        "keep": ["0.5"], "target_text": str(text), "bench": False,
     }  # fmt: skip
     out = tmp_path / "out"
-    report = run(recipe(**flags), out)
+    with no_exports():
+        report = run(recipe(**flags), out)
     kept = count_output_tokens(out)
     assert kept < 60
     assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
     assert count_output_tokens(out / ".compress/dense") == 60
-    checkpoint, task = open_checkpoint(str(model)), TASKS["translation"]
-    examples = encode(TASKS["translation"].read_rows(flags["calibration"]), checkpoint, task)
-    mask = read_pruning_record(out).mask
-    share = unit_costs(checkpoint, task, examples).share(mask, tokens=kept)
-    assert report.variants[0].macs_share == pytest.approx(share, rel=1e-9)
     assert (report.target_text.rows, report.target_text.files) == (3, [text.name])
     assert load_report(out / "report.json") == report
     for name in ("report.md", "report.html", "README.md"):
@@ -226,3 +213,115 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     text_file(text, ["w9"])
     with raises(UsageError, "output-of-another-run"):
         run(recipe(**flags), out)
+
+
+COVERED = [" ".join(WORDS[i : i + 4]) for i in range(0, 60, 4)]
+OTHERS = [" ".join(random.Random(i).sample(WORDS, 3)) for i in range(12)]
+
+
+def saved(directory: Path, name: str) -> Path:
+    """A tiny classifier with a trained tokenizer."""
+    model, tokenizer = tiny_model(name), trained(name)
+    model.resize_token_embeddings(len(tokenizer) + 3)  # some rows without a token
+    torch.manual_seed(0)
+    model.get_input_embeddings().weight.data.normal_(0, 0.2)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def logits(model: torch.nn.Module, tokenizer, texts: list[str]) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat([model(**tokenizer(x, return_tensors="pt")).logits for x in texts])
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
+def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_path):
+    """WordPiece, BPE of bytes, and Unigram; in memory, saved, and opened by transformers alone."""
+    dense = open_checkpoint(str(saved(tmp_path / "dense", name)))
+    smaller = cut_vocabulary(dense, TextFile(text_file(tmp_path / "text", COVERED), SOURCE))
+    rows = smaller.model.get_input_embeddings().num_embeddings
+    assert len(smaller.tokenizer) == rows == smaller.model.config.vocab_size < len(dense.tokenizer)
+    assert dense.model.config.vocab_size == len(dense.tokenizer) + 3
+    mask = Mask.full(dense.layers)
+    save_checkpoint(smaller, smaller.model, facts(dense.layers, mask), tmp_path / "out")
+    again = open_checkpoint(str(tmp_path / "out"), verify=False)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    expected = logits(dense.model, dense.tokenizer, COVERED)
+    for model, own in (
+        (smaller.model, smaller.tokenizer), (again.model, again.tokenizer), (plain, tokenizer),
+    ):  # fmt: skip
+        for text in COVERED:
+            assert own.tokenize(text) == dense.tokenizer.tokenize(text)
+        # Products may differ in their last bit with where the weights lie in memory.
+        torch.testing.assert_close(logits(model, own, COVERED), expected, rtol=0, atol=1e-6)
+        assert own.get_vocab() == smaller.tokenizer.get_vocab()
+    # A pair has its special tokens too, and a batch its padding.
+    pair, same = (x.tokenizer(COVERED[:2], COVERED[2:4], padding=True) for x in (dense, smaller))
+    names = [x.tokenizer.convert_ids_to_tokens(y["input_ids"][1]) for x, y in
+             ((dense, pair), (smaller, same))]  # fmt: skip
+    assert names[0] == names[1]
+
+    changed = [x for x in OTHERS if tokenizer.tokenize(x) != dense.tokenizer.tokenize(x)]
+    assert len(changed) > 3
+    unknown = smaller.tokenizer.unk_token_id
+    assert not any(unknown in ids for ids in smaller.tokenizer(changed)["input_ids"])
+    for text in changed:
+        decoded = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
+        assert decoded.replace(" ", "") == text.replace(" ", "")
+
+
+def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
+    model = toy.first_layers(saved(tmp_path / "whole", "bert"), tmp_path / "dense")
+    text, out = text_file(tmp_path / "text", COVERED), tmp_path / "out"
+    rng = random.Random(2)
+    for name in ("rows", "test"):
+        lines = [f"{x}\tLABEL_{rng.randrange(LABELS)}" for x in COVERED + OTHERS]
+        text_file(tmp_path / f"{name}.tsv", ["text\tlabel", *lines])
+    flags = {
+        "model": str(model), "calibration": str(tmp_path / "rows.tsv"),
+        "test": str(tmp_path / "test.tsv"), "precision": "fp32,int8", "source_text": str(text),
+        "keep": ["heads=0.5,neurons=0.5"], "resamples": 100, "device": "cpu", "batch_size": "4",
+        "bench_seconds": 0.05, "threads": 1,
+    }  # fmt: skip
+    run(recipe(**flags), out)
+    report = load_report(out / "report.json")
+    opened = open_checkpoint(str(out))
+    kept = len(opened.tokenizer)
+    rows = {x.name: x.embedding_rows for x in (report.dense, *report.variants)}
+    whole = len(trained("bert")) + 3
+    assert rows == {name: whole if name.startswith("dense") else kept for name in rows}
+    assert report.dense.embedding_bytes == 4 * 32 * whole
+    # Each is timed in its own tokens; others would be out of range.
+    assert {row.variant for row in report.throughput.rows} == {*rows}
+    assert (report.source_text.rows, report.source_text.files) == (15, [text.name])
+    page = (out / "report.md").read_text(encoding="utf-8")
+    assert f"dense {whole} (0.039 MB); keep-heads-0.5-neurons-0.5 {kept} (0.0" in page
+    units = json.loads((out / "units.json").read_text(encoding="utf-8"))
+    assert units["model"] == model.name
+
+    texts = COVERED + OTHERS
+    expected = logits(opened.model, opened.tokenizer, texts).numpy()
+    actual = Classifier(out, precision="fp32").logits(texts)
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
+    capsys.readouterr()
+    invoke("verify", out)
+    with raises(UsageError, "output-of-another-run"):
+        text_file(text, COVERED[:3])
+        run(recipe(**flags), out)
+
+
+def test_a_checkpoint_is_exported_with_fewer_tokens(tmp_path):
+    text = text_file(tmp_path / "text", COVERED)
+    model = toy.first_layers(saved(tmp_path / "whole", "bert"), tmp_path / "dense")
+    options = {"model": str(model), "source_text": str(text)}
+    wanted = request(ExportRequest, **options)
+    with raises(UsageError, "options-exclude-each-other"):
+        export_checkpoint(wanted, model)
+    export_checkpoint(wanted, tmp_path / "out")
+    dense = open_checkpoint(str(model))
+    expected = logits(dense.model, dense.tokenizer, COVERED).numpy()
+    actual = Classifier(tmp_path / "out").logits(COVERED)
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
