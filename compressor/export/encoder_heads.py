@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from compressor.export.activation_ranges import Array
 from compressor.export.encoder import EncoderGraph, EncoderGraphs
 from compressor.export.task_graphs import Network
-from compressor.model.cross_encoder import activation_of
-from compressor.model.sentence_files import write_layout
-from compressor.model.sentence_head import head_of
+from compressor.model.sentence_head import head_of, write_layout
+from compressor.model.sentence_settings import activation_of
 from compressor.runtime.embedder import Embedder, unit
 
 

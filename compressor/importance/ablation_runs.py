@@ -64,7 +64,7 @@ def outputs_without_units(
         Outputs in the order of the rows; (layer name, unit) -> outputs.
     """
     outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
-    encoder = [layer for layer in scoring.layers if layer.kind.startswith("encoder")]
+    encoder = [layer for layer in scoring.layers if layer.stack == "encoder"]
 
     def predict(batch: Batch) -> list[str]:
         return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)

@@ -48,12 +48,8 @@ class Confidence(NormalizedMethod):
         special = torch.tensor(excluded, dtype=torch.long, device=scoring.device)
 
         def add(layer: Sublayer, probabilities: Tensor, visible: Tensor, batch: Batch) -> None:
-            query_ids = batch[
-                "input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"
-            ]  # [batch, queries]
-            key_ids = batch[
-                "decoder_input_ids" if layer.kind == "decoder_self" else "input_ids"
-            ]  # [batch, keys]
+            query_ids = batch[layer.query_ids]  # [batch, queries]
+            key_ids = batch[layer.key_ids]  # [batch, keys]
             included = visible & ~torch.isin(key_ids, special)[:, None, None]  # as `visible`
             counted = scoring.task.token_mask(batch, layer.kind) & ~torch.isin(query_ids, special)
             counted = counted & included.any(-1).squeeze(1)  # [batch, queries]

@@ -12,7 +12,7 @@ from compressor.export.precision_names import BASE
 from compressor.export.same_weights import require_same_weights
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.stored_weights import INDEX, WEIGHTS
+from compressor.model.location import INDEX, WEIGHTS
 from compressor.pipeline.inputs import random_check_batches
 from compressor.progress import SILENT, Progress
 from compressor.report.formats import JSON

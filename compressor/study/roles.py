@@ -58,7 +58,7 @@ def study(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     )
     # Parsed sentences have no translations, which a decoder would have to read.
     batches = parsed if rows.calibration is None else model.batches(rows.calibration)
-    kinds = ("encoder_self",) if rows.calibration is None else ("encoder_self", "decoder_self")
+    stacks = ("encoder",) if rows.calibration is None else ("encoder", "decoder")
     counts = relation_counts(sentences)
     relations = [name for name, count in counts.items() if count >= MINIMUM_ARCS]
     arcs = arcs_of(sentences, relations)
@@ -66,10 +66,10 @@ def study(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     def count(
         network: nn.Module, layers: Sequence[Sublayer]
     ) -> tuple[Positions, Dependencies, Roles]:
-        watched = [layer for layer in layers if layer.kind in kinds]
+        watched = [x for x in layers if x.is_self_attention and x.stack in stacks]
         with model.scoring(batches, watched, network=network) as scoring:
             positions = count_positions(scoring, special_ids(model.checkpoint), COMMON)
-        encoder = [layer for layer in layers if layer.kind == "encoder_self"]
+        encoder = [layer for layer in watched if layer.stack == "encoder"]
         with model.scoring(parsed, encoder, network=network) as scoring:
             hits = count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)
         heads = [(layer.name, head) for layer in encoder for head in range(layer.units)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.model.cross_encoder import SIGMOID, activation_of
+from compressor.model.sentence_settings import SIGMOID, activation_of
 from compressor.tasks.cells import number_cell
 from compressor.tasks.rows import LabelNames, Rows, Texts
 from compressor.tasks.scores import NUMBER_COLUMNS, ScoreTask

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
-from compressor.model.cross_encoder import activation_of
+from compressor.model.sentence_settings import activation_of
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 from compressor.tasks.scores import (
     RANKED_COLUMNS,

@@ -15,8 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from compressor.errors import UsageError
 from compressor.export.source_text import cut_file, cut_vocabulary, short_tokens
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report

@@ -11,8 +11,7 @@ import torch
 import transformers
 
 from compressor.errors import InputError, UsageError
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.inputs import load
 from compressor.request.sections import ModelSection

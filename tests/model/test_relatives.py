@@ -19,10 +19,8 @@ from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
 from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import ARCHITECTURES
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.configuration import read_configuration
-from compressor.model.depth import without_skipped
-from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
     gated,
@@ -31,6 +29,7 @@ from compressor.model.surgery import (
     relative_difference,
     restore_shape,
     verify_surgery,
+    without_skipped,
 )
 from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import Classifier, Embedder
@@ -183,7 +182,7 @@ def test_layers_are_dropped(name: str, tmp_path):
     dense, task = opened(name, tmp_path / "dense"), TASKS["classification"]
     batch, inputs = labelled_batch(dense.model), ragged_batch(dense.model)
     dropped = layers_to_drop(dense.model, dense.layers, [batch], task, {"encoder": 2})
-    if ARCHITECTURES[name].layers.first_stays(dense.model.config):
+    if ARCHITECTURES[name].first_layer_stays(dense.model.config):
         assert "encoder.0" not in dropped
     mask = uneven_mask(dense.layers).without_layers(dropped)
     made = without_skipped(dense, prune(dense.model, dense.layers, mask), mask)

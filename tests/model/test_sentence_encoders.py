@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import find_sublayers
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.surgery import prune, verify_surgery
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises

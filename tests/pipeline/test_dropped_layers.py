@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from compressor.importance import METHODS
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.depth import without_skipped
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
-from compressor.model.surgery import prune
+from compressor.model.surgery import prune, without_skipped
 from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.run import run
 from compressor.pipeline.score import score
