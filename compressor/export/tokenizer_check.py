@@ -19,7 +19,7 @@ import transformers
 from compressor.errors import VerificationError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.languages import source_prefix
-from compressor.model.quiet import quiet_transformers
+from compressor.model.modes import quiet_transformers
 from compressor.model.tokenizer import target_ids
 from compressor.runtime.batching import Item, in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer

@@ -122,7 +122,7 @@ def outputs_without_units(
     In the order of the rows. `num_beams` is the beam width of a translator; None is greedy search.
     """
     outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
-    encoder = [layer for layer in scoring.layers if layer.kind.startswith("encoder")]
+    encoder = [layer for layer in scoring.layers if layer.stack == "encoder"]
 
     def predict(batch: Batch) -> list[str]:
         return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)

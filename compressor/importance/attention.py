@@ -128,12 +128,10 @@ def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     special = torch.tensor(excluded, dtype=torch.long, device=scoring.device)
 
     def add(layer: Sublayer, probabilities: Tensor, visible: Tensor, batch: Batch) -> None:
-        of_queries = "input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"
-        of_keys = "decoder_input_ids" if layer.kind == "decoder_self" else "input_ids"
-        is_word = ~torch.isin(batch[of_keys], special)  # [batch, keys]
+        is_word = ~torch.isin(batch[layer.key_ids], special)  # [batch, keys]
         included = visible & is_word[:, None, None]  # as `visible`
         counted = scoring.task.token_mask(batch, layer.kind)  # [batch, queries]
-        counted = counted & ~torch.isin(batch[of_queries], special)
+        counted = counted & ~torch.isin(batch[layer.query_ids], special)
         counted = counted & included.any(-1).squeeze(1)
         largest = (probabilities * included).amax(-1)  # [batch, heads, queries]
         sums[layer.name] += (largest * counted[:, None]).sum((0, 2)).double().cpu()

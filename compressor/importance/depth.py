@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import architecture_of
-from compressor.model.depth import skipped
 from compressor.model.modes import evaluating
 from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import skipped
 from compressor.tasks import Batch, Objective
 
 
@@ -43,7 +43,7 @@ def layers_to_drop(
     """
     mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
     left = dict(numbers)
-    kept = {"encoder.0"} if architecture_of(model).layers.first_stays(model.config) else set()
+    kept = {"encoder.0"} if architecture_of(model).first_layer_stays(model.config) else set()
     terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
     model.to(device)
     while any(left.values()):

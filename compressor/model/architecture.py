@@ -1,13 +1,21 @@
-"""Facts about an architecture, as entries of `compressor.model.architectures`."""
+"""Facts about an architecture, as entries of `compressor.model.architectures`, and its heads.
+
+A head is a class of transformers that opens checkpoints. To add one, add a line to `ENCODER_HEADS`;
+where its models need more than transformers gives them, with a subclass of `Head`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from compressor.model.heads import CLASSIFIER, ENCODER_HEADS, Head
+from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.model.sublayers import Kind, parts_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PositionBias = Literal["every_layer", "first_layer", "stack"]
 # The most that a configuration may ask for: several times what the largest models of the supported
@@ -16,6 +24,83 @@ LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
 VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
 DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
+_ANY = "AutoModel"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A class of transformers, and the task that its models are usually for."""
+
+    auto_class: str
+    task: str
+
+    @property
+    def ending(self) -> str:
+        """The end of its models' class names; empty for an encoder without a head."""
+        return self.auto_class.removeprefix(_ANY)
+
+    def usual_task(self, config: Any) -> str:
+        """The task of a model with this configuration, where the user names none."""
+        return self.task
+
+    def complete(
+        self,
+        model: nn.Module,
+        directory: Path,
+        settings: SentenceSettings | None,
+        allow_pickle: bool,
+    ) -> None:
+        """Add to a model loaded from a directory what transformers leaves out, in place."""
+
+
+class _Classifier(Head):
+    """Of texts, or of pairs of texts."""
+
+    def usual_task(self, config: Any) -> str:
+        if config.problem_type == "multi_label_classification":
+            return "multilabel"
+        if config.num_labels != 1:
+            return self.task
+        return "reranking" if is_cross_encoder(config) else "regression"
+
+
+class _Reader(Head):
+    """Answers questions by a part of a text."""
+
+    def complete(self, model: nn.Module, *source: Any) -> None:
+        from compressor.model.modes import add_span_logits
+
+        add_span_logits(model)
+
+
+class _Encoder(Head):
+    """No head in transformers; the one of sentence-transformers makes embeddings."""
+
+    def complete(self, model: nn.Module, *source: Any) -> None:
+        from compressor.model.sentence_head import add_head
+
+        add_head(model, *source)
+
+
+CLASSIFIER = _Classifier("AutoModelForSequenceClassification", "classification")
+ENCODER = _Encoder(_ANY, "embedding")
+TRANSLATOR = Head("AutoModelForSeq2SeqLM", "translation")
+# Of encoders, by the class.
+ENCODER_HEADS: dict[str, Head] = {
+    head.auto_class: head
+    for head in (
+        CLASSIFIER,
+        Head("AutoModelForTokenClassification", "token-classification"),
+        _Reader("AutoModelForQuestionAnswering", "question-answering"),
+        ENCODER,
+    )
+}
+
+
+def head_in(name: str) -> Head | None:
+    """The head of a class such as `BertForTokenClassification`; None without one of a task here."""
+    heads = ENCODER_HEADS.values()
+    return next((x for x in heads if x.ending and name.endswith(x.ending)), None)
 
 
 @dataclass(frozen=True)
@@ -39,7 +124,8 @@ class SublayerPaths:
             in `every_layer`; in the `first_layer`, and each layer hands the bias on to the next; or
             in the `stack`, which gives it to all layers as `position_bias`. None without such bias.
         scaled: scores are divided by the square root of the unit width.
-        stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
+        stand_in: what replaces the block when no unit is left: `feed_forward`, `attention`, or
+            `bias_to_hand_on`, which still makes the bias for other layers.
         optional: further inputs, which some configurations have.
     """
 
@@ -87,78 +173,31 @@ class DecoderStack(Stack):
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Names in `config.json` of further sizes, and the least number of token types.
-
-    Args:
-        width: of the hidden states.
-        head_width: of a head, where it is not the width over the number of heads.
-        embedding: of the embedding tables, where it is not the width.
-    """
-
-    width: str = "hidden_size"
-    head_width: str | None = None
-    embedding: str | None = None
-    least_types: int = 1
-
-
-@dataclass(frozen=True)
-class Positions:
-    """How tokens get their positions.
-
-    Args:
-        name: in `config.json`, of their number; None where they are relative alone.
-        after_padding: they are counted from the one behind the padding token's id.
-        computed: they are computed instead of learned; or the name of the setting for it.
-    """
-
-    name: str | None = "max_position_embeddings"
-    after_padding: bool = False
-    computed: bool | str = False
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Where checkpoints may differ from what the class of transformers has.
-
-    Args:
-        unused: patterns of weights that they may hold beside those of the class: heads of other
-            tasks, which change no output. All others must be used.
-        spare: pattern of weights that the class has and nothing reads: they may be missing.
-        untied: weights that may differ from those that the configuration ties them to.
-    """
-
-    unused: tuple[str, ...] = ()
-    spare: str | None = None
-    untied: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Layers:
-    """Properties of layers that matter where whole ones are dropped.
-
-    Args:
-        returns: what a layer returns: a `tensor`, or a `tuple` that begins with it.
-        first_stays: from a configuration, whether the first layer differs and cannot be dropped.
-        lists: names in the configuration of lists with an entry for every layer.
-    """
-
-    returns: Literal["tensor", "tuple"] = "tensor"
-    first_stays: Callable[[Any], bool] = lambda config: False
-    lists: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Architecture:
     """Facts about one `config.model_type`; the defaults are BERT's.
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
-    those of its other models.
+    those of its other models. Names of sizes are those in `config.json`.
 
     Args:
         base: path of the module that holds the stacks; empty where it is the model itself.
         sublayers: paths of every kind of sublayer, in the canonical order.
-        encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
+        encoder, decoder: names of their sizes; None if there is no decoder.
+        width: name of the width of the hidden states.
+        head_width: of the width of a head, where it is not the width over the number of heads.
+        embedding_width: of the width of the embedding tables, where it is not the width.
+        least_types: the least number of token types.
+        positions: name of the number of positions; None where they are relative alone.
+        positions_after_padding: they are counted from the one behind the padding token's id.
+        computed_positions: they are computed instead of learned; or the name of the setting for it.
+        unused_weights: patterns of weights that checkpoints may hold beside those of the class:
+            heads of other tasks, which change no output. All others must be used.
+        spare_weights: pattern of weights that the class has and nothing reads: they may be missing.
+        untied_weights: those that may differ from those that the configuration ties them to.
+        layers_return: what a layer returns: a `tensor`, or a `tuple` that begins with it.
+        first_layer_stays: from a configuration, whether the first layer differs from the others
+            and cannot be dropped.
+        layer_lists: names in the configuration of lists with an entry for every layer.
         inputs: names of what the encoder reads.
         head: the class of transformers that loads its models.
         feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
@@ -175,10 +214,19 @@ class Architecture:
     sublayers: tuple[SublayerPaths, ...]
     encoder: Stack = Stack()
     decoder: DecoderStack | None = None
-    sizes: Sizes = Sizes()
-    positions: Positions = Positions()
-    weights: Weights = Weights()
-    layers: Layers = Layers()
+    width: str = "hidden_size"
+    head_width: str | None = None
+    embedding_width: str | None = None
+    least_types: int = 1
+    positions: str | None = "max_position_embeddings"
+    positions_after_padding: bool = False
+    computed_positions: bool | str = False
+    unused_weights: tuple[str, ...] = ()
+    spare_weights: str | None = None
+    untied_weights: frozenset[str] = frozenset()
+    layers_return: Literal["tensor", "tuple"] = "tensor"
+    first_layer_stays: Callable[[Any], bool] = lambda config: False
+    layer_lists: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     head: Head = CLASSIFIER
     feed_forward: str | None = None
@@ -225,24 +273,23 @@ class Architecture:
         """The entry of the same encoder with a head of `ENCODER_HEADS`; else it is unchanged."""
         if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_HEADS:
             return self
-        entry, weights = replace(self, head=ENCODER_HEADS[auto_class]), self.weights
-        if not entry.head.ending:
-            return replace(entry, base="", weights=replace(weights, spare=r"^pooler\."))
-        unused = (*weights.unused, rf"^({self.base}\.)?pooler\.")
-        return replace(entry, weights=replace(weights, unused=unused))
+        head = ENCODER_HEADS[auto_class]
+        if not head.ending:
+            return replace(self, head=head, base="", spare_weights=r"^pooler\.")
+        unused = (*self.unused_weights, rf"^({self.base}\.)?pooler\.")
+        return replace(self, head=head, unused_weights=unused)
 
     def with_feed_forward(self, setting: str | None) -> Architecture:
         """The entry for models with this `feed_forward_proj`, such as `gated-gelu`; None: usual."""
         if not (setting or self.feed_forward or "").startswith("gated"):
             return self
-
-        def gated(paths: SublayerPaths) -> SublayerPaths:
-            if "up" not in paths.inputs:
-                return paths
-            up = paths.inputs["up"]
-            return replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
-
-        return replace(self, sublayers=tuple(map(gated, self.sublayers)))
+        sublayers = []
+        for paths in self.sublayers:
+            up = paths.inputs.get("up")
+            if up is not None:
+                paths = replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
+            sublayers.append(paths)
+        return replace(self, sublayers=tuple(sublayers))
 
     def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
         """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
@@ -255,26 +302,25 @@ class Architecture:
 
     def most_positions(self, config: Any) -> int | None:
         """The most tokens that a model has positions for; None where there is no limit."""
-        if self.positions.name is None:
+        if self.positions is None:
             return None
-        offset = int(config.pad_token_id) + 1 if self.positions.after_padding else 0
-        return int(getattr(config, self.positions.name)) - offset
+        offset = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
+        return int(getattr(config, self.positions)) - offset
 
     def computes_positions(self, config: Any) -> bool:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
-        name = self.positions.computed
+        name = self.computed_positions
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
 
     def size_bounds(self) -> dict[str, tuple[int, int]]:
         """Name in the configuration -> the least and the most that it may be."""
-        sizes = self.sizes
-        further = (sizes.embedding or sizes.width, sizes.head_width or sizes.width)
+        further = (self.embedding_width or self.width, self.head_width or self.width)
         bounds = {
-            **dict.fromkeys(("hidden_size", sizes.width, *further), (1, WIDTH)),
+            **dict.fromkeys(("hidden_size", self.width, *further), (1, WIDTH)),
             **dict.fromkeys(("vocab_size", "decoder_vocab_size"), (1, VOCABULARY)),
             **dict.fromkeys(("num_labels", "_num_labels"), (1, LABELS)),
             "max_position_embeddings": (1, POSITIONS),
-            "type_vocab_size": (sizes.least_types, TYPES),
+            "type_vocab_size": (self.least_types, TYPES),
             "relative_attention_num_buckets": (4, DISTANCES),
             "relative_attention_max_distance": (4, DISTANCES),
         }

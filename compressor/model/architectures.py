@@ -1,49 +1,21 @@
 """The supported architectures: one entry each, with all that the project must know about one.
 
 An entry is data about a `config.model_type` of transformers; a relative of an architecture is its
-entry with a few fields replaced. To add one, add an entry to `ARCHITECTURES` and a tiny
-configuration to `tests/helpers/tiny.py`: to `BUILDERS`, and every test of scoring, surgery, saving,
-export and generation runs on it, or to the relatives there, which a few tests take through the
-whole journey.
-
-To add a kind of sublayer, add its name to `Kind` and its `SublayerPaths` to the architectures that
-have it. Which rows of an input projection belong to a unit is `modeling_pruned.unit_rows`.
+entry with a few fields replaced. They are in `entries.py`. Which rows of an input projection belong
+to a unit is `modeling_pruned.unit_rows`.
 """
 
 from __future__ import annotations
 
-from itertools import count, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture
-from compressor.model.encoder_decoders import BART, M2M100, MARIAN, MBART, MT5, PEGASUS, T5, UMT5
-from compressor.model.encoders import BERT, DEBERTA, DISTILBERT, ELECTRA, MODERNBERT, MPNET, ROBERTA
-from compressor.model.heads import ENCODER, head_in
-from compressor.model.sublayers import Sublayer
+from compressor.model.architecture import ENCODER, Architecture, head_in
+from compressor.model.entries import ARCHITECTURES as ARCHITECTURES
+from compressor.model.sublayers import Sublayer, is_self_attention
 
 if TYPE_CHECKING:
     from torch import nn
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "marian": MARIAN,
-    "bart": BART,
-    "mbart": MBART,
-    "bert": BERT,
-    "roberta": ROBERTA,
-    "distilbert": DISTILBERT,
-    "electra": ELECTRA,
-    "xlm-roberta": ROBERTA,
-    "camembert": ROBERTA,
-    "mpnet": MPNET,
-    "modernbert": MODERNBERT,
-    "deberta-v2": DEBERTA,
-    "t5": T5,
-    "mt5": MT5,
-    "umt5": UMT5,
-    "pegasus": PEGASUS,
-    "m2m_100": M2M100,
-}
 
 # Architectures that cannot be supported as they are, with the reason.
 _REASONS = {
@@ -91,12 +63,13 @@ def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -
 def layer_paths(model: nn.Module) -> list[str]:
     """Paths of all Transformer layers of a model, pruned or not, skipped ones included."""
     entry = architecture_of(model)
-    modules = {path for path, _ in model.named_modules()}
     stacks = {entry.full_paths(x)["layer"].partition("{i}")[0] for x in entry.sublayers}
-    paths: list[str] = []
-    for stack in sorted(stacks):
-        paths += takewhile(modules.__contains__, (f"{stack}{number}" for number in count()))
-    return paths
+    return [f"{stack}{i}" for stack in sorted(stacks) for i in range(_depth(model, stack))]
+
+
+def _depth(model: nn.Module, stack: str) -> int:
+    """How many layers there are at a path that ends before their numbers."""
+    return len(cast("nn.ModuleList", model.get_submodule(stack.removesuffix("."))))
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
@@ -112,20 +85,21 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
     sublayers = []
     for paths in entry.sublayers:
         full = entry.full_paths(paths)
-        stack = full["layer"].partition("{i}")[0]
-        for index in count():
-            if f"{stack}{index}" not in modules:
-                break
+        for index in range(_depth(model, full["layer"].partition("{i}")[0])):
             layer = full["layer"].format(i=index)
             if f"{layer}.{paths.output}" not in modules:
-                continue  # a layer that is skipped (`compressor.model.depth`)
+                continue  # a layer that is skipped (`compressor.model.surgery`)
             placed = find_sublayer(model, full, index)
-            roles = {**paths.inputs, **paths.optional}
-            inputs = {role: f"{layer}.{path}" for role, path in roles.items()}
             biased_by = None
-            if paths.kind != "cross" and paths.position_bias in ("every_layer", "first_layer"):
-                every = paths.position_bias == "every_layer"
-                biased_by = f"{layer if every else full['layer'].format(i=0)}.{paths.block}"
+            if is_self_attention(paths.kind):
+                tables = {"every_layer": layer, "first_layer": full["layer"].format(i=0)}
+                if paths.position_bias in tables:
+                    biased_by = f"{tables[paths.position_bias]}.{paths.block}"
+            inputs = {
+                role: f"{layer}.{path}"
+                for role, path in {**paths.inputs, **paths.optional}.items()
+                if f"{layer}.{path}" in placed.inputs
+            }
             sublayers.append(
                 Sublayer(
                     kind=paths.kind,
@@ -133,7 +107,7 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
                     units=placed.units,
                     unit_width=placed.unit_width,
                     block=placed.block,
-                    inputs={role: path for role, path in inputs.items() if path in placed.inputs},
+                    inputs=inputs,
                     output=placed.output,
                     biased_by=biased_by,
                     scaled=paths.scaled,

@@ -1,57 +1,64 @@
-"""Loading checkpoints: dense or pruned, from a local directory or a hub id.
+"""Opening checkpoints, dense or pruned, from a local directory or a hub id; saving pruned ones.
 
 A pruned checkpoint is an ordinary one plus `units.json`, which says which units of each sublayer
 are left. Both are loaded strictly: every weight comes from the file, and every weight of the file
-is used.
+is used. It is saved in the format and precision of the one that it was made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
 from torch import nn
+from transformers import PretrainedConfig
 
 from compressor.errors import InputError
-from compressor.model.architecture import POSITIONS, Architecture, decoder_tokens
-from compressor.model.architectures import architecture, architecture_of, find_sublayers
-from compressor.model.configuration import first_line, read_configuration, require_layers
-from compressor.model.cross_encoder import is_cross_encoder, note_settings
-from compressor.model.generation import check_generation, require_start
-from compressor.model.heads import ENCODER, ENCODER_HEADS, head_in
-from compressor.model.location import require_own_files, resolve
-from compressor.model.memory import drop_mapped_weights
-from compressor.model.modeling_pruned import WeightsMisfit
+from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Architecture, head_in
+from compressor.model.architectures import architecture, architecture_of
+from compressor.model.configuration import read_configuration
+from compressor.model.generation import save_generation
+from compressor.model.location import (
+    INDEX,
+    PATTERN,
+    require_own_files,
+    resolve,
+    stored_dtype,
+    stored_tensors,
+    weight_files,
+)
 from compressor.model.pruning_record import (
     KEPT_UNITS,
+    MODELING,
     PRUNING_RECORD,
     PruningRecord,
-    pruned_class,
     pruned_config,
     read_pruning_record,
-    without_code,
+    recorded_mask,
+    render_pruning_record,
 )
-from compressor.model.quiet import quiet_transformers
-from compressor.model.sentence_files import read_sentence_settings
-from compressor.model.sentence_settings import MODULES, SENTENCE_TRANSFORMER, SentenceSettings
-from compressor.model.sentence_texts import follow_settings
-from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
+from compressor.model.sentence_head import HEAD, write_layout, write_settings
+from compressor.model.sentence_settings import (
+    MODULES,
+    SENTENCE_TRANSFORMER,
+    SentenceSettings,
+    is_cross_encoder,
+    note_cross_encoder,
+    read_sentence_settings,
+)
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.tokenizer import load_tokenizer
-from compressor.model.weights import (
-    MOST_TIMES_STORED,
-    require_fit,
-    require_not_larger,
-    require_ties,
-    require_usable,
-)
+from compressor.model.tokenizer import follow_sentence_settings, load_tokenizer, save_tokenizer
+from compressor.model.weights import computed_weights, load_model
+from compressor.storage.files import write_json
 from compressor.storage.manifest import require_checkpoint_unchanged
 
-_COPIED_AT_ONCE = 64 << 20  # bytes that are in memory twice, in the file's mapping and as a copy
+SHARD_BYTES = 50 * 10**9  # of a file of weights in float32, as transformers has it
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,6 @@ class Checkpoint:
     Args:
         layers: the sublayers of the dense model, also where units are already removed; not those of
             whole layers that are dropped.
-        mask: the units that are left of them.
         name: as the user gave it: a path or a hub id.
         revision: the commit, of a model from the hub.
         dtype: how the weights are stored; computation is in float32.
@@ -149,17 +155,17 @@ def open_checkpoint(
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
     settings = read_sentence_settings(directory)
     config = read_configuration(directory, trust_remote_code)
-    note_settings(config, settings)
+    note_cross_encoder(config, settings)
     pruning = _read_pruning(directory, config, model, dense)
     if task is None and pruning is not None:
         task = pruning.contents.get("task")
     entry = _entry(config, task, auto_class, settings)
     stored = stored_tensors(weight_files(directory, allow_pickle))
-    network, sublayers = _load(directory, config, entry, pruning, stored)
+    network, sublayers = load_model(directory, config, entry, pruning, stored)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     entry.head.complete(network, directory, settings, allow_pickle)
     if entry.head is ENCODER or is_cross_encoder(config):
-        follow_settings(tokenizer, config, settings)
+        follow_sentence_settings(tokenizer, config, settings)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
@@ -222,87 +228,85 @@ def _entry(
     return entry.for_class(auto_class or entry.auto_class)
 
 
-def _load(
-    directory: Path,
-    config: Any,
-    entry: Architecture,
-    pruning: PruningRecord | None,
-    stored: Mapping[str, StoredTensor],
-) -> tuple[nn.Module, list[Sublayer]]:
-    """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
-    if entry.decoder:
-        check_generation(directory, decoder_tokens(config))
-    path = directory / "config.json"
-    require_layers(config, len(stored), path)
-    without_code(config)
-    model_class = getattr(transformers, entry.auto_class)
-    outline = _outline(path, config, model_class.from_config)
-    sublayers = find_sublayers(outline)
-    if pruning is not None:
-        mask = pruning.mask.of_layers_left()
-        if mask.totals() != Mask.full(sublayers).totals():
-            raise InputError(
-                f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's "
-                "units; prune the dense checkpoint again",
-                id="units-file-of-another-model",
-            )
-        require_not_larger(outline, stored, path, MOST_TIMES_STORED)
-        model_class, config = pruned_class(outline), pruned_config(outline, mask)
-        outline = _outline(path, config, model_class._from_config)
-    require_not_larger(outline, stored, path)
-    with quiet_transformers():
-        try:
-            model, info = model_class.from_pretrained(
-                directory,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=all(x.file.suffix == ".safetensors" for x in stored.values()),
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-        except WeightsMisfit as error:
-            raise InputError(str(error), id="weights-do-not-fit") from error
-        except Exception as error:  # whatever the library trips over is in the files
-            raise InputError(
-                f"cannot load {directory} as a {config.model_type}: {first_line(error)}",
-                id="weights-unreadable",
-            ) from error
-    if pruning is None:  # the class of a pruned model checks for itself
-        require_fit(model, info, stored, entry, directory)
-    else:
-        _move_weights(model)
-    require_ties(outline, model, directory, entry.weights.untied)
-    require_usable(model, stored)
-    if entry.decoder:
-        require_start(model.generation_config, directory)
-    return model, sublayers
+def round_to(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round all weights to `dtype`, in place, so that what is saved is what was measured."""
+    if dtype == torch.float32:
+        return
+    computed = computed_weights(model)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and name not in computed:
+            tensor.copy_(tensor.to(dtype))
 
 
-def _outline(path: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Module:
-    """The model that the configuration at `path` describes, whose weights take no memory."""
-    with quiet_transformers():
-        try:
-            with torch.device("meta"):
-                return build(config, dtype=torch.float32)
-        except Exception as error:  # whatever the library trips over is in the files
-            raise InputError(
-                f"{path} describes no {config.model_type} that can be built: {first_line(error)}; "
-                "get the checkpoint again",
-                id="config-not-buildable",
-            ) from error
+def save_checkpoint(
+    source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
+) -> list[Path]:
+    """Write a pruned model in the source's format and precision, with `units.json` beside it.
 
+    The source of its class is copied, so that transformers can open it without this package; a
+    model that has lost whole layers alone needs none. The weights must already be representable in
+    the stored dtype (see `round_to`).
 
-def _move_weights(model: nn.Module) -> None:
-    """Copy all weights out of the mapped file.
+    Args:
+        source: the checkpoint that the model was made from.
+        model: without skipped layers (`compressor.model.surgery`).
+        record: the contents of `units.json`.
 
-    They lie at any address there, and kernels then add up in another order: a reloaded model would
-    not give the saved one's last bits.
+    Returns:
+        The files written at the root of the directory.
     """
-    copied = 0
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()
-        copied += tensor.nbytes
-        if copied > _COPIED_AT_ONCE:
-            drop_mapped_weights()
-            copied = 0
+    directory.mkdir(parents=True, exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    _save_weights(model, source.dtype, directory)
+    config = pruned_config(model, recorded_mask(record).of_layers_left())
+    save_settings(source, model, directory, config)
+    if hasattr(model, HEAD):
+        write_layout(model, source.max_source_tokens, source.directory, directory)
+    if hasattr(config, KEPT_UNITS):
+        shutil.copyfile(MODELING, directory / MODELING.name)
+    (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
+    return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
+
+
+def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None:
+    """Write `model.safetensors`, or several files and their index for a large model."""
+    computed = computed_weights(model)
+    state: dict[str, torch.Tensor] = {}
+    saved_memory = set()
+    for name, value in model.state_dict().items():
+        # A head is in files of its own, and tied weights are saved once.
+        in_head = name.startswith(f"{HEAD}.")
+        if not in_head and name not in computed and value.data_ptr() not in saved_memory:
+            saved_memory.add(value.data_ptr())
+            state[name] = value
+    split = split_torch_state_dict_into_shards(
+        state, filename_pattern=PATTERN, max_shard_size=SHARD_BYTES
+    )
+    total = 0
+    for file, names in split.filename_to_tensors.items():
+        # Converted file by file, to have one copy in memory.
+        tensors = {
+            name: (x.to(dtype) if x.is_floating_point() else x).contiguous()
+            for name, x in ((name, state[name]) for name in names)
+        }
+        total += sum(tensor.nbytes for tensor in tensors.values())
+        save_file(tensors, directory / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": {"total_size": total}, "weight_map": split.tensor_to_filename}
+        write_json(directory / INDEX, index)
+
+
+def save_settings(
+    source: Checkpoint, model: nn.Module, directory: Path, config: PretrainedConfig
+) -> None:
+    """Write all of a checkpoint but its weights: `config`, other settings and the tokenizer."""
+    config.save_pretrained(directory)
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        save_generation(generation, directory)
+    save_tokenizer(source.tokenizer, directory)
+    write_settings(source.directory, directory)
+    # Files of a Marian tokenizer, should its class not have written them itself.
+    for name in ("source.spm", "target.spm", "vocab.json", "target_vocab.json"):
+        if (source.directory / name).exists() and not (directory / name).exists():
+            shutil.copyfile(source.directory / name, directory / name)

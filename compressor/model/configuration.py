@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,34 @@ import transformers
 from transformers.activations import ACT2FN
 
 from compressor.errors import InputError
-from compressor.model.architecture import COMPUTED_POSITIONS, LABELS, Architecture, decoder_tokens
+from compressor.model.architecture import (
+    COMPUTED_POSITIONS,
+    ENCODER_HEADS,
+    LABELS,
+    Architecture,
+    decoder_tokens,
+)
 from compressor.model.architectures import architecture, require_depth
-from compressor.model.heads import require_class
 from compressor.model.location import require_checkpoint
-from compressor.storage.input_files import read_json
+from compressor.storage.input_files import read_json, shown
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto", None)
-_TOKENS = (
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "sep_token_id",
-    "decoder_start_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-)
+_TOKENS = [
+    f"{name}_token_id"
+    for name in ("pad", "bos", "eos", "sep", "decoder_start", "forced_bos", "forced_eos")
+]
 _ACTIVATIONS = (
     "hidden_act", "activation_function", "activation", "dense_act_fn", "hidden_activation",
     "classifier_activation",
 )  # fmt: skip
+# Ending of a class of transformers that no task here is for -> what its models do.
+_OTHER_HEADS = {
+    "ForMultipleChoice": "chooses one of several texts",
+    "LMHeadModel": "continues texts",
+    "ForCausalLM": "continues texts",
+    "EncoderModel": "is an encoder–decoder without its decoder",
+}
 # Settings that make something else of an encoder.
 _DECODERS = {
     "is_decoder": "a decoder, whose tokens do not see those behind them",
@@ -68,16 +75,15 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         raise _malformed(path, "it is not a JSON object")
     entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
     _require_form(values, path)
-    require_class(values, entry.decoder is not None, path)
     _require_variant(values, entry, path)
-    _require_bounds(values, entry, path)
+    _require_none(_wrong_sizes(values, entry), path)
     try:
         config = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
-    _require_whole(config, entry, path)
+    _require_none(_wrong_values(config, entry, path), path)
     refused = entry.refuse(config)
     if refused is not None:
         raise InputError(
@@ -86,7 +92,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
             id="architecture-variant-unsupported",
         )
     if entry.decoder is None:
-        _require_class_names(path, values, config)
+        _require_none(_wrong_class_names(values, config, path), path)
     # These change how the model is run, not what it computes; scoring and recovery rely on the
     # usual values.
     config._attn_implementation, config.output_attentions = None, False
@@ -134,7 +140,22 @@ def _require_form(values: Mapping[str, Any], path: Path) -> None:
 
 def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
     """Check what transformers takes for another model, or passes over, by the same name."""
-    generates = entry.decoder is not None
+    generates, heads = entry.decoder is not None, dict(_OTHER_HEADS)
+    advice = "give one for classification, tokens, questions or embeddings"
+    if generates:
+        heads |= {x.ending: f"is for {x.task}" for x in ENCODER_HEADS.values() if x.ending}
+        advice = (
+            "of encoder–decoders give one that generates texts (…ForConditionalGeneration), for "
+            "other tasks an encoder such as bert"
+        )
+    names = values.get("architectures")
+    name = str(names[0])[:100] if isinstance(names, list) and names else ""
+    for ending, does in heads.items():
+        if name.endswith(ending):
+            raise InputError(
+                f"{path} names the class {name}, which {does}, and that is not supported; {advice}",
+                id="architecture-variant-unsupported",
+            )
     kinds = {} if generates else {n: x for n, x in _DECODERS.items() if values.get(n)}
     joined = values.get("is_encoder_decoder")
     if joined is not None and bool(joined) is not generates:
@@ -147,8 +168,8 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
             "else give another model",
             id="architecture-variant-unsupported",
         )
-    heads = values.get("pruned_heads")
-    if any(heads.values()) if isinstance(heads, dict) else heads:
+    pruned = values.get("pruned_heads")
+    if any(pruned.values()) if isinstance(pruned, dict) else pruned:
         raise InputError(
             f"{path} names heads that an earlier transformers removed (pruned_heads), and version "
             "5 reads no such checkpoint; give the one from before their removal",
@@ -165,46 +186,36 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
             )
 
 
-def _require_bounds(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
+def _wrong_sizes(values: Mapping[str, Any], entry: Architecture) -> Iterator[str]:
     for name, (least, most) in entry.size_bounds().items():
         value = values.get(name, least)
-        if value is None and name in _MAY_BE_NULL:
-            continue
-        if not _is_whole(value) or not least <= value <= most:
-            reason = f"not a number from {least} to {most:,}"
-            raise _malformed(path, f"{name} is {_shortened(value)}, {reason}")
+        is_left_out = value is None and name in _MAY_BE_NULL
+        if not is_left_out and not (is_whole(value) and least <= value <= most):
+            yield f"{name} is {shown(value, 40)}, not a number from {least} to {most:,}"
     for name in ("dtype", "torch_dtype"):
         if name in values and values[name] not in _DTYPES:
             known = ", ".join(filter(None, _DTYPES))
-            raise _malformed(path, f"{name} is {_shortened(values[name])}, none of {known}")
+            yield f"{name} is {shown(values[name], 40)}, none of {known}"
     for name in ("id2label", "label2id"):
         labels = values.get(name)
         if isinstance(labels, dict | list) and len(labels) > LABELS:
-            raise _malformed(path, f"{name} has {len(labels):,} labels, more than {LABELS:,}")
+            yield f"{name} has {len(labels):,} labels, more than {LABELS:,}"
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether a value of a JSON file is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shortened(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        return "a number of thousands of digits"
-    return text if len(text) <= 40 else text[:40] + "…"
-
-
-def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
-    """Check what transformers has made of the values, whatever their names are in the file."""
+def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]:
+    """What transformers has made of the file's values, whatever their names are there."""
     sizes = {name: getattr(config, name, None) for name in entry.size_bounds()}
-    _require_bounds({n: v for n, v in sizes.items() if v is not None}, entry, path)
-    width = int(getattr(config, entry.sizes.width))
-    for stack in entry.stacks if entry.sizes.head_width is None else ():
+    yield from _wrong_sizes({n: v for n, v in sizes.items() if v is not None}, entry)
+    width = int(getattr(config, entry.width))
+    for stack in entry.stacks if entry.head_width is None else ():
         heads = int(getattr(config, stack.heads))
         if width % heads:
-            reason = f"{stack.heads} is {heads}, which does not divide the width {width}"
-            raise _malformed(path, reason)
+            yield f"{stack.heads} is {heads}, which does not divide the width {width}"
     if entry.decoder is not None:
         encoder, decoder = (getattr(config, stack.layers) for stack in entry.stacks)
         require_depth(entry, encoder, decoder, str(path))
@@ -213,43 +224,38 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:
-            if value is not None and not (_is_whole(value) and 0 <= value < rows):
-                shown = _shortened(value)
-                raise _malformed(path, f"{name} is {shown}, not a token below {rows:,}")
+            if value is not None and not (is_whole(value) and 0 <= value < rows):
+                yield f"{name} is {shown(value, 40)}, not a token below {rows:,}"
     for name in _ACTIVATIONS:
-        if getattr(config, name, None) not in (None, *ACT2FN):
-            shown = _shortened(getattr(config, name))
-            raise _malformed(path, f"{name} is {shown}, which transformers does not know")
+        value = getattr(config, name, None)
+        if value not in (None, *ACT2FN):
+            yield f"{name} is {shown(value, 40)}, which transformers does not know"
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise _malformed(path, f"{name} is {value}, not a finite number")
-    if entry.computes_positions(config):
-        positions = config.max_position_embeddings
-        if positions * width > COMPUTED_POSITIONS:
-            raise _malformed(path, f"{positions:,} positions of width {width:,} are too many")
+            yield f"{name} is {value}, not a finite number"
+    positions = config.max_position_embeddings if entry.computes_positions(config) else 0
+    if positions * width > COMPUTED_POSITIONS:
+        yield f"{positions:,} positions of width {width:,} are too many"
 
 
-def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> None:
-    """Check that every class has one name, a line of text that no other class has.
+def _wrong_class_names(values: Mapping[str, Any], config: Any, path: Path) -> Iterator[str]:
+    """Whether every class has one name, a line of text that no other class has.
 
-    Args:
-        values: the contents of `config.json`; where names contradict each other, transformers
-            silently takes some of them.
+    Where names in the file contradict each other, transformers silently takes some of them.
     """
     names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
-        raise _malformed(path, "id2label does not give a name to each class from 0 on")
-    given = values.get("id2label")
+        yield "id2label does not give a name to each class from 0 on"
+    listed = values.get("id2label")
     for key in ("num_labels", "_num_labels"):
         count = values.get(key)
-        if given is not None and count not in (None, len(given)):
-            raise _malformed(path, f"{key} is {count}, and id2label has {len(given)} names")
-    if given is not None and len(given) != len(names):
-        raise _malformed(path, "id2label has two names of one class")
+        if listed is not None and count not in (None, len(listed)):
+            yield f"{key} is {count}, and id2label has {len(listed)} names"
+    if listed is not None and len(listed) != len(names):
+        yield "id2label has two names of one class"
     for number, name in names.items():
         if not name.strip() or set(name) & set("\t\r\n"):
-            reason = f"the name {name[:40]!r} of class {number} is not a line of text"
-            raise _malformed(path, reason)
+            yield f"the name {name[:40]!r} of class {number} is not a line of text"
     # In a cell with several labels, white space around a name does not count.
     counts = Counter(name.strip() for name in names.values())
     if len(counts) < len(names):
@@ -261,8 +267,13 @@ def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> 
     numbers = {name: number for number, name in names.items()}
     for name, number in (values.get("label2id") or {}).items():
         # Many files name classes in one of the two alone, and have LABEL_0 and so on in the other.
-        if str(numbers.get(name, number if given else None)) != str(number):
-            raise _malformed(path, f"label2id has {name[:40]!r} for {number}, unlike id2label")
+        if str(numbers.get(name, number if listed else None)) != str(number):
+            yield f"label2id has {name[:40]!r} for {number}, unlike id2label"
+
+
+def _require_none(reasons: Iterator[str], path: Path) -> None:
+    for reason in reasons:
+        raise _malformed(path, reason)
 
 
 def _malformed(path: Path, reason: str) -> InputError:

@@ -16,8 +16,8 @@ from typing import Any
 import transformers
 
 from compressor.errors import CompressWarning, InputError, did_you_mean
-from compressor.model.configuration import first_line
-from compressor.model.quiet import quiet_transformers
+from compressor.model.configuration import first_line, is_whole
+from compressor.model.modes import quiet_transformers
 from compressor.storage.input_files import read_json
 
 GENERATION_FILE = "generation_config.json"
@@ -30,24 +30,20 @@ class Values:
     """The values of a setting, beside null.
 
     Args:
-        hold: whether a value, of a model with so many tokens, is one of them.
         wanted: which they are, for messages; `{rows}` stands for the number of tokens.
+        hold: whether a value, of a model with so many tokens, is one of them.
     """
 
-    hold: Callable[[Any, int], bool]
     wanted: str
+    hold: Callable[[Any, int], bool]
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any, rows: int = 0) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_token(value: Any, rows: int) -> bool:
-    return _is_whole(value) and 0 <= value < rows
+    return is_whole(value) and 0 <= value < rows
 
 
 def _are_tokens(value: Any, rows: int) -> bool:
@@ -65,20 +61,20 @@ def _are_words(value: Any, rows: int) -> bool:
 
 def _whole(least: int, most: int = MOST_LENGTH) -> Values:
     return Values(
-        lambda x, rows: _is_whole(x) and least <= x <= most, f"a number from {least} to {most:,}"
+        f"a number from {least} to {most:,}", lambda x, rows: is_whole(x) and least <= x <= most
     )
 
 
-_TOKEN = Values(_is_token, "a token below {rows:,}")
-_TOKENS = Values(_are_tokens, "a list of tokens below {rows:,}")
-_ENDS = Values(_are_ends, "one or several tokens below {rows:,}")
-_WORDS = Values(_are_words, "a list of lists of tokens below {rows:,}")
-_NUMBER = Values(lambda x, rows: _is_number(x), "a finite number")
-_FLAG = Values(lambda x, rows: isinstance(x, bool), "true or false")
-_STOPS = Values(lambda x, rows: isinstance(x, bool) or x == "never", "true, false or never")
-_SHARE = Values(lambda x, rows: _is_number(x) and 0 < x < 1, "a number between 0 and 1")
-_TEXT = Values(lambda x, rows: isinstance(x, str), "a text")
-_ANY = Values(lambda x, rows: True, "anything")
+_TOKEN = Values("a token below {rows:,}", _is_token)
+_TOKENS = Values("a list of tokens below {rows:,}", _are_tokens)
+_ENDS = Values("one or several tokens below {rows:,}", _are_ends)
+_WORDS = Values("a list of lists of tokens below {rows:,}", _are_words)
+_NUMBER = Values("a finite number", _is_number)
+_FLAG = Values("true or false", lambda x, rows: isinstance(x, bool))
+_STOPS = Values("true, false or never", lambda x, rows: isinstance(x, bool) or x == "never")
+_SHARE = Values("a number between 0 and 1", lambda x, rows: _is_number(x) and 0 < x < 1)
+_TEXT = Values("a text", lambda x, rows: isinstance(x, str))
+_ANY = Values("anything", lambda x, rows: True)
 
 # The search of the runtime follows these, too.
 SUPPORTED: Mapping[str, Values] = {
@@ -131,33 +127,31 @@ HARMLESS: Mapping[str, Values] = {
 }
 
 # What is not supported, with the values that change nothing.
-_NO_VALUE = (
-    "exponential_decay_length_penalty",
-    "sequence_bias",
-    "watermarking_config",
-    "stop_strings",
-    "max_time",
-    "constraints",
-    "force_words_ids",
-    "dola_layers",
-    "prompt_lookup_num_tokens",
-    "assistant_early_exit",
-    "prefill_chunk_size",  # transformers 5.23 then answers otherwise where a batch has padding
-    "compile_config",  # transformers itself reads none from a file
-)
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(_NO_VALUE, ()),
+    **dict.fromkeys(
+        (
+            "exponential_decay_length_penalty",
+            "sequence_bias",
+            "watermarking_config",
+            "stop_strings",
+            "max_time",
+            "constraints",
+            "force_words_ids",
+            "dola_layers",
+            "prompt_lookup_num_tokens",
+            "assistant_early_exit",
+            "prefill_chunk_size",  # transformers 5.23 answers otherwise where a batch has padding
+            "compile_config",  # transformers itself reads none from a file
+        ),
+        (),
+    ),
     **dict.fromkeys(
         ("do_sample", "token_healing", "is_assistant", "use_mtp", "low_memory"), (False,)
     ),
-    "repetition_penalty": (1.0,),
-    "encoder_repetition_penalty": (1.0,),
+    **dict.fromkeys(("num_beam_groups", "num_return_sequences"), (1,)),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), (1.0,)),
+    **dict.fromkeys(("diversity_penalty", "penalty_alpha"), (0.0,)),
     "encoder_no_repeat_ngram_size": (0,),
-    "diversity_penalty": (0.0,),
-    "num_beam_groups": (1,),
-    "num_return_sequences": (1,),
-    "penalty_alpha": (0.0,),
-    "guidance_scale": (1.0,),
     "begin_suppress_tokens": ([],),
     "cache_implementation": ("dynamic", "static", "hybrid"),  # others are for some models alone
 }

@@ -51,9 +51,8 @@ def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
 
     As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
     """
-    return (
-        entry.decoder is not None and entry.decoder.shifts_language and not tokenizer.prefix_tokens
-    )
+    decoder = entry.decoder
+    return decoder is not None and decoder.shifts_language and not tokenizer.prefix_tokens
 
 
 def _setting(tokenizer: Any, entry: Architecture) -> str:

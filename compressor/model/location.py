@@ -1,18 +1,34 @@
-"""Where a checkpoint is, and which of its files say what it computes."""
+"""Where a checkpoint is, which of its files say what it computes, and what those of weights hold.
+
+Weights are in `model.safetensors`, or in the files that `model.safetensors.index.json` names; where
+pickles are allowed and there are no safetensors, in `pytorch_model.bin` or the files that its index
+names. Every one of them must lie in the checkpoint's directory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NoReturn
+
+import torch
+from safetensors import safe_open
 
 from compressor.errors import InputError, cannot_read
 from compressor.model.card import CARD
-from compressor.storage.input_files import read_json, require_regular
+from compressor.storage.input_files import MIB, inner_path, read_json, require_regular
 from compressor.storage.manifest import MODULES
 
+WEIGHTS = "model.safetensors"
+PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their numbers
+INDEX = f"{WEIGHTS}.index.json"
+PICKLE, _PICKLES = "pytorch_model.bin", "pytorch_model*.bin"
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_PRECISIONS = tuple(_FLOATS.values())
+_HINT = "get the checkpoint again, or write it again"
+_LFS = b"version https://git-lfs"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
-_PICKLES = "pytorch_model*.bin"
-_ADAPTER = "adapter_config.json"
 _CONVERT = "open it with {} in transformers 4, which reads them, and save it with save_pretrained"
 _SOURCE = "give the checkpoint that they were made from"
 # File in a directory without a configuration or weights that can be read -> what it is, what to do.
@@ -117,14 +133,14 @@ def require_own_files(directory: Path) -> None:
 
 def require_checkpoint(directory: Path) -> None:
     """Raise InputError if a directory has no configuration, or is an adapter to a checkpoint."""
-    adapter = directory / _ADAPTER
+    adapter = directory / "adapter_config.json"
     if adapter.exists():
         try:
             base = str(read_json(adapter)["base_model_name_or_path"])[:200]
         except (OSError, ValueError, LookupError, TypeError):
             base = "another checkpoint"
         raise InputError(
-            f"{directory} holds an adapter ({_ADAPTER}), weights that are added to those of "
+            f"{directory} holds an adapter ({adapter.name}), weights that are added to those of "
             f"{base}; merge them with `merge_and_unload()` of PEFT, save that with "
             "save_pretrained, and give its directory",
             id="checkpoint-is-adapter",
@@ -141,21 +157,6 @@ def require_checkpoint(directory: Path) -> None:
     raise InputError(f"{directory} has no config.json; {hint}", id="config-missing")
 
 
-def refuse_without_weights(directory: Path, wanted: str) -> NoReturn:
-    """Raise InputError for a directory without the file of weights `wanted` or its index."""
-    _refuse_other_form(directory, "no weights that can be read")
-    others = sorted(path.name for path in directory.glob("*.safetensors"))
-    hint = "give a checkpoint's directory"
-    if others:
-        hint = f"if those in {others[0]} are meant, give the file that name"
-    elif directory.parent.name == "snapshots":
-        hint = "if the hub has pytorch_model.bin, pass --allow-pickle"
-    raise InputError(
-        f"{directory} has no weights: neither {wanted} nor {wanted}.index.json is there; {hint}",
-        id="weights-missing",
-    )
-
-
 def _refuse_other_form(directory: Path, lacks: str) -> None:
     """Raise InputError if a directory has a model in a form which is not read."""
     for pattern, (form, advice) in _FORMS.items():
@@ -165,3 +166,131 @@ def _refuse_other_form(directory: Path, lacks: str) -> None:
                 f"{directory} has {lacks}, but {form} ({path.relative_to(directory)}); {advice}",
                 id="checkpoint-form-unsupported",
             )
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor by the header of its file; `dtype` is None if it is no type that weights have."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    file: Path
+
+
+def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
+    """The files that the weights of a checkpoint are in; pickles only if they are allowed."""
+    for name, pattern in ((WEIGHTS, "*.safetensors"), (PICKLE, _PICKLES)):
+        one, index = directory / name, directory / f"{name}.index.json"
+        if not one.exists() and not index.exists():
+            continue
+        if name == PICKLE and not allow_pickle:
+            raise InputError(
+                f"{directory} has its weights only as a pickle ({PICKLE}), which can run code "
+                "when loaded; convert it to safetensors, or pass --allow-pickle if you trust it",
+                id="weights-pickled",
+            )
+        return [one] if one.exists() else _indexed_files(index, pattern)
+    _refuse_other_form(directory, "no weights that can be read")
+    others = sorted(path.name for path in directory.glob("*.safetensors"))
+    hint = "give a checkpoint's directory"
+    if others:
+        hint = f"if those in {others[0]} are meant, give the file that name"
+    elif directory.parent.name == "snapshots":
+        hint = "if the hub has pytorch_model.bin, pass --allow-pickle"
+    raise InputError(
+        f"{directory} has no weights: neither {WEIGHTS} nor {WEIGHTS}.index.json is there; {hint}",
+        id="weights-missing",
+    )
+
+
+def _indexed_files(index: Path, pattern: str) -> list[Path]:
+    try:
+        names = set(read_json(index)["weight_map"].values())
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("its weight_map names no files")
+    except OSError as error:
+        raise _unreadable(index, str(error.strerror)) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it has no weight_map"
+        raise _unreadable(index, reason) from error
+    for name in sorted(names):
+        try:
+            is_weights = fnmatchcase(inner_path(name), pattern)
+        except ValueError:
+            is_weights = False
+        if not is_weights:
+            raise InputError(
+                f"{index} names {name!r} as a file of weights, and only files of the same "
+                f"directory called {pattern} are loaded; {_HINT}",
+                id="weights-outside",
+            )
+        if not (index.parent / name).exists():
+            raise InputError(
+                f"{index} names {name}, which is not there; {_HINT}", id="weights-missing"
+            )
+    return [index.parent / name for name in sorted(names)]
+
+
+def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
+    """All tensors of some files by name, without reading their values."""
+    stored: dict[str, StoredTensor] = {}
+    for path in files:
+        try:
+            tensors = _read_tensors(path)
+        except PermissionError as error:
+            raise cannot_read(path, error) from error
+        except Exception as error:  # whatever the libraries trip over is in the file
+            raise _unreadable(path, _reason(path, error)) from error
+        for name, tensor in tensors.items():
+            if name in stored:
+                raise _unreadable(path, f"it holds {name}, as {stored[name].file.name} does")
+            stored[name] = tensor
+    return stored
+
+
+def _read_tensors(path: Path) -> dict[str, StoredTensor]:
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {
+            name: StoredTensor(tuple(x.get_shape()), _FLOATS.get(x.get_dtype()), path)
+            for name, x in headers.items()
+        }
+    values = torch.load(path, map_location="meta", weights_only=True)
+    return {
+        str(name): StoredTensor(tuple(x.shape), x.dtype if x.dtype in _PRECISIONS else None, path)
+        for name, x in values.items()
+        if isinstance(x, torch.Tensor)
+    }
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """How a file of weights is damaged most likely, by its beginning and its length."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(64)
+    if size == 0:
+        return "it is empty"
+    if start.startswith(_LFS):
+        return "it is a Git LFS pointer instead of the file itself; run `git lfs pull`"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        return "it is an HTML page"
+    if path.suffix != ".safetensors":
+        return f"{type(error).__name__}, it is not a pickle of weights alone"
+    header = int.from_bytes(start[:8], "little")
+    if (header <= 100 * MIB and 8 + header > size) or "file not fully covered" in str(error):
+        return f"it is cut off, or damaged: it has {size:,} bytes, its header tells of others"
+    return " ".join(str(error).split())[:300]
+
+
+def _unreadable(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} cannot be read as weights: {reason}; {_HINT}", id="weights-unreadable"
+    )
+
+
+def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
+    """The precision in which a checkpoint keeps its weights: of its first one, by name."""
+    dtypes = (tensors[name].dtype for name in sorted(tensors))
+    first = next((dtype for dtype in dtypes if dtype is not None), torch.float32)
+    return first if first in (torch.float16, torch.bfloat16) else torch.float32

@@ -40,11 +40,9 @@ class PlacedSublayer:
         paths: the entry of its kind in `kept_units`; `architecture.SublayerPaths` of `compress`
             says what is in it.
         index: the number of its layer.
-        units: how many units it has.
         unit_width: columns of the output projection that belong to one unit.
         block: path of the module that is replaced when no unit is left.
-        inputs: paths of the projections whose rows belong to units.
-        output: path of the projection whose columns belong to units.
+        inputs, output: paths of the projections whose rows, and columns, belong to units.
     """
 
     paths: Mapping[str, Any]
@@ -132,28 +130,22 @@ class HandsOnBias(nn.Module):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        whole = None
-        if key_value_states is None:
-            whole = position_bias
-            if position_bias is None and hasattr(self, BIAS_TABLE):
-                whole = self._make(hidden_states, mask, past_key_values)
+        attention: Any = self
+        whole = position_bias if key_value_states is None else None
+        if key_value_states is None and whole is None and hasattr(self, BIAS_TABLE):
+            past, tokens = past_key_values, hidden_states.shape[1]
+            seen = 0 if past is None else past.get_seq_length(attention.layer_idx)
+            keys = seen + tokens if mask is None else mask.shape[-1]
+            # [1, heads of the dense model, queries, keys]
+            whole = attention.compute_bias(
+                tokens, keys, device=hidden_states.device, past_seen_tokens=seen
+            )
         bias = None if whole is None else whole[:, self.kept_heads]
-        attention: Any = super()
-        output, *_, weights = attention.forward(
+        library: Any = super()
+        output, *_, weights = library.forward(
             hidden_states, mask, key_value_states, bias, past_key_values=past_key_values, **kwargs
         )
         return output, whole, weights
-
-    def _make(self, hidden_states: Tensor, mask: Tensor | None, past_key_values: Any) -> Tensor:
-        """[1, heads of the dense model, queries, keys]"""
-        attention: Any = self
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length(attention.layer_idx)
-        tokens = hidden_states.shape[1]
-        keys = seen + tokens if mask is None else mask.shape[-1]
-        made: Tensor = attention.compute_bias(
-            tokens, keys, device=hidden_states.device, past_seen_tokens=seen
-        )
-        return made
 
 
 @cache
@@ -193,19 +185,11 @@ class OwnHeads:
         return (*before, None if bias is None else bias[:, block.kept_heads], *after)
 
 
-STAND_INS = {
-    "attention": lambda sublayer, block: NoHeads(sublayer.paths["kind"], sublayer.index),
-    "bias_to_hand_on": lambda sublayer, block: without_heads(
-        block, sublayer.paths["kind"], sublayer.index
-    ),
-    "feed_forward": lambda sublayer, block: NoNeurons(),
-}
-
-
 def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int]) -> None:
     """Remove all but some units of a sublayer, in place; without any, its output bias is left."""
     if not units:
-        return _empty(model, sublayer)
+        _empty(model, sublayer)
+        return
     paths, width = sublayer.paths, sublayer.unit_width
     columns = unit_columns(units, width)
     rows = unit_rows(units, width, sublayer.units, paths["parts"])
@@ -231,12 +215,16 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
             block.__class__ = _handing_on(kind)
         else:
             block.register_forward_pre_hook(OwnHeads(block))
-    return None
 
 
 def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
+    kind, form = sublayer.paths["kind"], sublayer.paths["stand_in"]
     bias = OutputBias(_linear(model, sublayer.output))
-    stand_in = STAND_INS[sublayer.paths["stand_in"]](sublayer, model.get_submodule(sublayer.block))
+    stand_in: nn.Module = NoNeurons()
+    if form == "attention":
+        stand_in = NoHeads(kind, sublayer.index)
+    elif form == "bias_to_hand_on":
+        stand_in = without_heads(model.get_submodule(sublayer.block), kind, sublayer.index)
     _replace(model, sublayer.block, stand_in)
     if sublayer.output.startswith(sublayer.block + "."):
         stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
@@ -251,13 +239,9 @@ def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
 
 
 def unit_rows(units: Sequence[int], unit_width: int, total: int, parts: int) -> Tensor:
-    """Positions of some units' rows in a projection that feeds the output's, in each of its parts.
+    """Positions of some of all units' rows in each part of a projection that feeds the output's.
 
-    Args:
-        total: units of the dense model.
-
-    Returns:
-        [parts x units x unit_width]
+    Their shape is [parts x units x unit_width].
     """
     first = unit_columns(units, unit_width)
     return torch.cat([part * total * unit_width + first for part in range(parts)])

@@ -1,14 +1,47 @@
-"""Context managers that put a model into another mode, or watch it, and leave it as it was."""
+"""Working with a model from outside: modes and hooks that end with a context, and copies."""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers.utils import logging as hub_logging
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class quiet_transformers(warnings.catch_warnings):
+    """Silence the messages of transformers; what matters is checked and raised here."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        self.verbosity = hub_logging.get_verbosity()
+        hub_logging.set_verbosity_error()
+        hub_logging.disable_progress_bar()
+
+    def __exit__(self, *error: Any) -> None:
+        hub_logging.set_verbosity(self.verbosity)
+        super().__exit__(*error)
+
+
+def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
+    """A copy of a model's modules and configuration that shares its weights.
+
+    Args:
+        own: parameters of `model` that are copied all the same.
+    """
+    copied = {id(parameter) for parameter in own}
+    tensors = (*model.parameters(), *model.buffers())
+    # `deepcopy` takes what its memo holds for copied already.
+    return copy.deepcopy(model, {id(x): x for x in tensors if id(x) not in copied})
 
 
 @contextmanager
@@ -95,12 +128,12 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
     """The outputs of modules while the context lasts, by path, in the order in which they run."""
     outputs: dict[str, Any] = {}
 
-    def keep(path: str) -> RemovableHandle:
-        return model.get_submodule(path).register_forward_hook(
-            lambda module, inputs, output: outputs.update({path: output})
-        )
+    def keep(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs[path] = output
 
-    with hooks(map(keep, paths)):
+    with hooks(
+        model.get_submodule(path).register_forward_hook(partial(keep, path)) for path in paths
+    ):
         yield outputs
 
 
@@ -108,9 +141,10 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
     """The first input of each run of a module while the context lasts; empty for None."""
     inputs: list[Tensor] = []
-    modules = [] if module is None else [module]
     with hooks(
-        x.register_forward_pre_hook(lambda _, received: inputs.append(received[0])) for x in modules
+        x.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+        for x in (module,)
+        if x is not None
     ):
         yield inputs
 
@@ -118,3 +152,16 @@ def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
 def is_normalization(module: nn.Module) -> bool:
     """Whether a module normalizes layers; libraries have classes of their own without a mean."""
     return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("LayerNorm")
+
+
+def add_span_logits(model: nn.Module) -> None:
+    """Add `logits` to the output of a model that answers questions, in place.
+
+    They are [batch, tokens, 2], of starts and of ends of answers, which transformers gives apart.
+    """
+    model.register_forward_hook(_with_logits)
+
+
+def _with_logits(model: nn.Module, inputs: Any, output: Any) -> Any:
+    output["logits"] = torch.stack([output.start_logits, output.end_logits], -1)
+    return output

@@ -1,19 +1,20 @@
-"""Settings of sentence-transformers beside modules and weights.
+"""Settings of sentence-transformers: `modules.json`, and the files beside it.
 
 Each is followed, known to change no answer, or refused by name; one that is not known here may come
 from a newer version, and is refused, too. `tests/model/test_sentence_transformers.py` compares the
-tables with the package.
+tables with the package. Modules are known by the names of their classes alone: no code of a
+checkpoint runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
-from compressor.storage.input_files import read_json
+from compressor.storage.input_files import inner_path, read_json, shown
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -25,6 +26,31 @@ ENCODER_SETTINGS = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
+PACKAGE = "sentence_transformers."
+# The flags that say the pooling in files before version 5.4, in the order of their results; the
+# names in newer ones.
+EARLIER_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+VALUE_NAMES = ("module_input_name", "module_output_name")
+# Kind of module behind the encoder -> the keys of its config.json, all of which are read.
+KEYS: Mapping[str, frozenset[str]] = {
+    "Pooling": frozenset(
+        ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
+    ).union(EARLIER_MODES),
+    "Dense": frozenset(
+        ("in_features", "out_features", "bias", "activation_function", "use_residual", *VALUE_NAMES)
+    ),
+    "LayerNorm": frozenset(("dimension",)),
+    "Normalize": frozenset(VALUE_NAMES),
+    "Dropout": frozenset(("dropout",)),  # does nothing to a trained model
+}
+_ENTRY = {"idx", "name", "path", "type", "kwargs"}  # keys of a module in `MODULES`
 # Keys of `SETTINGS`, and of the encoder's settings: those that are followed, and those that change
 # no answer.
 SETTINGS_KEYS = {
@@ -56,6 +82,17 @@ _ENCODERS = {
     SENTENCE_TRANSFORMER: ("feature-extraction", "last_hidden_state", "token_embeddings"),
     CROSS_ENCODER: ("sequence-classification", "logits", "scores"),
 }
+# What turns a cross-encoder's logits into scores, in `config.json`: since version 4 under this key
+# of an object of this name, before under a name of its own.
+_IN_CONFIG, _ACTIVATION = "sentence_transformers", "activation_fn"
+_EARLIEST = "sbert_ce_default_activation_function"
+IDENTITY, SIGMOID = "identity", "sigmoid"
+_ACTIVATION_PATHS = {
+    "torch.nn.modules.linear.Identity": IDENTITY,
+    "torch.nn.Identity": IDENTITY,
+    "torch.nn.modules.activation.Sigmoid": SIGMOID,
+    "torch.nn.Sigmoid": SIGMOID,
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +109,8 @@ class SentenceSettings:
         similarity: how embeddings are compared, one of `SIMILARITIES`.
         truncate: how many numbers of an embedding are kept; None: all.
         activation: path of the class that turns a cross-encoder's logits into scores.
+        modules: kind and folder of the modules in the order of `MODULES`, in which they run. The
+            kind of a class of sentence-transformers is its name, of another class its whole path.
     """
 
     kind: str = SENTENCE_TRANSFORMER
@@ -82,10 +121,14 @@ class SentenceSettings:
     similarity: str = "cosine"
     truncate: int | None = None
     activation: str | None = None
+    modules: Sequence[tuple[str, str]] = ()
 
 
-def read_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`; None for any other."""
+def read_sentence_settings(directory: Path) -> SentenceSettings | None:
+    """The settings of a checkpoint with `modules.json`; None for any other.
+
+    Raises InputError for files that are malformed, modules and settings that are not supported.
+    """
     if not (directory / MODULES).exists():
         return None
     path = directory / SETTINGS
@@ -116,6 +159,7 @@ def read_settings(directory: Path) -> SentenceSettings | None:
         similarity=similarity,
         truncate=_size(values, "truncate_dim", path),
         activation=activation,
+        modules=_read_modules(directory, kind),
     )
 
 
@@ -175,6 +219,44 @@ def _size(values: Mapping[str, Any], key: str, path: Path) -> int | None:
     return value
 
 
+def _read_modules(directory: Path, model_kind: str) -> list[tuple[str, str]]:
+    path = directory / MODULES
+    listed = _read(path)
+    try:
+        names = [str(entry["name"]) for entry in listed]
+        modules = []
+        for entry in listed:
+            kind, folder = str(entry["type"]), str(entry["path"])
+            kind = kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
+            modules.append((kind, inner_path(folder) if folder else ""))
+        extra = [(k, v) for entry in listed for k, v in entry.items() if k not in _ENTRY]
+        extra += [("kwargs", entry["kwargs"]) for entry in listed if entry.get("kwargs")]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise malformed(path, f"it is not a list of modules ({error})") from error
+    if not modules or len(set(names)) < len(names):
+        raise malformed(path, f"it has the modules {', '.join(names) or 'none'}")
+    for key, value in extra:
+        raise unsupported(path, key, value)
+    kinds = [kind for kind, _ in modules]
+    wanted, behind = ["Transformer"], set[str]()
+    if model_kind == SENTENCE_TRANSFORMER:
+        wanted, behind = ["Transformer", "Pooling"], {*KEYS} - {"Pooling"}
+    if kinds[: len(wanted)] != wanted or set(kinds[len(wanted) :]) - behind:
+        more = f", and any number of {', '.join(sorted(behind))} behind" if behind else ""
+        raise InputError(
+            f"{path} lists {', '.join(kinds)}; supported are {' and '.join(wanted)}, in this "
+            f"order{more}; give another checkpoint",
+            id="sentence-modules-unsupported",
+        )
+    if modules[0][1]:
+        raise InputError(
+            f"{path} has the Transformer in the folder {modules[0][1]}; move its files to "
+            f'{directory}, and set its path to ""',
+            id="sentence-modules-unsupported",
+        )
+    return modules
+
+
 def encoder_settings_file(directory: Path) -> Path:
     """The file with the settings of the module Transformer, which may be missing."""
     paths = [directory / name for name in ENCODER_SETTINGS]
@@ -182,17 +264,19 @@ def encoder_settings_file(directory: Path) -> Path:
 
 
 def read_object(path: Path, needed: bool = False) -> Mapping[str, Any]:
-    """As `read_contents`, an object; empty where the file is missing and not `needed`."""
+    """A JSON file's object; empty where the file is missing and not `needed`.
+
+    Raises InputError where it cannot be read, or holds something else.
+    """
     if not path.exists() and not needed:
         return {}
-    values = read_contents(path)
+    values = _read(path)
     if not isinstance(values, dict):
         raise malformed(path, "it is not a JSON object")
     return values
 
 
-def read_contents(path: Path) -> Any:
-    """Contents of a JSON file; raises InputError where it is missing or cannot be read."""
+def _read(path: Path) -> Any:
     try:
         return read_json(path)
     except OSError as error:
@@ -223,7 +307,41 @@ def unsupported(path: Path, key: str, value: Any) -> InputError:
     )
 
 
-def shown(value: Any) -> str:
-    """A value of a file, for messages."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def is_cross_encoder(config: Any) -> bool:
+    """Whether a model's configuration says that it is a cross-encoder."""
+    return isinstance(getattr(config, _IN_CONFIG, None), dict) or hasattr(config, _EARLIEST)
+
+
+def note_cross_encoder(config: Any, settings: SentenceSettings | None) -> None:
+    """Copy what other files say about a cross-encoder into its configuration, in place.
+
+    So it stays with the model. Before version 5.4 it was there anyhow.
+    """
+    if settings is not None and settings.kind == CROSS_ENCODER:
+        noted = dict(getattr(config, _IN_CONFIG, None) or {})
+        if settings.activation is not None:
+            noted[_ACTIVATION] = settings.activation
+        setattr(config, _IN_CONFIG, noted)
+
+
+def activation_of(config: Any) -> str:
+    """`IDENTITY` or `SIGMOID`, which turns a model's one logit into its score.
+
+    Raises InputError for a cross-encoder with another activation.
+    """
+    if not is_cross_encoder(config) or config.num_labels != 1:
+        return IDENTITY
+    # As in `CrossEncoder.get_default_activation_fn`.
+    settings = getattr(config, _IN_CONFIG, None)
+    path = getattr(config, _EARLIEST, None)
+    if isinstance(settings, dict):
+        path = settings.get(_ACTIVATION, path)
+    if path is None:
+        return SIGMOID
+    if path not in _ACTIVATION_PATHS:
+        raise InputError(
+            f"the cross-encoder's activation function is {shown(path)}; supported are "
+            f"{', '.join(_ACTIVATION_PATHS)}: write one of these as {_ACTIVATION} in its settings",
+            id="activation-unsupported",
+        )
+    return _ACTIVATION_PATHS[path]

@@ -27,6 +27,9 @@ UNITS_OF: dict[str, Units] = {
     "decoder_ffn": "neurons",
 }
 _POOLS: dict[str, Units] = {"heads": "heads", "neurons": "neurons"}
+# The stack whose tokens are the keys of an attention that does not attend to its own stack.
+_OTHER_KEYS: dict[str, str] = {"cross": "encoder"}
+_TOKENS = {"encoder": "input_ids", "decoder": "decoder_input_ids"}  # inputs of a model
 SCORES_SCHEMA = 2
 Value = TypeVar("Value")
 
@@ -41,7 +44,6 @@ class Sublayer:
     """An attention, or a feed-forward part, of one Transformer layer.
 
     Args:
-        kind: what it is and where, for example `cross`.
         index: number of the Transformer layer in its stack.
         units: how many units the dense model has here.
         unit_width: columns of the output projection that belong to one unit; `head_dim` of a head,
@@ -70,11 +72,6 @@ class Sublayer:
     scaled: bool = True
 
     @property
-    def parts(self) -> int:
-        """How many projections each of the inputs holds, one after the other."""
-        return len(parts_of(next(iter(self.inputs))))
-
-    @property
     def scale(self) -> float:
         """The factor of queries."""
         return float(self.unit_width**-0.5) if self.scaled else 1.0
@@ -90,9 +87,29 @@ class Sublayer:
         return layer_of(self.name)
 
     @property
+    def stack(self) -> str:
+        """The stack that it is in, `encoder` or `decoder`."""
+        return stack_of(self.name)
+
+    @property
     def is_attention(self) -> bool:
         """Whether its units are heads."""
         return UNITS_OF[self.kind] == "heads"
+
+    @property
+    def is_self_attention(self) -> bool:
+        """Whether it is an attention to the tokens of its own stack."""
+        return is_self_attention(self.kind)
+
+    @property
+    def query_ids(self) -> str:
+        """The model's input with the tokens that an attention's queries are made of."""
+        return _TOKENS[self.stack]
+
+    @property
+    def key_ids(self) -> str:
+        """The model's input with the tokens that an attention's keys are made of."""
+        return _TOKENS[_OTHER_KEYS.get(self.kind, self.stack)]
 
     @property
     def layer_path(self) -> str:
@@ -109,7 +126,7 @@ def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
     """
     layers: dict[str, list[Sublayer]] = {}
     for sublayer in sorted(
-        sublayers, key=lambda x: (not x.kind.startswith("encoder"), x.index, KINDS.index(x.kind))
+        sublayers, key=lambda x: (x.stack != "encoder", x.index, KINDS.index(x.kind))
     ):
         layers.setdefault(sublayer.layer_path, []).append(sublayer)
     return layers
@@ -121,7 +138,6 @@ class Scores:
 
     Args:
         values: sublayer name -> one score per unit, in unit order.
-        method: name of the scoring method, as on the command line.
         signature: everything that changes the numbers, for example
             `taylor|per:token|normalized:layer|rows:400`.
         cost: measured cost, with units in the key names (`seconds`, `forward_passes`, …).
@@ -243,11 +259,13 @@ class Mask:
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
         """Inverse of `to_json`, with each sublayer's dense unit count."""
-        keep = {}
-        for name, total in totals.items():
-            units = set(kept[name])
-            keep[name] = tuple(unit in units for unit in range(total))
-        return cls(keep)
+        units = {name: set(kept[name]) for name in totals}
+        return cls({name: tuple(i in units[name] for i in range(n)) for name, n in totals.items()})
+
+
+def is_self_attention(kind: str) -> bool:
+    """Whether a kind of sublayer is an attention to the tokens of its own stack."""
+    return UNITS_OF[kind] == "heads" and kind not in _OTHER_KEYS
 
 
 def belongs(name: str, which: str | None) -> bool:

@@ -1,24 +1,26 @@
 """Loading a checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary.
 
-Also the inside of tokenizers: the library's part of fast ones, and SentencePiece's models.
+Also the inside of tokenizers: the library's part of fast ones, what sentence-transformers changes
+about texts, and SentencePiece's models.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
 from compressor.model.configuration import first_line
 from compressor.model.languages import languages
-from compressor.model.quiet import quiet_transformers
+from compressor.model.modes import quiet_transformers
+from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.storage.input_files import panics_raised
 
 # Vocabularies are often padded to a round number of rows; no model has more rows than this without
@@ -41,7 +43,12 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=trust_remote_code
             )
-            _name_languages(tokenizer)
+            # M2M100's languages are no words of a text. The hub's files make them special tokens; a
+            # tokenizer that transformers 5 makes and saves does not.
+            ids = getattr(tokenizer, "lang_token_to_id", {})
+            if not ids.keys() <= set(tokenizer.all_special_tokens):
+                tokens = sorted(ids, key=ids.__getitem__)
+                tokenizer.add_special_tokens({"extra_special_tokens": tokens})
             remember_limits(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
@@ -58,26 +65,8 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             id="tokenizer-unreadable",
         ) from error
     _require_files(tokenizer, directory)
-    # M2M100's vocabulary does not list the tokens of its languages.
-    known = {*vocabulary.values(), *languages(tokenizer).values()}
-    tokens = max(len(tokenizer), len(known))
-    _require_size(max(known, default=-1), tokens, int(config.vocab_size), directory)
-    rows = decoder_tokens(config)
-    if rows != config.vocab_size or getattr(tokenizer, "separate_vocabs", False):
-        written = target_ids(tokenizer)
-        _require_size(max(written.values(), default=-1), len(written), rows, directory)
-    _require_tokens(tokenizer, directory)
+    _require_fit(tokenizer, vocabulary, config, directory)
     return tokenizer
-
-
-def _name_languages(tokenizer: Any) -> None:
-    """Make M2M100's languages special tokens, where its files do not: they are no words of a text.
-
-    The hub's files list them; a tokenizer that transformers 5 makes and saves does not.
-    """
-    ids = getattr(tokenizer, "lang_token_to_id", {})
-    if not ids.keys() <= set(tokenizer.all_special_tokens):
-        tokenizer.add_special_tokens({"extra_special_tokens": sorted(ids, key=ids.__getitem__)})
 
 
 def _require_files(tokenizer: Any, directory: Path) -> None:
@@ -95,18 +84,26 @@ def _require_files(tokenizer: Any, directory: Path) -> None:
         )
 
 
-def _require_size(highest: int, tokens: int, rows: int, directory: Path) -> None:
-    too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
-    if max(highest, tokens - 1) >= rows or too_few:
-        raise InputError(
-            f"the tokenizer of {directory} has {tokens:,} tokens (the highest is number "
-            f"{highest:,}), and the model has embeddings for {rows:,}; give the tokenizer that the "
-            "model was trained with",
-            id="tokenizer-of-another-model",
-        )
-
-
-def _require_tokens(tokenizer: Any, directory: Path) -> None:
+def _require_fit(
+    tokenizer: Any, vocabulary: Mapping[str, int], config: Any, directory: Path
+) -> None:
+    """Check that a tokenizer has the model's vocabulary, and the tokens that are needed."""
+    # M2M100's vocabulary does not list the tokens of its languages.
+    known = {*vocabulary.values(), *languages(tokenizer).values()}
+    highest, tokens = max(known, default=-1), max(len(tokenizer), len(known))
+    sizes = [(highest, tokens, int(config.vocab_size))]
+    if decoder_tokens(config) != config.vocab_size or getattr(tokenizer, "separate_vocabs", False):
+        written = target_ids(tokenizer)
+        sizes += [(max(written.values(), default=-1), len(written), decoder_tokens(config))]
+    for highest, tokens, rows in sizes:
+        too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
+        if max(highest, tokens - 1) >= rows or too_few:
+            raise InputError(
+                f"the tokenizer of {directory} has {tokens:,} tokens (the highest is number "
+                f"{highest:,}), and the model has embeddings for {rows:,}; give the tokenizer that "
+                "the model was trained with",
+                id="tokenizer-of-another-model",
+            )
     missing = ""
     if tokenizer.pad_token_id is None:
         missing = "pad token"
@@ -173,6 +170,48 @@ def save_tokenizer(tokenizer: Any, directory: Path) -> None:
             backend.enable_padding(**padding)
     with quiet_transformers():
         tokenizer.save_pretrained(directory)
+
+
+def follow_sentence_settings(
+    tokenizer: Any, config: Any, settings: SentenceSettings | None
+) -> None:
+    """Make a tokenizer read texts as sentence-transformers does, in place.
+
+    Texts are cut and lower-cased; `sentence_settings_of` then has their prompts.
+
+    Args:
+        config: of the model that it belongs to.
+        settings: None for a checkpoint without `modules.json`.
+    """
+    settings = settings or SentenceSettings()
+    tokenizer.sentence_settings = settings  # which is not saved
+    # Of both lengths that files may give the package takes its own, even a larger one, and the
+    # number of positions where it has none, also for models whose positions are relative.
+    lengths = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+    tokenizer.model_max_length = settings.max_tokens or min(x for x in lengths if x is not None)
+    if not tokenizer.is_fast:
+        if settings.lower_case:
+            raise InputError(
+                f"tokenizer class {type(tokenizer).__name__} has no fast form, which do_lower_case "
+                "of sentence-transformers needs; give a checkpoint with tokenizer.json",
+                id="tokenizer-class-unsupported",
+            )
+        return
+    backend = tokenizer.backend_tokenizer
+    if settings.lower_case:
+        current = backend.normalizer
+        several = isinstance(current, normalizers.Sequence)
+        steps = list(current) if several else [] if current is None else [current]
+        if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    # The package hands on what a tokenizer gives unasked.
+    if is_cross_encoder(config) and "token_type_ids" not in tokenizer.model_input_names:
+        backend.post_processor = without_types(backend)
+
+
+def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
+    """The settings that a tokenizer follows; those without effect if it follows none."""
+    return getattr(tokenizer, "sentence_settings", SentenceSettings())
 
 
 def uncut_copy(tokenizer: Any) -> Tokenizer:

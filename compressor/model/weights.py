@@ -1,27 +1,41 @@
-"""Which weights of a model are stored and counted, and what loaded ones must be."""
+"""Loading the weights of a model strictly; which of them are stored and counted."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture
-from compressor.model.architectures import architecture_of
-from compressor.model.heads import ENCODER
-from compressor.model.stored_weights import StoredTensor
+from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
+from compressor.model.architectures import architecture_of, find_sublayers
+from compressor.model.configuration import first_line, require_layers
+from compressor.model.generation import check_generation, require_start
+from compressor.model.location import StoredTensor
+from compressor.model.memory import drop_mapped_weights
+from compressor.model.modeling_pruned import WeightsMisfit
+from compressor.model.modes import quiet_transformers
+from compressor.model.pruning_record import (
+    PRUNING_RECORD,
+    PruningRecord,
+    pruned_class,
+    pruned_config,
+    without_code,
+)
+from compressor.model.sublayers import Mask, Sublayer
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
 _NUMBERING = r"(^|\.)(position_ids|token_type_ids)$|(^|\.)(encoder|decoder)\.version$"
 # A pruned checkpoint's dense model may be larger than what is stored by this factor.
-MOST_TIMES_STORED = 256
+_MOST_TIMES_STORED = 256
 _CHECKED_AT_ONCE = 1 << 20  # numbers
+_COPIED_AT_ONCE = 64 << 20  # bytes that are in memory twice, in the file's mapping and as a copy
 
 # What is around a model, by the beginning of its weights' names -> how to save it without.
 _WRAPPERS = {
@@ -58,23 +72,108 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for name, p in model.named_parameters() if name not in computed)
 
 
-def require_fit(
+def load_model(
+    directory: Path,
+    config: Any,
+    entry: Architecture,
+    pruning: PruningRecord | None,
+    stored: Mapping[str, StoredTensor],
+) -> tuple[nn.Module, list[Sublayer]]:
+    """The model, and the dense model's sublayers; sizes are checked before memory is taken.
+
+    Strict: raises InputError if any weight is missing, left over, of the wrong shape or type, or no
+    finite number.
+    """
+    if entry.decoder:
+        check_generation(directory, decoder_tokens(config))
+    path = directory / "config.json"
+    require_layers(config, len(stored), path)
+    without_code(config)
+    model_class = getattr(transformers, entry.auto_class)
+    outline = _outline(path, config, model_class.from_config)
+    sublayers = find_sublayers(outline)
+    if pruning is not None:
+        mask = pruning.mask.of_layers_left()
+        if mask.totals() != Mask.full(sublayers).totals():
+            raise InputError(
+                f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's "
+                "units; prune the dense checkpoint again",
+                id="units-file-of-another-model",
+            )
+        _require_not_larger(outline, stored, path, _MOST_TIMES_STORED)
+        model_class, config = pruned_class(outline), pruned_config(outline, mask)
+        outline = _outline(path, config, model_class._from_config)
+    _require_not_larger(outline, stored, path)
+    with quiet_transformers():
+        try:
+            model, info = model_class.from_pretrained(
+                directory,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=all(x.file.suffix == ".safetensors" for x in stored.values()),
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        except WeightsMisfit as error:
+            raise InputError(str(error), id="weights-do-not-fit") from error
+        except Exception as error:  # whatever the library trips over is in the files
+            raise InputError(
+                f"cannot load {directory} as a {config.model_type}: {first_line(error)}",
+                id="weights-unreadable",
+            ) from error
+    if pruning is None:  # the class of a pruned model checks for itself
+        _require_fit(model, info, stored, entry, directory)
+    else:
+        _move_weights(model)
+    _require_ties(outline, model, directory, entry.untied_weights)
+    _require_usable(model, stored)
+    if entry.decoder:
+        require_start(model.generation_config, directory)
+    return model, sublayers
+
+
+def _outline(path: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Module:
+    """The model that the configuration at `path` describes, whose weights take no memory."""
+    with quiet_transformers():
+        try:
+            with torch.device("meta"):
+                return build(config, dtype=torch.float32)
+        except Exception as error:  # whatever the library trips over is in the files
+            raise InputError(
+                f"{path} describes no {config.model_type} that can be built: {first_line(error)}; "
+                "get the checkpoint again",
+                id="config-not-buildable",
+            ) from error
+
+
+def _move_weights(model: nn.Module) -> None:
+    """Copy all weights out of the mapped file.
+
+    They lie at any address there, and kernels then add up in another order: a reloaded model would
+    not give the saved one's last bits.
+    """
+    copied = 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+        copied += tensor.nbytes
+        if copied > _COPIED_AT_ONCE:
+            drop_mapped_weights()
+            copied = 0
+
+
+def _require_fit(
     model: nn.Module,
     info: Mapping[str, Any],
     stored: Collection[str],
     entry: Architecture,
     directory: Path,
 ) -> None:
-    """Check that the stored weights of a dense model are its own, and set spare ones to zero.
-
-    Args:
-        info: on the loading, as `from_pretrained` gives it.
-        stored: names of all stored tensors.
-    """
+    """Check that the stored weights of a dense model are its own, and set spare ones to zero."""
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
-    if entry.weights.spare is not None:
-        spare = [name for name in missing if re.search(entry.weights.spare, name)]
+    if entry.spare_weights is not None:
+        spare = [name for name in missing if re.search(entry.spare_weights, name)]
         for name in spare:  # which were drawn at random
             model.get_parameter(name).data.zero_()
         missing = [name for name in missing if name not in spare]
@@ -99,13 +198,14 @@ def require_fit(
             f"(first: {missing[0]}); {hint}",
             id="weights-do-not-fit",
         )
-    for name, held, wanted in sorted(info["mismatched_keys"]):
+    for name, *shapes in sorted(info["mismatched_keys"]):
+        held, wanted = (" x ".join(map(str, x)) or "a single number" for x in shapes)
         raise InputError(
-            f"{directory} stores {name} as {_shape(held)}, but by its config.json {what} has "
-            f"{_shape(wanted)}; get the checkpoint again",
+            f"{directory} stores {name} as {held}, but by its config.json {what} has {wanted}; get "
+            "the checkpoint again",
             id="weights-do-not-fit",
         )
-    harmless = re.compile("|".join((_NUMBERING, *entry.weights.unused)))
+    harmless = re.compile("|".join((_NUMBERING, *entry.unused_weights)))
     unknown = sorted(name for name in info["unexpected_keys"] if not harmless.search(name))
     if unknown:
         raise InputError(
@@ -146,16 +246,12 @@ def _require_plain_names(
             )
 
 
-def require_not_larger(
+def _require_not_larger(
     model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
 ) -> None:
-    """Check that a model, which takes no memory yet, is not much larger than what is stored of it.
+    """Check that a model without memory yet is at most so many times larger than what is stored.
 
     Else it is not the stored one, and might not fit into memory.
-
-    Args:
-        path: of the configuration that it was made from.
-        times: how many times larger it may be.
     """
     wanted = count_parameters(model)
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
@@ -167,7 +263,7 @@ def require_not_larger(
         )
 
 
-def require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
+def _require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
     """Raise InputError if loaded weights were not stored as floats, or are no finite numbers."""
     state = model.state_dict()
     for name, tensor in stored.items():
@@ -195,14 +291,12 @@ def require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None
         )
 
 
-def require_ties(
+def _require_ties(
     tied: nn.Module, loaded: nn.Module, directory: Path, free: Collection[str] = ()
 ) -> None:
     """Check that weights that the configuration ties are one weight in what was loaded.
 
-    Args:
-        tied: the model as the configuration makes it.
-        free: names of weights that are as stored, whatever the configuration says.
+    But for those that are `free`, which are as stored, whatever the configuration says.
     """
     groups: dict[int, list[str]] = {}
     for name, parameter in tied.named_parameters(remove_duplicate=False):
@@ -216,7 +310,3 @@ def require_ties(
                     "config.json says are one; set tie_word_embeddings there to what is meant",
                     id="weights-tied-differ",
                 )
-
-
-def _shape(sizes: Collection[int]) -> str:
-    return " x ".join(map(str, sizes)) or "a single number"

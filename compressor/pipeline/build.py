@@ -18,13 +18,11 @@ from compressor.export.precisions import compare_precision, expect_answers, writ
 from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.depth import without_skipped
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
+from compressor.model.location import weight_files
 from compressor.model.memory import release, trim_memory
-from compressor.model.saving import round_to, save_checkpoint
-from compressor.model.stored_weights import weight_files
 from compressor.model.sublayers import Mask, units_of
-from compressor.model.surgery import verify_surgery
+from compressor.model.surgery import verify_surgery, without_skipped
 from compressor.model.weights import count_parameters
 from compressor.pipeline.engines import DENSE
 from compressor.pipeline.inputs import CheckBatches, ModelAndRows

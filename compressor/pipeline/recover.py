@@ -17,10 +17,10 @@ from compressor import parallel, recovery
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.depth import left_of
 from compressor.model.modes import evaluating
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
+from compressor.model.surgery import left_of
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
 from compressor.recovery import (

@@ -17,10 +17,9 @@ from compressor.evaluation import main_metric, require_sight
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.importance.depth import layers_to_drop
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.depth import skipped
-from compressor.model.location import resolve
-from compressor.model.stored_weights import weight_files
+from compressor.model.location import resolve, weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Sublayer, units_of
+from compressor.model.surgery import skipped
 from compressor.parallel.launch import counted
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress

@@ -16,10 +16,9 @@ from compressor.export.precision_names import BASE
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.depth import without_skipped
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import prune
+from compressor.model.surgery import prune, without_skipped
 from compressor.progress import Progress
 from compressor.request.sections import Benchmark
 from compressor.results import Throughput

@@ -11,7 +11,7 @@ from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Network, require_same_weights
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.stored_weights import INDEX, WEIGHTS
+from compressor.model.location import INDEX, WEIGHTS
 from compressor.pipeline.inputs import random_check_batches
 from compressor.progress import SILENT, Progress
 from compressor.report.schema import JSON

@@ -43,9 +43,9 @@ from compressor import parallel
 from compressor.errors import InputError
 from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.depth import names_without_skipped
 from compressor.model.modes import masks_unread
 from compressor.model.sublayers import Mask
+from compressor.model.surgery import names_without_skipped
 from compressor.parallel import sharding
 from compressor.recovery import (
     BATCH_ROWS,

@@ -39,11 +39,10 @@ def require_directory(directory: Path, option: str = "--output") -> None:
 def require_file(
     path: Path, kind: str, is_compress_output: Callable[[Path], bool], option: str = "--output"
 ) -> None:
-    """Raise InputError if `path` cannot be written, or exists and is no file of its kind of ours.
+    """Raise InputError if `path` cannot be written, or exists and `is_compress_output` is false.
 
     Args:
         kind: what will be written, for the message.
-        is_compress_output: whether a file is of that kind, and may be replaced.
     """
     require_directory(path.parent, option)
     if path.is_dir():

@@ -96,19 +96,17 @@ def _not_a_file(mode: int, path: Path) -> OSError:
     return OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
 
 
-def read_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
-    """The bytes of `open_file`; raises OSError for more than `most`, which None does not limit."""
+def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
+    """The UTF-8 of `open_file`, of at most so many bytes; None does not limit them.
+
+    Raises OSError for more, and UnicodeDecodeError, a ValueError, where it is none.
+    """
     with open_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
         bound = f"{most // MIB} MiB" if most >= MIB else f"{most >> 10} KiB"
         raise OSError(errno.EFBIG, f"it is larger than {bound}", str(path))
-    return data
-
-
-def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
-    """`read_bytes` as UTF-8; raises UnicodeDecodeError, a ValueError, where it is not."""
-    return read_bytes(path, most).decode("utf-8")
+    return data.decode("utf-8")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -132,3 +130,9 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(path: Path) -> Any:
     """A file's JSON value; raises as `read_text` and `parse_json`."""
     return parse_json(read_text(path))
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value of a file, for messages."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -138,22 +138,19 @@ def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = Tru
                 stacklevel=3,
             )
         return
-    wanted = []
     for name in names:
-        wanted.append(name)
         weights = f"{name}_data"
-        if weights in listed or (directory / weights).exists():
-            wanted.append(weights)
-    for name in wanted:
-        change = f"is not listed in {MANIFEST}"
-        if name in listed:
-            change = find_change(directory, name, listed[name])
-        if change:
-            raise InputError(
-                f"{directory / name} {change}; make it again, copy it again, or give --no-verify "
-                "(verify=False) to use it unchecked",
-                id="file-changed" if name in listed else "file-not-in-manifest",
-            )
+        has_weights = weights in listed or (directory / weights).exists()
+        for file in (name, weights) if has_weights else (name,):
+            change = f"is not listed in {MANIFEST}"
+            if file in listed:
+                change = find_change(directory, file, listed[file])
+            if change:
+                raise InputError(
+                    f"{directory / file} {change}; make it again, copy it again, or give "
+                    "--no-verify (verify=False) to use it unchecked",
+                    id="file-changed" if file in listed else "file-not-in-manifest",
+                )
 
 
 def require_no_links_out(directory: Path, names: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from compressor.storage.hashes import sha256_below, sha256_of, sha256_of_text
 from compressor.storage.manifest import (
     GRAPHS_FILE,
     MANIFEST,
-    Listed,
     checkpoint_files,
     is_manifest,
     manifest_of,
     read_contents,
     read_manifest,
 )
-from compressor.storage.staging import move_output, require_free, staging_output
+from compressor.storage.staging import move_output, require_free, staging
 from compressor.storage.version import __version__
 
 _WRITTEN = "outputs.list"
@@ -71,7 +70,7 @@ def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
     """
     with (
         translate_disk_errors(output, lambda: needed, lambda: doing),
-        staging_output(output) as staged,
+        staging(output, exclusive=True) as staged,
     ):
         yield staged
         hashes = sha256_below(staged)
@@ -114,8 +113,11 @@ def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> No
             continue
         if path.name == MANIFEST and is_manifest(path):
             continue
-        known = noted.get(path.relative_to(root).as_posix(), [])
-        if not path.is_file() or sha256_of(path) not in {*known, _listed(path)}:
+        known = set(noted.get(path.relative_to(root).as_posix(), ()))
+        with suppress(InputError):  # `compress report` keeps the manifest true
+            listed = (read_manifest(path.parent) or {}).get(path.name)
+            known |= {listed.sha256} if listed else set()
+        if not path.is_file() or sha256_of(path) not in known:
             raise InputError(
                 f"{path} is not what this run wrote there; move it away, or choose another "
                 "--output",
@@ -131,12 +133,3 @@ def _noted(state: Path) -> dict[str, list[str]]:
         return {str(name): [str(x) for x in hashes] for name, hashes in noted.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}  # the manifest may still know them
-
-
-def _listed(path: Path) -> str:
-    """SHA-256 that the manifest beside a file lists, which `compress report` keeps true too."""
-    try:
-        listed = read_manifest(path.parent) or {}
-    except InputError:
-        return ""
-    return listed.get(path.name, Listed(0, "")).sha256

@@ -1,25 +1,33 @@
-"""Directories in which files are written until they are complete.
+"""Directories in which files are written until they are complete, and locks between processes.
 
 What is under its final name is whole, also after a power cut: files are written in a directory
 beside their target and moved from there. A lock in that directory says that its process is alive.
 A directory whose lock is free was left by a process that was killed; the next process that
 writes there removes it.
+
+The operating system releases locks however a process ends. Where a file system has none (some
+network ones), every process gets the lock.
 """
 
 from __future__ import annotations
 
+import datetime
 import errno
 import json
 import os
 import shutil
+import socket
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
+from filelock import FileLock, Timeout
+
+from compressor.errors import InputError
 from compressor.storage.hashes import sha256_of
 from compressor.storage.input_files import inner_path, read_json
-from compressor.storage.locks import Lock, lock_output
 
 PREFIX = ".writing-"
 _ONLY = f"{PREFIX}output"  # the name that one process at a time can have
@@ -28,20 +36,107 @@ _NEW = "new"  # directory of the files
 _MOVING = "moving.json"  # files that are moved out, with their SHA-256
 
 
-@contextmanager
-def staging(parent: Path) -> Iterator[Path]:
-    """An empty directory below `parent`, which is made if needed; removed when the block ends."""
-    parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(parent)
-    directory, lock = _lock_new(parent)
+class Lock:
+    """An exclusive lock on a file; the file and its directory are made for it, the file removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._holder = path.with_name(f"{path.name}-holder")  # filelock may empty its own file
+        self._lock = FileLock(path, blocking=False, thread_local=False)
+        self._held = False
+
+    def acquire(self) -> bool:
+        """Take the lock; False if another process, or another `Lock` of this one, holds it."""
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return False
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            # The file exists, and the file system has no locks.
+        self._held = True
+        return True
+
+    def sign(self) -> None:
+        """Write down who holds the lock."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+        self._holder.write_text(json.dumps(holder), encoding="utf-8")
+
+    def holder(self) -> str:
+        """Who holds the lock, in words: process, machine and since when."""
+        try:
+            holder = json.loads(self._holder.read_text(encoding="utf-8"))
+            return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        except (OSError, ValueError, LookupError, TypeError):
+            return "another process"
+
+    def release(self) -> None:
+        """Give the lock back, if it is held."""
+        if not self._held:
+            return
+        self._held = False
+        self._holder.unlink(missing_ok=True)
+        # While it is held, so that no other process has it. Windows cannot remove an open file.
+        if sys.platform != "win32":
+            self.path.unlink(missing_ok=True)
+        self._lock.release()
+        if sys.platform == "win32":
+            with suppress(OSError):
+                self.path.unlink()
+
+
+def lock_output(path: Path, output: Path) -> Lock:
+    """The lock of an output directory, in the file `path`; raises InputError if it is taken."""
+    lock = Lock(path)
+    if not lock.acquire():
+        raise InputError(
+            f"another run writes to {output} ({lock.holder()}); wait until it has ended, or choose "
+            "another --output",
+            id="output-in-use",
+        )
     try:
+        lock.sign()
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+@contextmanager
+def staging(parent: Path, exclusive: bool = False) -> Iterator[Path]:
+    """An empty directory below `parent`, which is made if needed; removed when the block ends.
+
+    Args:
+        exclusive: of one process at a time, else it raises InputError; its block ends with
+            `move_output`. After an error nothing is left, not even `parent` if that was made.
+    """
+    is_new = not parent.exists()
+    parent.mkdir(parents=True, exist_ok=True)
+    directory, lock = _lock_only(parent) if exclusive else _lock_new(parent)
+    try:
+        _undo(directory)  # what a killed process did
         (directory / _NEW).mkdir()
         yield directory / _NEW
-    finally:
+    except BaseException:
+        _undo(directory)
         _remove(directory, lock)
+        if is_new and exclusive:
+            with suppress(OSError):
+                parent.rmdir()
+        raise
+    _remove(directory, lock)
+
+
+def _lock_only(parent: Path) -> tuple[Path, Lock]:
+    directory = parent / _ONLY
+    directory.mkdir(exist_ok=True)
+    return directory, lock_output(directory / _LOCK, parent)
 
 
 def _lock_new(parent: Path) -> tuple[Path, Lock]:
+    remove_leftovers(parent)
     while True:  # another process that looks for leftovers may be faster
         directory = Path(mkdtemp(prefix=PREFIX, dir=parent))
         lock = Lock(directory / _LOCK)
@@ -51,43 +146,6 @@ def _lock_new(parent: Path) -> tuple[Path, Lock]:
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-
-
-@contextmanager
-def staging_output(output: Path) -> Iterator[Path]:
-    """`staging` for one process at a time, whose block ends with `move_output`.
-
-    After an error nothing of it is left, not even `output` if that was made for it.
-    """
-    is_new = not output.exists()
-    directory = output / _ONLY
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = lock_output(directory / _LOCK, output)
-    try:
-        _undo(directory)  # what a killed process did
-        (directory / _NEW).mkdir()
-        yield directory / _NEW
-    except BaseException:
-        _undo(directory)
-        _remove(directory, lock)
-        if is_new:
-            with suppress(OSError):
-                output.rmdir()
-        raise
-    _remove(directory, lock)
-
-
-def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = "") -> None:
-    """`move_files` out of `staging_output`; if the process is killed, they are removed.
-
-    Args:
-        hashes: path below `staged` -> SHA-256.
-    """
-    moving = staged.with_name(_MOVING)
-    moving.write_text(json.dumps(hashes), encoding="utf-8")
-    sync(moving)
-    sync(moving.parent)
-    move_files(staged, output, hashes, last)
 
 
 def require_free(output: Path) -> None:
@@ -109,6 +167,45 @@ def remove_leftovers(parent: Path, recursive: bool = False) -> None:
             if lock.acquire():
                 _undo(directory)
                 _remove(directory, lock)
+
+
+def _undo(directory: Path) -> None:
+    """Remove the files that were moved out of a directory whose move was not completed."""
+    try:
+        noted = read_json(directory / _MOVING)
+        hashes = {inner_path(name, nested=True): digest for name, digest in noted.items()}
+    except (OSError, ValueError, AttributeError):
+        hashes = {}  # it had not begun
+    for name, digest in hashes.items():
+        path = directory.parent / name
+        if path.is_file() and sha256_of(path) == digest:
+            path.unlink()
+            with suppress(OSError):  # others may be in it
+                path.parent.rmdir()
+    (directory / _MOVING).unlink(missing_ok=True)
+    shutil.rmtree(directory / _NEW, ignore_errors=True)
+
+
+def _remove(directory: Path, lock: Lock) -> None:
+    """Remove a directory; its lock last, so that no other process takes it before."""
+    (directory / _MOVING).unlink(missing_ok=True)  # first: from here on the files are the user's
+    shutil.rmtree(directory / _NEW, ignore_errors=True)
+    lock.release()
+    with suppress(OSError):
+        directory.rmdir()
+
+
+def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = "") -> None:
+    """`move_files` out of an exclusive directory; if the process is killed, they are removed.
+
+    Args:
+        hashes: path below `staged` -> SHA-256.
+    """
+    moving = staged.with_name(_MOVING)
+    moving.write_text(json.dumps(hashes), encoding="utf-8")
+    sync(moving)
+    sync(moving.parent)
+    move_files(staged, output, hashes, last)
 
 
 def move_files(source: Path, target: Path, names: Iterable[str], last: str = "") -> None:
@@ -151,29 +248,3 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(file)
-
-
-def _undo(directory: Path) -> None:
-    """Remove the files that were moved out of a directory whose move was not completed."""
-    try:
-        noted = read_json(directory / _MOVING)
-        hashes = {inner_path(name, nested=True): digest for name, digest in noted.items()}
-    except (OSError, ValueError, AttributeError):
-        hashes = {}  # it had not begun
-    for name, digest in hashes.items():
-        path = directory.parent / name
-        if path.is_file() and sha256_of(path) == digest:
-            path.unlink()
-            with suppress(OSError):  # others may be in it
-                path.parent.rmdir()
-    (directory / _MOVING).unlink(missing_ok=True)
-    shutil.rmtree(directory / _NEW, ignore_errors=True)
-
-
-def _remove(directory: Path, lock: Lock) -> None:
-    """Remove a directory; its lock last, so that no other process takes it before."""
-    (directory / _MOVING).unlink(missing_ok=True)  # first: from here on the files are the user's
-    shutil.rmtree(directory / _NEW, ignore_errors=True)
-    lock.release()
-    with suppress(OSError):
-        directory.rmdir()

@@ -10,7 +10,7 @@ import gzip
 import importlib
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -19,6 +19,7 @@ from compressor.errors import EnvironmentProblem, InputError
 from compressor.storage.input_files import MIB, open_file
 
 LONGEST_LINE = 64 * MIB  # bytes; what a line needs is all that reading a file needs
+PACKED = (".gz", ".zst")
 REPORTED_LINES = 10_000  # how often who reads a long file says how far it is
 _PIECE = 1 << 18  # bytes that are unpacked at once
 
@@ -45,12 +46,9 @@ class _Unpacked(io.RawIOBase):
             ) from error
 
 
-def _gzip(file: BinaryIO, path: Path) -> _Unpacked:
-    stream = gzip.GzipFile(fileobj=file, mode="rb")
-    return _Unpacked(stream, path, "gzip", gzip.BadGzipFile)
-
-
-def _zstd(file: BinaryIO, path: Path) -> _Unpacked:
+def _unpack(file: BinaryIO, path: Path) -> _Unpacked:
+    if path.suffix.lower() == ".gz":
+        return _Unpacked(gzip.GzipFile(fileobj=file, mode="rb"), path, "gzip", gzip.BadGzipFile)
     # Python's own from 3.14 on, or else the package that has it for older ones.
     for name in ("compression.zstd", "backports.zstd"):
         try:
@@ -63,10 +61,6 @@ def _zstd(file: BinaryIO, path: Path) -> _Unpacked:
         "`pip install 'backports.zstd>=1,<2'`",
         id="zstd-not-installed",
     )
-
-
-_OPENERS: dict[str, Callable[[BinaryIO, Path], _Unpacked]] = {".gz": _gzip, ".zst": _zstd}
-PACKED = tuple(_OPENERS)
 
 
 def is_packed(path: str | Path) -> bool:
@@ -90,11 +84,10 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
         InputError: it is damaged or cut off; also from reading.
     """
     with open_file(path) as file:
-        opener = _OPENERS.get(path.suffix.lower())
-        if opener is None:
+        if not is_packed(path):
             yield file
             return
-        with io.BufferedReader(opener(file, path), _PIECE) as unpacked:
+        with io.BufferedReader(_unpack(file, path), _PIECE) as unpacked:
             yield cast(BinaryIO, unpacked)
 
 

@@ -68,15 +68,14 @@ def count_positions(
     sums: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in scoring.layers}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
-        encoder = layer.kind == "encoder_self"
-        ids = batch["input_ids" if encoder else "decoder_input_ids"]  # [batch, tokens]
+        ids = batch[layer.query_ids]  # [batch, tokens]
         words = scoring.task.token_mask(batch, layer.kind) & ~torch.isin(ids, special)
         keys = seen & words[:, None, None]  # [batch, 1, queries, keys]
         queries = words & keys.any(-1).squeeze(1)  # [batch, queries]
         # A weight of -1 is below every real one.
         largest = weights.masked_fill(~keys, -1).argmax(-1)  # [batch, heads, queries]
         counted = _count_offsets(weights, keys, queries, largest)
-        if encoder:
+        if layer.stack == "encoder":
             # As floats: integers have no infinity, which stands for what is no word.
             frequency = counts[ids].float().masked_fill(~words, torch.inf)
             counted |= _count_rare(frequency, torch.isin(ids, common), queries, largest)

@@ -42,7 +42,7 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     )
     # Parsed sentences have no translations, which a decoder would have to read.
     batches = parsed if rows.calibration is None else model.batches(rows.calibration)
-    kinds = ("encoder_self",) if rows.calibration is None else ("encoder_self", "decoder_self")
+    stacks = ("encoder",) if rows.calibration is None else ("encoder", "decoder")
     occurring = Counter(arc[2] for tokens in sentences for arc in tokens.arcs)
     others = sorted(set(occurring).difference(c.RELATIONS, c.NOT_SYNTAX))
     counts = {name: occurring[name] for name in (*c.RELATIONS, *others) if occurring[name]}
@@ -50,10 +50,10 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     arcs = arcs_of(sentences, relations)
 
     def count(network: nn.Module, layers: Sequence[Sublayer]) -> dict[str, Any]:
-        watched = [layer for layer in layers if layer.kind in kinds]
+        watched = [x for x in layers if x.is_self_attention and x.stack in stacks]
         with model.scoring(batches, watched, network=network) as scoring:
             positions = count_positions(scoring, _special_ids(model.checkpoint), c.COMMON)
-        encoder = [layer for layer in layers if layer.kind == "encoder_self"]
+        encoder = [layer for layer in watched if layer.stack == "encoder"]
         with model.scoring(parsed, encoder, network=network) as scoring:
             hits = count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)
         heads = [(layer.name, head) for layer in encoder for head in range(layer.units)]

@@ -130,12 +130,12 @@ class Embedding(EncoderTask):
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; of pairs first all first texts, then all second ones."""
-        from compressor.model.sentence_texts import prompts_of
+        from compressor.model.tokenizer import sentence_settings_of
 
-        prompts = prompts_of(tokenizer)
-        first = second = prompts.default
+        settings = sentence_settings_of(tokenizer)
+        first = second = settings.default_prompt
         if rows.ranked:
-            first, second = (prompts.named.get(name, "") for name in _RANKED_PROMPTS)
+            first, second = (settings.prompts.get(name, "") for name in _RANKED_PROMPTS)
         texts = [f"{first}{text}" for text in rows.sources]
         texts += [f"{second}{text}" for text in rows.pairs or ()]
         return super().encode(

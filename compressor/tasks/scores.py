@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
-from compressor.model.cross_encoder import SIGMOID, activation_of
+from compressor.model.sentence_settings import SIGMOID, activation_of
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 from compressor.tasks.tables import WHOLE_NUMBER, Record, label_cell, number_cell, shortened

@@ -81,7 +81,7 @@ def shape_of(
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
     encoder, decoder = entry.encoder, entry.decoder
-    width = int(config[entry.sizes.width])
+    width = int(config[entry.width])
 
     def heads(kind: str) -> tuple[int, ...]:
         layers = sum(kind_of(name) == kind for name in counts)
@@ -92,15 +92,15 @@ def shape_of(
 
     encoder_heads = heads("encoder_self")
     encoder_ffn = neurons("encoder_ffn", len(encoder_heads), config[encoder.neurons])
-    if entry.sizes.head_width is None:  # a configuration has the dense model's heads
+    if entry.head_width is None:  # a configuration has the dense model's heads
         head_dim = width // int(config[encoder.heads])
     else:
-        head_dim = int(config[entry.sizes.head_width])
+        head_dim = int(config[entry.head_width])
     shape = ModelShape(width, head_dim, width, encoder_heads, encoder_ffn, gated=entry.is_gated)
     if decoder is None:
         return replace(
             shape,
-            embedding=int(config.get(entry.sizes.embedding or entry.sizes.width) or width),
+            embedding=int(config.get(entry.embedding_width or entry.width) or width),
             head=task.head(config, width),
             head_on_tokens=task.head_on_tokens,
             position_products=entry.position_products(config),

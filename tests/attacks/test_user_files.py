@@ -15,9 +15,9 @@ import pytest
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressWarning, InputError
 from compressor.storage.files import written_at_once
-from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
 from compressor.storage.outputs import require_new, whole_output
+from compressor.storage.staging import Lock
 from compressor.tasks import TASKS
 from tests.helpers import runtime_artifacts
 from tests.helpers.command_line import invoke
@@ -71,7 +71,7 @@ def test_an_error_keeps_the_file_of_before(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from compressor.storage.locks import lock_output
+from compressor.storage.staging import lock_output
 lock = lock_output(Path(sys.argv[1]), Path("out"))
 print("locked", flush=True)
 time.sleep(60)

@@ -23,8 +23,8 @@ from compressor.export.fused import fuse
 from compressor.export.graph_edit import attribute
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
+from compressor.model.architecture import ENCODER
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.heads import ENCODER
 from compressor.model.surgery import prune
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.fused_encoder import positions

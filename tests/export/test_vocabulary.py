@@ -28,8 +28,7 @@ from compressor.export.source_text import cut_vocabulary
 from compressor.export.target_text import CHUNK, count_texts, tokens_of_text
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import best_tokens, output_tokens
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import make_check_batches

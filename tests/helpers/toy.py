@@ -13,8 +13,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from compressor.model.architectures import architecture
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from tests.helpers.tiny import LABELS, TRANSLATORS, facts, tiny_model, uneven_mask, word_tokenizer

@@ -11,10 +11,9 @@ from safetensors.torch import load_file
 
 import compressor
 from compressor.errors import InputError
-from compressor.model import saving
-from compressor.model.checkpoint import open_checkpoint
+from compressor.model import checkpoint
+from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoint
 from compressor.model.location import checkpoint_files
-from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.surgery import prune
 from compressor.model.weights import computed_weights
 from tests.helpers import toy
@@ -126,7 +125,7 @@ def test_weights_in_several_files(name: str, dtype, tmp_path, monkeypatch):
     round_to(pruned, dense.dtype)
     record = facts(dense.layers, mask)
     save_checkpoint(dense, pruned, record, tmp_path / "one")
-    monkeypatch.setattr(saving, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(checkpoint, "SHARD_BYTES", 20_000)
     files = save_checkpoint(dense, pruned, record, tmp_path / "several")
     stored = [path for path in files if path.suffix == ".safetensors"]
     assert len(stored) > 1

@@ -13,8 +13,7 @@ from sentence_transformers import CrossEncoder
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.runtime import Reranker

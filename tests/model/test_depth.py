@@ -14,11 +14,15 @@ import compressor
 from compressor.errors import InputError, VerificationError
 from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import architecture, architecture_of, find_sublayers
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.depth import skipped, without_skipped
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
-from compressor.model.surgery import prune, relative_difference, verify_surgery
+from compressor.model.surgery import (
+    prune,
+    relative_difference,
+    skipped,
+    verify_surgery,
+    without_skipped,
+)
 from compressor.tasks import TASKS, Batch
 from tests.helpers.batches import labelled_batch
 from tests.helpers.errors import raises

@@ -25,9 +25,8 @@ from compressor.export.task_graphs import Network, require_same_weights
 from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
 from compressor.model.architectures import ARCHITECTURES
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.configuration import read_configuration
-from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
     prune,

@@ -18,9 +18,8 @@ from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.model import sentence_settings
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
-from compressor.model.sentence_files import EARLIER_MODES, KEYS
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
+from compressor.model.sentence_settings import EARLIER_MODES, KEYS
 from compressor.model.surgery import prune, verify_surgery
 from compressor.runtime.embedder import similarities
 from compressor.tasks import TASKS, require_task

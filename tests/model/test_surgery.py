@@ -10,8 +10,7 @@ import transformers
 
 from compressor.errors import VerificationError
 from compressor.model.architectures import ARCHITECTURES, find_sublayers
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, restore_shape, verify_surgery
 from tests.helpers import toy

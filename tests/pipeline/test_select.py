@@ -12,11 +12,9 @@ from safetensors.torch import load_file
 import compressor
 from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.learned_masks import LEARNED
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.depth import without_skipped
-from compressor.model.saving import save_checkpoint
+from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, belongs, renumbered
-from compressor.model.surgery import gated, mask_gates, prune
+from compressor.model.surgery import gated, mask_gates, prune, without_skipped
 from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.run import run, score_checkpoint
 from compressor.pipeline.score import score
