@@ -44,14 +44,15 @@ RUNS: dict[str, Any] = {"warmup": 4, "min_runs": 12, "min_seconds": 1.0}
 
 
 def builds(directory: Path, task: Task) -> list[Build]:
-    """An artifact in every engine that runs it, and in every precision."""
+    """An artifact in every engine that serves it, and in every precision."""
     artifact, engines = read_artifact(directory), []
     for name in ENGINES:
         try:
-            task.engine(name)
+            engine = task.engine(name)
         except UsageError:  # it runs no such models
             continue
-        engines.append(name)
+        if not engine.dense_only:
+            engines.append(name)
     offered = [task.engine(engine).precisions(directory, artifact) for engine in engines]
     names = [name for name in PRECISIONS if any(name in precisions for precisions in offered)]
     return builds_of(directory, artifact, engines, names)
