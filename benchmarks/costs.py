@@ -109,7 +109,7 @@ def measure(case: Case, work: Path) -> dict[str, Any]:
     rows = models.labelled_sentences(work / "rows.tsv")
     output = work / f"{directory.name}-{case.rows}-out"
     sums: dict[str, dict[str, float]] = {}
-    for stage in stages.measure(directory, rows, case.rows, output):
+    for stage in stages.halve(directory, rows, case.rows, output):
         name = next((x for x in TERMS if stage.name.startswith(x)), "load")
         row = sums.setdefault(name, dict.fromkeys(asdict(stage).keys() - {"name"}, 0.0))
         for key in row:

@@ -94,7 +94,7 @@ def measure(checkpoint: Path, rows: Path, count: int, statistics: float) -> list
         if output.exists():
             raise SystemExit(f"{output} is of a run that was stopped; remove it")
         limit = ("--statistics-memory", f"{statistics:g}")
-        found = stages.measure(checkpoint, rows, count, output, *limit)
+        found = stages.halve(checkpoint, rows, count, output, *limit)
         kept.write_text(json.dumps([asdict(stage) for stage in found]), encoding="utf-8")
     return list(json.loads(kept.read_text(encoding="utf-8")))
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,17 +38,22 @@ class Stage:
     written_mib: float  # handed to the system to write, as files or otherwise
 
 
-def measure(model: Path, rows: Path, count: int, output: Path, *more: str) -> list[Stage]:
-    """Halve a model by its first rows, in a process of its own; `CalledProcessError` if it fails.
+def halve(model: Path, rows: Path, count: int, output: Path, *more: str) -> list[Stage]:
+    """`measure` a run that halves a model by its first rows.
 
     Float32 and int8 are exported and evaluated on the same rows, and not timed.
     """
     arguments = ["--model", str(model), "--output", str(output), "--macs", "0.5", "--no-bench"]
     arguments += ["--calibration", str(rows), "--calibration-rows", str(count)]
     arguments += ["--test", str(rows), "--test-rows", str(count), "--precision", "fp32,int8"]
+    return measure(["run", *arguments, *more])
+
+
+def measure(arguments: Sequence[str]) -> list[Stage]:
+    """Run `compress` in a process of its own; `CalledProcessError` if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stages.json"
-        command = [sys.executable, "-m", "benchmarks.stages", str(path), "run", *arguments, *more]
+        command = [sys.executable, "-m", "benchmarks.stages", str(path), *arguments]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         return [Stage(**found) for found in json.loads(path.read_text(encoding="utf-8"))]
 
