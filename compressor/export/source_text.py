@@ -163,7 +163,7 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
         # As pairs: in the older form, `a b`, a piece cannot contain a space.
         model["merges"] = [
             list(pair)
-            for pair, (_, merged) in _merges(model).items()
+            for pair, (_, merged) in sorted(_merges(model).items(), key=lambda item: item[1][0])
             if {*pair, merged} <= model["vocab"].keys()
         ]
     for token in data["added_tokens"]:

@@ -220,11 +220,15 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
 def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
     kind, form = sublayer.paths["kind"], sublayer.paths["stand_in"]
     bias = OutputBias(_linear(model, sublayer.output))
-    stand_in: nn.Module = NoNeurons()
+    stand_in: nn.Module
     if form == "attention":
         stand_in = NoHeads(kind, sublayer.index)
     elif form == "bias_to_hand_on":
         stand_in = without_heads(model.get_submodule(sublayer.block), kind, sublayer.index)
+    elif form == "feed_forward":
+        stand_in = NoNeurons()
+    else:
+        raise KeyError(form)
     _replace(model, sublayer.block, stand_in)
     if sublayer.output.startswith(sublayer.block + "."):
         stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)

@@ -113,7 +113,7 @@ def _read_scalar(kind: Any, allowed: range, value: Any, where: str) -> Any:
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise _wrong(value, where, "a finite number")
         return float(value)
-    if kind is str and not isinstance(value, str):
+    if kind is not int and not isinstance(value, str):
         raise _wrong(value, where, "a text")
     return value
 

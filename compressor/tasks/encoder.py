@@ -63,6 +63,7 @@ class EncoderTask(Task):
     ) -> RowTexts:
         """A table with a column of texts, one of labels, and maybe one of second texts."""
         table = read_table(spec, header)
+        read_label = self.label_reader(labels)
         text, pair, label = (
             columns.get(option, usual_column(table, self.usual_columns.get(option, ())))
             for option in ("text_column", "text_pair_column", "label_column")
@@ -78,7 +79,7 @@ class EncoderTask(Task):
                     id="column-not-named",
                 )
         require_columns(table, [text, label] if pair is None else [text, label, pair])
-        return row_texts(table, text, pair, label, self.label_reader(labels))
+        return row_texts(table, text, pair, label, read_label)
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:

@@ -151,8 +151,8 @@ class PyTorch(Engine):
         return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
 
     def _open(self) -> None:
-        setup, transformers = self.setup, import_module("transformers")
         self._torch = torch = self.library()
+        setup, transformers = self.setup, import_module("transformers")
         directory = setup.directory / PYTORCH_DIRECTORY
         (kind,) = read_json(directory / "config.json")["architectures"]
         if setup.threads is not None and setup.device == "cpu":
