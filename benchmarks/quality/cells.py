@@ -151,6 +151,7 @@ class Experiment:
             "interval": found.interval,
             "loss": loss,
             "seconds_choosing": round(choosing, 1),
+            # Names of the lines that are stored.
             "seconds_repairing": round(recovering, 1),
             "repair": recovered.text,
         }

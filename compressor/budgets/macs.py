@@ -44,7 +44,7 @@ class Macs(CompetingUnits):
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
         if not limits.to_drop:  # else how much is left depends on which layers these are
-            (share,) = self.macs
+            share = self.macs[0]
             _longest_path(limits, costs).position_at(share, asked=f"--macs {share:g}")
 
     def least_share(self, limits: Limits, costs: UnitCosts) -> float:

@@ -85,6 +85,7 @@ def _fuse_self_attention(model: ModelProto, filled: str, total: str) -> bool:
         mix = _reader(nodes, values.output[0])
         chain = [makes[split.input[0]], split, keys, values, transpose, scores, softmax, mix]
         chain.append(_reader(nodes, mix.output[0]))
+        assert mix.input[0] == softmax.output[0]
         # Queries, keys and values are one input, [batch, 1, 3 x heads x head_dim], so the inputs
         # for keys and values stay empty.
         inputs = [chain[0].input[0], "", "", f"past_key.{layer}", f"past_value.{layer}"]

@@ -61,16 +61,16 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     del graph.value_info[:]  # of type float32; onnxruntime infers the new types
     _keep_float32(graph, normalizations)
     # A step that is replayed as a CUDA graph writes logits once, since they are seldom read.
-    replayed = HISTORY in {value.name for value in graph.input}
-    for logits in [] if replayed else [x for x in graph.output if x.name == LOGITS]:
-        # As float32, since the search adds up their logarithms over many steps.
-        logits.type.tensor_type.elem_type = TensorProto.FLOAT
-        half = f"{LOGITS}.half"
-        # The nodes that select the best token read float16 logits.
-        for node in graph.node:
-            node.output[:] = [half if name == LOGITS else name for name in node.output]
-            node.input[:] = [half if name == LOGITS else name for name in node.input]
-        graph.node.append(make_node("Cast", [half], [LOGITS], to=TensorProto.FLOAT))
+    if HISTORY not in {value.name for value in graph.input}:
+        for logits in [value for value in graph.output if value.name == LOGITS]:
+            # As float32, since the search adds up their logarithms over many steps.
+            logits.type.tensor_type.elem_type = TensorProto.FLOAT
+            half = f"{LOGITS}.half"
+            # The nodes that select the best token read float16 logits.
+            for node in graph.node:
+                node.output[:] = [half if name == LOGITS else name for name in node.output]
+                node.input[:] = [half if name == LOGITS else name for name in node.input]
+            graph.node.append(make_node("Cast", [half], [LOGITS], to=TensorProto.FLOAT))
     return converted
 
 

@@ -235,7 +235,8 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return opset20.Reshape(self, shape)
 
 
-# For `torch.onnx.export`, which would write these with sizes computed in the graph.
+# For `torch.onnx.export`, which would write these with sizes computed in the graph. Only this
+# package's own attention uses them, on the last dimensions.
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.unflatten.int: _unflatten,
     _aten.flatten.using_ints: _flatten,

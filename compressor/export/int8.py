@@ -345,12 +345,12 @@ class Observed:
                 model.graph.node.append(make_node(operator, [value], [name], keepdims=0))
                 model.graph.output.append(make_tensor_value_info(name, TensorProto.FLOAT, []))
         # In the same directory, since the graph names its file of weights by a relative path.
-        self._extended = path.with_name(f"{path.stem}.observed.onnx")
+        extended = path.with_name(f"{path.stem}.observed.onnx")
         try:
-            onnx.save_model(model, self._extended)
-            self.session = open_session(self._extended)
+            onnx.save_model(model, extended)
+            self.session = open_session(extended)
         finally:
-            self._extended.unlink(missing_ok=True)
+            extended.unlink(missing_ok=True)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the graph with those of the feeds that it reads; returns its usual outputs."""

@@ -148,9 +148,9 @@ def _fine_tuned(
         before = problem.validate(0.0)
         if job.text is not None and schedule.epochs > 1:
             problem.teacher.cache_text(job.text, job.progress)
-        rows = TrainingRows(learn, job.task, job.dense, job.device, job.text)
+        data = TrainingRows(learn, job.task, job.dense, job.device, job.text)
         with sparse_gradients(embedding_tables(student)):
-            trained = train(problem, rows, schedule, job.seed, job.state, job.report, job.progress)
+            trained = train(problem, data, schedule, job.seed, job.state, job.report, job.progress)
     if trained.best is None or not trained.best < before:
         text = f"distill: nothing gained on {len(held)} held-out rows, weights not changed"
         return Recovered(pruned, text)

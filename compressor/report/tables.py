@@ -84,6 +84,7 @@ def conclusion(report: Report) -> ReportTable | None:
                 if other.batch_size == row.batch_size:
                     latency = numbers.adaptive(other.latency_ms.get("p50"))
                     gain = f"{phrases.speedup(other)}{_FASTER[facts.gain(other)]}"
+                    break
             cells += [latency, gain]
         rows.append(tuple(cells))
     cells = ["Size (ONNX MB)", numbers.megabytes(dense.onnx_bytes)]

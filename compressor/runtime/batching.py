@@ -1,4 +1,4 @@
-"""Rows and batches: limits, grouping rows of similar length, padding."""
+"""Rows and batches: limits, grouping rows of similar length, padding; logits to probabilities."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError
 
 Batch = Mapping[str, NDArray[np.int64]]  # name -> [rows, longest row]
+Floats = NDArray[np.float32]
+# Elements of a block of rows whose exponentials fit into the CPU's cache.
+_BLOCK = 1 << 18
 
 CHUNK_ROWS = 2048  # that a stream reads ahead, to sort them by length
 
@@ -122,3 +125,18 @@ def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def log_softmax(scores: Floats) -> None:
+    """Turn scores [rows, vocabulary] into log-probabilities, in place."""
+    rows = max(1, _BLOCK // scores.shape[1])
+    for start in range(0, len(scores), rows):  # views: a copy of all scores would be large
+        block = scores[start : start + rows]
+        block -= block.max(axis=1, keepdims=True)
+        block -= np.log(np.exp(block).sum(axis=1, keepdims=True))
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Probabilities of logits, which stand for one class each."""
+    probabilities: Floats = 0.5 + 0.5 * np.tanh(0.5 * logits)  # overflows nowhere
+    return probabilities

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
-from compressor.runtime.batching import Batch
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits, log_softmax, sigmoid
+from compressor.runtime.batching import Batch, log_softmax, sigmoid
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
 
 Probable = Sequence[tuple[str, float]]  # labels with their probabilities
 Labeled = TypeVar("Labeled", bound=ClassificationArtifact)

@@ -36,9 +36,6 @@ Described = TypeVar("Described", bound=Artifact)
 DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
 Answer = TypeVar("Answer")
 Line = tuple[str, dict[str, Any]]
-Floats = NDArray[np.float32]
-# Elements of a block of rows whose exponentials fit into the CPU's cache.
-_BLOCK = 1 << 18
 
 
 class StreamLimits(TypedDict, total=False):
@@ -232,9 +229,9 @@ class Runtime(ABC, Generic[Described]):
     ) -> Iterator[Answer]:
         """Answers to a stream by what a batch is answered with; all else as `_stream_chunks`."""
 
-        def answers(*columns: Sequence[str], **limits: Any) -> tuple[list[Answer], int]:
+        def answers(*columns: Sequence[str], **sizes: Any) -> tuple[list[Answer], int]:
             encoded = self._tokenizer.encode(*columns)
-            return self._answer(encoded, answer, **limits), sum(row.cut for row in encoded)
+            return self._answer(encoded, answer, **sizes), sum(row.cut for row in encoded)
 
         return self._stream_chunks(rows, answers, blank, **limits)
 
@@ -314,18 +311,3 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
         rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
         # NumPy cannot know how many logits no rows would have.
         return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)
-
-
-def log_softmax(scores: Floats) -> None:
-    """Turn scores [rows, vocabulary] into log-probabilities, in place."""
-    rows = max(1, _BLOCK // scores.shape[1])
-    for start in range(0, len(scores), rows):  # views: a copy of all scores would be large
-        block = scores[start : start + rows]
-        block -= block.max(axis=1, keepdims=True)
-        block -= np.log(np.exp(block).sum(axis=1, keepdims=True))
-
-
-def sigmoid(logits: Floats) -> Floats:
-    """Probabilities of logits, which stand for one class each."""
-    probabilities: Floats = 0.5 + 0.5 * np.tanh(0.5 * logits)  # overflows nowhere
-    return probabilities

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Activation, RegressionArtifact, RerankingArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, in_chunks
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits, sigmoid
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, in_chunks, sigmoid
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import one_warning_of_cut
 
 

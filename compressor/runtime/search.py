@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation
-from compressor.runtime.runtime import log_softmax
+from compressor.runtime.batching import log_softmax
 
 Scores = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -67,7 +67,7 @@ class Decoder(Protocol):
 
 
 def apply_rules(settings: Generation, scores: Scores, tokens: Tokens) -> None:
-    """Change next-token scores [rows, vocabulary], in place, as transformers does in this order.
+    """Change next-token scores [rows, vocabulary], in place, in transformers' order.
 
     Of the tokens so far [rows, step] the start token is the first; so steps count from 1.
     """

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
-from compressor.runtime.batching import Batch, require_texts
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits, log_softmax
+from compressor.runtime.batching import Batch, log_softmax, require_texts
+from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
 
 Span = tuple[int, int]  # of characters, the last one not included
 Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`

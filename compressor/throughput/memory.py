@@ -99,7 +99,7 @@ def main(path: str) -> int:
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     try:
         start = time.perf_counter()
-        # By import string: importing `compressor.tasks` would count as the artifact's memory.
+        # By import string, as tasks name it: a process imports only the runtime that it measures.
         module, _, name = request["runtime"].partition(":")
         kind = getattr(import_module(module), name)
         runtime = kind(request["directory"], verify=False, **request["open"])
