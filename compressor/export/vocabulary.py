@@ -138,7 +138,7 @@ class _ScaledEmbedding(nn.Embedding):
 
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
-    """Within the context, the decoder's inputs are indices into `tokens`, if any; then frees its rows."""
+    """Within the context, the decoder reads indices into `tokens`, if any; then frees its rows."""
     if tokens is None:
         yield
         return
