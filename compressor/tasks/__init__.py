@@ -1,14 +1,13 @@
 """The tasks: each is one class with everything about it; see `compressor.tasks.base`.
 
-To add one, write a subclass of `Task` and add a line to `TASKS`, or from outside this package call
-`TASKS.register`. Nothing here imports torch until tensors are made.
+From outside this package, `TASKS.register` adds one. Nothing imports torch until tensors are made.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.options.table import Table
 from compressor.tasks.base import Objective, Task, Timed
 from compressor.tasks.batching import Batch, Example, count_truncated
@@ -47,11 +46,21 @@ def require_task(checkpoint: Checkpoint) -> Task:
         InputError: the model's outputs do not fit the task.
     """
     task = TASKS[checkpoint.task]
+    config: Any = checkpoint.model.config
     if task.auto_class != checkpoint.entry.auto_class:
         raise UsageError(
             f"--task {task.name} does not fit {checkpoint.name}, a {checkpoint.entry.task} model; "
             "leave it out",
             id="task-of-another-model",
+        )
+    if not task.fits(config):
+        same = [x for x in TASKS.values() if x.auto_class == task.auto_class and x.fits(config)]
+        advice = " or ".join(f"--task {other.name}" for other in same)
+        raise InputError(
+            f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
+            f"{config.problem_type}), which are not those of {task.name}; give another model"
+            f"{advice and f', or {advice}'}",
+            id="outputs-of-another-task",
         )
     task.require(checkpoint)
     return task

@@ -1,8 +1,7 @@
 """The interface of tasks: no other code depends on which task it is.
 
-It has four parts, each of which can be read alone: `RowReader` in `rows` (data files and rows),
-`Objective` (batches, loss, teacher), `Answerer` (answers and metrics), `Deployment` (graphs and
-runtime).
+Its parts are `RowReader` in `rows` (data files and rows), `Objective` (batches, loss, teacher),
+`Answerer` (answers and metrics), and `Deployment` (graphs and runtime).
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Objective(ABC):
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """Token ids of every row, in order, with special tokens; longer rows are cut.
 
-        Raises InputError if rows or tokenizer lack what the task needs.
+        Raises InputError if the tokenizer lacks what the task needs.
         """
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
@@ -85,11 +84,9 @@ class Objective(ABC):
         """Batches of rows of similar length, longest first: tensors in the host's memory.
 
         Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. The
-        model decides about padding and inputs; it is not run. For the sizes see `batching.group`;
-        `batch_tokens` is at most `most_tokens` of the model on the device, and on a GPU just that.
-
-        Raises:
-            InputError: the model's configuration lacks the padding id.
+        model is not run. For the sizes see `batching.group`; `batch_tokens` is at most
+        `most_tokens` of the model on the device, and on a GPU just that. Raises InputError if the
+        model's configuration lacks the padding id.
         """
         lengths = [(len(example.source), self.target_tokens(example)) for example in examples]
         if batch_tokens is not None:
@@ -241,8 +238,12 @@ class Task(RowReader, Objective, Answerer, Deployment):
     name: ClassVar[str]  # in reports, in artifacts and on the command line
     auto_class: ClassVar[str]  # of transformers, which loads its checkpoints
 
+    def fits(self, config: Any) -> bool:
+        """Whether the outputs of a model of `auto_class` are those of the task."""
+        return True
+
     def require(self, checkpoint: Checkpoint) -> None:  # most need nothing
-        """Raise InputError if a checkpoint of `auto_class` does not fit the task."""
+        """Raise InputError if a checkpoint that `fits` has settings that are not supported."""
 
     def label_names(self, config: Any) -> list[str] | None:
         """Names of the classes in the order of the logits; None without classes."""

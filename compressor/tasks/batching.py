@@ -45,7 +45,6 @@ class Batch(dict[str, "Tensor"]):
 
     `labels` are what the loss compares with; all other tensors are inputs of the model's forward.
     What a model computes from a `spare` one does not count, see `compressor.parallel.sharding`.
-    `host` is the same batch in the host's memory, if the tensors are elsewhere.
     """
 
     def __init__(
@@ -118,22 +117,13 @@ def encode_texts(
 ) -> tuple[Mapping[str, list[tuple[Any, ...]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
 
-    Args:
-        types: also token type ids; 0 where the tokenizer returns none unasked, since the model then
-            takes 0 for all.
-        offsets: also the characters of each token.
-        texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
-
-    Returns the tokenizer's lists (`input_ids`, `token_type_ids`, `offset_mapping`), and for each
-    row whether it was cut.
+    `texts` are the tokenizer's arguments: `text`, `text_pair` or `text_target`. Token `types` are 0
+    where the tokenizer returns none unasked, since the model then takes 0 for all. Returns the
+    tokenizer's lists (`input_ids`, with `types` also `token_type_ids`, with `offsets` also
+    `offset_mapping`, the characters of each token), and for each row whether it was cut.
     """
-    options = {
-        "truncation": True,
-        "padding": False,
-        "return_attention_mask": False,
-        "return_token_type_ids": types,
-        "return_offsets_mapping": offsets,
-    }
+    options = {"truncation": True, "padding": False, "return_attention_mask": False}
+    options |= {"return_token_type_ids": types, "return_offsets_mapping": offsets}
     lists: dict[str, list[tuple[Any, ...]]] = {}
     cut: list[bool] = []
     for chunk in chunks(max(len(column) for column in texts.values() if column is not None)):
@@ -231,11 +221,10 @@ def group(
     batch_tokens: int | None = BATCH_TOKENS,
     batch_size: int | None = None,
 ) -> list[list[int]]:
-    """Indices of rows of similar length, batch by batch, longest first.
+    """Indices of rows of similar length, batch by batch; those that need most memory come first.
 
-    Longest first, so that a lack of memory shows at once and not after an hour. `lengths` are token
-    counts of each row, one per padded tensor (source, target). Rows x longest length of a batch is
-    at most `batch_tokens` (a row that is longer has a batch of its own).
+    `lengths` are token counts of each row, one per padded tensor (source, target). Rows x longest
+    length of a batch is at most `batch_tokens` (a row that is longer has a batch of its own).
     """
     order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
     groups: list[list[int]] = []

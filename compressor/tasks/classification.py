@@ -1,9 +1,7 @@
 """Classification of texts, or pairs of texts, into one of several classes, or with several labels.
 
-With several labels (`multilabel`) each is decided by itself: a text has those whose probability,
-the sigmoid of the logit, is over 0.5. Targets and answers are then labels in the model's order with
-tabs between them; in a cell of a table they are separated by `|`, and in JSON they are a list. No
-label at all is an answer, too.
+With several (`multilabel`), targets and answers are labels in the model's order with tabs between
+them; in a cell they are separated by `|`, in JSON a list. No label at all is an answer, too.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import InputError, did_you_mean
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import LabelNames, Rows, Texts
-from compressor.tasks.tables import WHOLE_NUMBER, Record, label_cell, quoted, shortened
+from compressor.tasks.tables import WHOLE_NUMBER, Record, quoted, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import Classifier, MultiLabelClassifier
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
@@ -28,16 +25,10 @@ IN_CELLS, BETWEEN = "|", "\t"  # what separates several labels
 
 
 class Labels:
-    """The checkpoint's label names, two or more, in the order of its class ids."""
+    """The checkpoint's label names, in the order of its class ids."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
-        if len(self.names) < 2:
-            raise InputError(
-                f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
-                "needed",
-                id="too-few-labels",
-            )
         # With names like "1" to "5" a number is always a name: class id 1 would be "2".
         self.allow_ids = not any(WHOLE_NUMBER.fullmatch(name) for name in self.names)
 
@@ -64,19 +55,9 @@ class LabelTask(EncoderTask):
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         """Names of labels; cells as they are if no labels are known."""
         if labels is None:
-            return label_cell
+            return Record.label
         known = Labels(labels)
-        return lambda record, column: known.name_of(label_cell(record, column), record.where)
-
-
-def known_labels(rows: Rows) -> list[str]:
-    """The label names that rows were read with, in the order of their ids."""
-    if rows.labels is None:
-        raise InputError(
-            f"the labels of {', '.join(rows.files)} were read without the checkpoint's label names",
-            id="label-names-missing",
-        )
-    return rows.labels
+        return lambda record, column: known.name_of(record.label(column), record.where)
 
 
 class Classification(LabelTask):
@@ -89,26 +70,13 @@ class Classification(LabelTask):
     answers = "labels"
     text_learning_rate = 2e-4
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        config: Any = checkpoint.model.config
-        if config.num_labels < 2:
-            kind, advice = "a number", "use --task regression or --task reranking"
-        elif config.problem_type == "multi_label_classification":
-            kind, advice = "several labels", "use --task multilabel"
-        elif config.problem_type == "regression":
-            kind, advice = "several numbers", "give a model with one"
-        else:
-            return
-        raise InputError(
-            f"{checkpoint.directory} answers with {kind} per text (problem_type "
-            f"{config.problem_type}, {config.num_labels} labels), and classification is into one "
-            f"of several labels; {advice}",
-            id="classifier-unsupported",
-        )
+    def fits(self, config: Any) -> bool:
+        several = ("multi_label_classification", "regression")
+        return config.num_labels > 1 and config.problem_type not in several
 
     def label_values(self, rows: Rows) -> list[int]:
         """Class ids, by the order of the labels that the rows were read with."""
-        ids = {name: index for index, name in enumerate(known_labels(rows))}
+        ids = {name: index for index, name in enumerate(rows.known_labels)}
         return [ids[target] for target in rows.targets]
 
     def blank_answer(self, labels: LabelNames) -> str:
@@ -132,7 +100,7 @@ class Classification(LabelTask):
 
 
 class MultiLabel(LabelTask):
-    """Classification of texts, or pairs of texts, with any number of labels."""
+    """Any number of labels: those whose probability, the sigmoid of the logit, is over 0.5."""
 
     name = "multilabel"
     metrics = ("micro_f1", "macro_f1")
@@ -140,25 +108,9 @@ class MultiLabel(LabelTask):
     usage = 'print(model.classify(["First text.", "Second one."]))'
     answers = "sets of labels"
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        config: Any = checkpoint.model.config
-        if config.num_labels < 2 or config.problem_type in (
-            "regression",
-            "single_label_classification",
-        ):
-            raise InputError(
-                f"{checkpoint.directory} has {config.num_labels} labels (problem_type "
-                f"{config.problem_type}), and is no classifier with several labels per text; leave "
-                "--task out",
-                id="not-multilabel",
-            )
-        for name in self.label_names(config):
-            if IN_CELLS in name or BETWEEN in name:
-                raise InputError(
-                    f"the label {name!r} in id2label of {checkpoint.directory} has the sign that "
-                    "stands between labels; rename it",
-                    id="label-name-unusable",
-                )
+    def fits(self, config: Any) -> bool:
+        one = ("single_label_classification", "regression")
+        return config.num_labels > 1 and config.problem_type not in one
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         """Names of classes in the model's order; as they are if no labels are known."""
@@ -168,9 +120,9 @@ class MultiLabel(LabelTask):
             value = record.cells.get(column)
             if isinstance(value, list):
                 parts = [Record(record.where, {column: part}) for part in value]
-                cell = IN_CELLS.join(label_cell(part, column) for part in parts)
+                cell = IN_CELLS.join(part.label(column) for part in parts)
             else:
-                cell = "" if value == "" else label_cell(record, column)
+                cell = "" if value == "" else record.label(column)
             if known is None:
                 return cell.replace(IN_CELLS, BETWEEN)
             names = [name.strip() for name in cell.split(IN_CELLS)] if cell else []
@@ -181,7 +133,7 @@ class MultiLabel(LabelTask):
 
     def label_values(self, rows: Rows) -> list[tuple[float, ...]]:
         """For each row, 1 or 0 for each label, in the order that the rows were read with."""
-        labels = known_labels(rows)
+        labels = rows.known_labels
         names = [set(target.split(BETWEEN)) for target in rows.targets]
         return [tuple(float(name in row) for name in labels) for row in names]
 

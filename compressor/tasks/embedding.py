@@ -1,45 +1,22 @@
 """Embedding of texts as vectors, which are compared by the cosine or as the model says.
 
-Rows to calibrate on are texts; those to measure on are pairs with a score, or queries. Calibration
-rows have no answers. The loss that units are scored by is
-
-    L = sum over rows of <v, e / |e|>,   v ~ N(0, I) for each row, fixed by its number,
-
-the embedding's part in a random direction. Where lengths count, because embeddings are not compared
-by the cosine, |e| is taken for a constant. The distance to the dense model's embedding has no
-gradient at the dense model; the gradients of L have: for a small change of the embedding,
-E (dL)^2 = |d(e / |e|)|^2, so the second moments that scores are made of are those of the
-Gauss-Newton approximation of that distance (Martens 2010, "Deep learning via Hessian-free
-optimization", section 4.2).
+Rows to calibrate on are texts without answers; those to measure on are pairs with a score, or
+queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import Example
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.scores import (
-    NUMBER_COLUMNS,
-    RANKED_COLUMNS,
-    RANKED_METRICS,
-    relevance_cell,
-    require_queries,
-)
-from compressor.tasks.tables import (
-    number_cell,
-    read_lines,
-    read_table,
-    require_columns,
-    row_texts,
-    text_cell,
-    usual_column,
-)
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.scores import NUMBER_COLUMNS, RANKED_COLUMNS, RANKED_METRICS, require_queries
+from compressor.tasks.tables import Record, filled_lines, read_table, require_columns, usual_column
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,37 +65,27 @@ class Embedding(EncoderTask):
         query, text and label, none of which an option names, contains queries with texts to find.
         """
         if format_suffix(spec) == ".txt":
-
-            def lines() -> Iterator[RowText]:
-                for number, line in enumerate(read_lines(spec), 1):
-                    if not line.strip():
-                        raise InputError(
-                            f"{spec}:{number}: the line is empty; remove it", id="line-empty"
-                        )
-                    yield line, None, ""
-
-            return RowTexts([spec], lines())
+            return RowTexts([spec], ((line, None, "") for line in filled_lines(spec)))
         table = read_table(spec, header)
         if {*RANKED_COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
             query, answer, label = RANKED_COLUMNS.values()
-            return row_texts(table, query, answer, label, relevance_cell, ranked=True)
+            return table.texts(query, answer, label, Record.relevance, ranked=True)
         text, pair, score = (
             columns.get(option) or usual_column(table, names)
             for option, names in NUMBER_COLUMNS.items()
         )
-        text = text or table.columns[0]
-        if pair is not None and score is not None and {pair, score} <= {*table.columns}:
-            require_columns(table, [text, pair, score])
-            return row_texts(table, text, pair, score, number_cell)
+        text = text or (*table.columns, "text")[0]
         require_columns(table, [text])
-        return RowTexts([spec], ((text_cell(row, text), None, "") for row in table.records))
+        if pair is not None and score is not None and {pair, score} <= {*table.columns}:
+            return table.texts(text, pair, score, Record.number)
+        return RowTexts([spec], ((row.text(text), None, "") for row in table.records))
 
     def require_answers(self, rows: Rows) -> None:
         if rows.pairs is None:
             raise InputError(
                 f"{', '.join(rows.files)}: quality is measured on pairs of texts with a score, or "
-                "on queries; give a table with the columns sentence1, sentence2 and score, or name "
-                f"them with {self.column_options}, or one with the columns query, text and label",
+                "on queries; give a table with the columns sentence1, sentence2 and score (or name "
+                "yours with --text-column and the like), or one with query, text and label",
                 id="pairs-missing",
             )
         if rows.ranked:
@@ -150,7 +117,14 @@ class Embedding(EncoderTask):
         return normalize(embeddings.float(), dim=-1) if _by_cosine(model) else embeddings
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The sum of all rows' parts in their directions."""
+        """The sum of <v, e / |e|> over rows, the parts of their embeddings in random directions.
+
+        v ~ N(0, I) is fixed by a row's number. Where embeddings are not compared by the cosine, |e|
+        is taken for a constant. The distance to the dense model's embedding has no gradient at the
+        dense model; this has: for a small change of the embedding E (dL)^2 = |d(e / |e|)|^2, so the
+        second moments that scores are made of are those of the Gauss-Newton approximation of that
+        distance (Martens 2010, "Deep learning via Hessian-free optimization", section 4.2).
+        """
         import torch
 
         vectors = self.predictions(self.logits(model, batch))
@@ -171,13 +145,6 @@ class Embedding(EncoderTask):
         """Half the squared distance over the dense one's squared length: 1 - cosine at length 1."""
         distance, length = (actual - dense).square().sum(-1), dense.square().sum(-1)
         return (distance / length.clamp_min(_LEAST)).sum() / 2
-
-    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        raise UsageError(
-            "a model for embeddings has no answer to a text alone; give pairs of texts with a "
-            "score to `compress evaluate`",
-            id="task-without-answers",
-        )
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         distance, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)

@@ -6,22 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
-from compressor.tasks.tables import (
-    Record,
-    first_two_columns,
-    label_cell,
-    quoted,
-    read_table,
-    require_columns,
-    row_texts,
-    usual_column,
-)
+from compressor.tasks.tables import Record, read_table, require_columns, two_columns, usual_column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,30 +46,20 @@ class EncoderTask(Task):
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         """A function of a row and its label column that returns the target."""
-        return label_cell
+        return Record.label
 
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """A table with a column of texts, one of labels, and maybe one of second texts."""
-        table = read_table(spec, header)
-        read_label = self.label_reader(labels)
-        text, pair, label = (
-            columns.get(option, usual_column(table, self.usual_columns.get(option, ())))
-            for option in ("text_column", "text_pair_column", "label_column")
+        table, usual = read_table(spec, header), self.usual_columns
+        options = ("text_column", "label_column")
+        text, label = two_columns(table, options, columns, usual)
+        pair = columns.get("text_pair_column") or usual_column(
+            table, usual.get("text_pair_column", ())
         )
-        if text is None or label is None:
-            what, option = ("labels", "label") if label is None else ("texts", "text")
-            first, second = first_two_columns(table, "--text-column and --label-column")
-            text, label = text or first, label or second
-            if text == label:
-                raise InputError(
-                    f"{table.path}: nothing says which column holds the {what}; name it with "
-                    f"--{option}-column, its columns are {quoted(table.columns)}",
-                    id="column-not-named",
-                )
-        require_columns(table, [text, label] if pair is None else [text, label, pair])
-        return row_texts(table, text, pair, label, read_label)
+        require_columns(table, [] if pair is None else [pair])
+        return table.texts(text, pair, label, self.label_reader(labels))
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
@@ -135,17 +115,12 @@ class EncoderTask(Task):
     ) -> list[str]:
         import torch
 
-        if num_beams is not None:
-            raise UsageError(
-                f"--num-beams {num_beams} makes no sense for {self.name}; leave it out",
-                id="option-of-another-task",
-            )
         with torch.no_grad():
             return self.answers_of(self.logits(model, batch), batch, model)
 
-    @abstractmethod
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """The answers in the logits of a batch, as targets of rows."""
+        """The answers in the logits of a batch, as targets of rows, where those alone have them."""
+        raise NotImplementedError
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """The logits that answers are read from, [answers, outputs], of those of a padded batch."""

@@ -1,9 +1,7 @@
 """Tasks whose models give each row a number: regression, and reranking of texts for a query.
 
-A model for regression reads a text, or a pair as one. A model for reranking reads a query and a
-text as one pair, and says how relevant the text is: it has one output, the logit of "relevant", or
-two classes of which the second is "relevant"; the score is then the difference of their logits,
-which is the logit of the second's probability.
+A model for reranking has one output, the logit of "relevant", or two classes of which the second is
+"relevant"; the score is then the difference of their logits, the logit of the second's probability.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from compressor.errors import CompressWarning, InputError
 from compressor.model.sentence_settings import SIGMOID, activation_of
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import WHOLE_NUMBER, Record, label_cell, number_cell, shortened
+from compressor.tasks.tables import Record
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,6 +41,9 @@ _SAME = 0.05
 
 class ScoreTask(EncoderTask):
     """One number for each text or pair; distillation matches the dense model's numbers."""
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        activation_of(checkpoint.model.config)  # raises if it is unknown
 
     def scores(self, logits: Any) -> Any:
         """The number of each row, [rows, outputs] -> [rows]; of a tensor or of an array."""
@@ -70,7 +71,7 @@ class ScoreTask(EncoderTask):
 
 
 class Regression(ScoreTask):
-    """A number for each text or pair; the loss is half the squared error."""
+    """A number for each text, or for a pair that is read as one text."""
 
     name = "regression"
     metrics = ("spearman", "pearson")
@@ -80,19 +81,11 @@ class Regression(ScoreTask):
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        config: Any = checkpoint.model.config
-        if config.num_labels != 1 or config.problem_type not in (None, "regression"):
-            raise InputError(
-                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
-                f"{config.problem_type}), and regression is with one; leave --task out, or give "
-                "another model",
-                id="not-a-regressor",
-            )
-        activation_of(config)  # raises if it is unknown
+    def fits(self, config: Any) -> bool:
+        return config.num_labels == 1 and config.problem_type in (None, "regression")
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        return number_cell
+        return Record.number
 
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]
@@ -134,17 +127,9 @@ class Reranking(ScoreTask):
     }
     answers = f"probabilities (within {_SAME})"
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        config: Any = checkpoint.model.config
+    def fits(self, config: Any) -> bool:
         several = config.problem_type == "multi_label_classification"
-        if config.num_labels not in (1, 2) or several:
-            raise InputError(
-                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
-                f"{config.problem_type}), and reranking needs one, or two classes of which the "
-                "second is relevant; leave --task out, or give another model",
-                id="not-a-reranker",
-            )
-        activation_of(config)  # raises if it is unknown
+        return config.num_labels in (1, 2) and not several
 
     def scores(self, logits: Any) -> Any:
         from compressor.runtime.scores import relevance
@@ -158,7 +143,7 @@ class Reranking(ScoreTask):
         return replace(texts, ranked=True)
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        return relevance_cell
+        return Record.relevance
 
     def label_values(self, rows: Rows) -> list[float]:
         """1 for relevant texts, whatever their grade, and 0 for others."""
@@ -182,36 +167,18 @@ class Reranking(ScoreTask):
         return (difference <= _SAME).tolist()
 
 
-def relevance_cell(record: Record, column: str) -> str:
-    """A cell with the relevance of a text: a whole number, 0 for not at all."""
-    cell = label_cell(record, column)
-    if not WHOLE_NUMBER.fullmatch(cell):
-        raise InputError(
-            f"{record.where}: the relevance {shortened(cell, 40)!r} is not a whole number; write 0 "
-            "for a text that is not relevant and 1 for one that is, or grades",
-            id="relevance-not-whole",
-        )
-    return cell
-
-
 def require_queries(rows: Rows) -> None:
     """Check that two queries or more have a relevant text, and warn of those that have none."""
     judged, _ = rows.counted
-    queries = len(set(rows.sources))
-    files = ", ".join(rows.files)
+    queries, files = len(set(rows.sources)), ", ".join(rows.files)
+    problem = f"{files}: {queries - judged} of {queries} queries have no relevant text"
     if judged < 2:
         raise InputError(
-            f"{files}: {judged} of {queries} queries have a relevant text, and quality is a mean "
-            "over these; give rows of 2 or more",
+            f"{problem}, and quality is a mean over the others; give rows of 2 or more",
             id="too-few-queries",
         )
     if judged < queries:
-        warnings.warn(
-            f"{files}: {queries - judged} of {queries} queries have no relevant text and are left "
-            "out of the metrics",
-            CompressWarning,
-            stacklevel=2,
-        )
+        warnings.warn(f"{problem} and are left out of the metrics", CompressWarning, stacklevel=2)
 
 
 REGRESSION, RERANKING = Regression(), Reranking()

@@ -14,7 +14,7 @@ import sentencepiece
 import torch
 from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.tasks import TASKS, Example, Rows, count_truncated
 from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers import toy
@@ -87,9 +87,6 @@ def test_classification_rows_and_pairs() -> None:
     whole, cut = (classification.encode(rows, tokenizer, most)[0] for most in (16, 7))
     assert whole == Example(0, (2, 4, 5, 3, 6, 7, 8, 9, 3), (1,), (0,) * 4 + (1,) * 5)
     assert cut == Example(0, (2, 4, 5, 3, 6, 7, 3), (1,), (0,) * 4 + (1,) * 3, truncated=True)
-    rows = Rows("classification", ["a"], None, ["yes"], ["x.tsv"], "0")
-    with raises(InputError, "label-names-missing"):
-        classification.encode(rows, tokenizer, 16)
 
 
 # --- batches ---------------------------------------------------------------------------------
@@ -217,5 +214,3 @@ def test_labels_are_those_of_the_largest_logits(name: str):
         inputs = {n: v for n, v in one_row(batch, row).items() if n != "labels"}
         expected.append(f"class {int(model(**inputs).logits.detach().numpy().argmax())}")
     assert answers == expected
-    with pytest.raises(UsageError, match="--num-beams 4 makes no sense"):
-        classification.predict(model, batch, None, 4)
