@@ -1,30 +1,18 @@
 """Non-inferiority of the pruned model: one-sided confidence bounds of its loss.
 
-"No significant difference" proves nothing: with few rows, no difference is significant. A test of
-non-inferiority shows that a model is not worse than the dense one by more than a limit: the lower
-confidence bound of pruned minus dense must lie within the limit.
-
-- Metrics that count correct rows, as accuracy does: the score bound of Tango 1998 ("Equivalence
-  test and confidence interval for the difference in proportions for the paired-sample design",
-  Statistics in Medicine 17). It keeps its level also where few outputs change, as with little
-  pruning; the bootstrap does not: without any changed row its interval is [0, 0].
-- Other metrics: the quantile of the paired bootstrap (`compressor.evaluation.significance`), but at
-  least as far from the difference as n rows can miss: a failure that none of them shows can still
-  affect a share of 1 - alpha^(1/n) of all rows, each of which then scores 0.
-
-A search needs the lower bound, from outputs (`lower_bound`). A finished report has no outputs, and
-its rules need both bounds: `confidence_bounds`, from a `Comparison`.
+"No significant difference" proves nothing: with few rows, no difference is significant. A model is
+shown to be not worse than the dense one by more than a limit if the lower confidence bound of
+pruned minus dense lies within the limit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from compressor.evaluation.metric import Metric
+from compressor.evaluation.metric import Metric, Texts
 from compressor.evaluation.significance import Pair
 from compressor.results import Comparison
 
@@ -46,20 +34,25 @@ class LowerBound:
 
 def lower_bound(
     metric: Metric,
-    dense_outputs: Sequence[str],
-    pruned_outputs: Sequence[str],
-    references: Sequence[str],
+    dense_outputs: Texts,
+    pruned_outputs: Texts,
+    references: Texts,
     *,
     limit: float,
     alpha: float,
     resamples: int,
     seed: int,
 ) -> LowerBound:
-    """The lower confidence bound of pruned minus dense in one metric.
+    """The lower confidence bound of pruned minus dense in one metric, from outputs.
 
     `limit` is the allowed drop on its scale, `alpha` the probability that the true difference is
     below the bound: 0.025 for the lower end of a 95 % interval. More draws than `resamples` are
     made if `alpha` needs them.
+
+    Of metrics that count correct rows it is Tango's (`score_bound`), which keeps its level also
+    where few outputs change; the bootstrap's interval is [0, 0] where none does. Of others it is
+    the quantile of the paired bootstrap, but at least as far from the difference as the rows can
+    miss (`_reach`).
     """
     pair, rows = Pair.of([metric], dense_outputs, pruned_outputs, references), len(references)
     changed = pair.discordant(metric.name)
@@ -75,11 +68,10 @@ def lower_bound(
 
 
 def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] | None:
-    """Both ends of the 95 % confidence interval of pruned minus dense.
+    """Both ends of the 95 % confidence interval of pruned minus dense, of a finished report.
 
-    From the counts of correct rows, or without them from the bootstrap's interval. The upper bound
-    is the lower one with the models' roles exchanged. None without rows, or if a value is not
-    finite.
+    The upper bound is the lower one (`lower_bound`) with the models' roles exchanged. None without
+    rows, or if a value is not finite.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
@@ -96,10 +88,9 @@ def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] 
 
 
 def rows_to_settle(comparison: Comparison, rows: int, limit: float) -> int | None:
-    """Estimated number of rows that prove a drop to be within the limit, or beyond it.
+    """Estimated number of rows that prove the measured drop to be within the limit, or beyond it.
 
-    It assumes the measured drop; more rows only narrow its interval. None if that drop is so near
-    to the limit that no number of rows suffices.
+    None if that drop is so near to the limit that no number of rows suffices.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
@@ -129,10 +120,11 @@ def _is_finite(comparison: Comparison) -> bool:
 
 
 def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
-    """Tango's upper confidence bound of the share of rows lost, net of those won.
+    """Upper confidence bound of the share of rows lost, net of those won (Tango 1998).
 
-    The largest loss (0-1) that the score test does not reject. `lost` rows are correct for the
-    first model only, `won` rows for the second only.
+    "Equivalence test and confidence interval for the difference in proportions for the
+    paired-sample design", Statistics in Medicine 17: the largest loss (0-1) that the score test
+    does not reject. `lost` rows are correct for the first model only, `won` for the second only.
     """
     quantile = _normal_quantile(alpha)
     low, high = (lost - won) / rows, 1.0
@@ -149,8 +141,7 @@ def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
 def rows_for_score_bound(lost: int, won: int, rows: int, limit: float, alpha: float) -> int | None:
     """The number of rows with the same shares of lost and won rows that prove a loss below `limit`.
 
-    The score test's statistic, which grows with the square root of the rows, then equals the normal
-    quantile.
+    The score test's statistic grows with the square root of the rows.
     """
     room = limit - (lost - won) / rows
     if room <= 0:
@@ -174,7 +165,8 @@ def _score_variance(lost: int, won: int, rows: int, loss: float) -> float:
 def _reach(width: float, score: float, rows: int, alpha: float) -> float:
     """Distance of a bound from the difference: that of the draws, but at least what rows can miss.
 
-    `score` is of the model that could score 0 on unseen rows.
+    A failure that no row shows can still affect a share of 1 - alpha^(1/n) of all rows, each of
+    which then scores 0 instead of `score`.
     """
     return max(width, score * (1 - alpha ** (1 / rows)))
 

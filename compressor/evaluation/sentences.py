@@ -1,9 +1,7 @@
-"""BLEU and chrF, computed by sacreBLEU, and the same two formulas for many resamples at once.
+"""BLEU and chrF of detokenized texts, with the counts of sacreBLEU and its scores on all rows.
 
-sacreBLEU computes a few counts for each sentence; the corpus score is a function of their sums.
-Counts and scores on all rows come from sacreBLEU itself. For a bootstrap the counts are extracted
-once, and the two functions are evaluated here on a matrix of sums; the tests compare them with
-sacreBLEU's. Outputs and references are detokenized.
+For a bootstrap the counts of sentences are extracted once, and the two formulas are evaluated here
+on a matrix of sums; the tests compare them with sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
-from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, SumMetric
+from compressor.evaluation.metric import Array, Labels, SumMetric, Texts
 from compressor.evaluation.scripts import ENOUGH, HAN, HANGUL, KANA, UNSPACED, shares
 
 if TYPE_CHECKING:
@@ -30,15 +28,13 @@ class _SacreBleu(SumMetric):
     deals, floor_rows = 1, 2_000
 
     @abstractmethod
-    def implementation(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Texts) -> Metric:
         """sacreBLEU's metric object with one reference per sentence."""
 
     def signature(self, labels: Labels) -> str:
         return str(self.implementation(["any"]).get_signature())
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
+    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         """sacreBLEU's counts, in chunks, because it keeps the n-grams of all references."""
         tables: list[list[list[int]]] = [[] for _ in systems]
         for start in range(0, len(references), _ROWS_PER_CHUNK):
@@ -65,12 +61,12 @@ class Bleu(_SacreBleu):
     name, label = "bleu", "BLEU"
     advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
 
-    def implementation(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import BLEU
 
         return BLEU(references=[list(references)], tokenize=self.tokenizer or DEFAULT)
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         """sacreBLEU's tokenizer for the script of the references.
 
         `zh` for Han, `ja-mecab` if a tenth of Han and kana is kana, `ko-mecab` for Hangul, and
@@ -88,7 +84,7 @@ class Bleu(_SacreBleu):
         if HANGUL in share_of:
             tokenizer_of[HANGUL] = "ko-mecab"
         if not tokenizer_of:
-            return ChosenTokenizer(DEFAULT)
+            return DEFAULT, ""
         names = set(tokenizer_of.values())
         name = names.pop() if len(names) == 1 else "char"
         why = " and ".join(f"{100 * share_of[x]:.0f}% {x}" for x in tokenizer_of)
@@ -96,10 +92,9 @@ class Bleu(_SacreBleu):
         if missing:
             why += f", and {name} needs {missing}"
             name = "char"
-        return ChosenTokenizer(
-            name,
+        return name, (
             f"{self.label} uses sacreBLEU's tokenizer {name}, since the references' letters are "
-            f"{why}; choose another with --bleu-tokenizer",
+            f"{why}; choose another with --bleu-tokenizer"
         )
 
     def require_tokenizer(self, name: str) -> None:
@@ -144,7 +139,7 @@ class Chrf(_SacreBleu):
 
     name, label = "chrf", "chrF"
 
-    def implementation(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import CHRF
 
         return CHRF(references=[list(references)])

@@ -1,31 +1,7 @@
 """Does the pruned model's score differ from the dense model's, and could the metric show it?
 
-Koehn 2004 ("Statistical Significance Tests for Machine Translation Evaluation"): draw as many
-test rows as there are, with replacement, score both models on the same draw, repeat. All metrics
-share one set of draws. A draw is a vector of counts per row, so no sentence is tokenized twice,
-and all scores of a chunk of draws follow from one matrix product. With the default seed, 12345, the
-draws are sacreBLEU's.
-
-With d the observed and d* the resampled differences (pruned minus dense), the interval is the
-percentile interval of d*. All p-values are two-sided:
-
-- p = (1 + #{ |d* - d| >= |d| }) / (1 + resamples), where d* - d stands for the random deviation of
-  d from the true difference (Hall & Wilson 1991, "Two Guidelines for Bootstrap Hypothesis
-  Testing"). If one model is clearly better, `sacrebleu --paired-bs` reports about half of it, a
-  one-sided p-value.
-- for metrics that count correct rows, as accuracy does, McNemar's exact test, whose p-value can be
-  smaller than 1 / (1 + resamples): if neither model is better, each row that only one of them has
-  right is equally likely to be either's.
-
-A model whose score is at the metric's floor, that of uninformed outputs, cannot show a smaller
-model's loss: "no significant difference" then holds for every model, and proves nothing. Uninformed
-outputs are the model's own in random order. So the floor of accuracy is not 1 / labels, but the
-chance level of the model's label frequencies; a model that always predicts the most frequent label
-is at the floor, whatever its accuracy, and so is every model on rows that all have the same label.
-The floor of correlations is 0, and that of rankings a random order. For BLEU, which smooths, a
-score without a matching n-gram of some length counts as 0 here. A score is at the floor unless a
-bootstrap shows it to be above: the difference of the two, on the same draws of rows, must be
-positive in 95 % of the draws. Of very many rows a sample is used.
+Koehn 2004 ("Statistical Significance Tests for Machine Translation Evaluation"): draw as many test
+rows as there are, with replacement, score both models on the same draw, repeat.
 """
 
 from __future__ import annotations
@@ -42,6 +18,7 @@ from compressor.errors import InputError
 from compressor.evaluation.metric import (
     Array,
     Metric,
+    Texts,
     group_rows,
     main_metric,
     metrics_for,
@@ -57,25 +34,18 @@ FLOOR_DRAWS, FLOOR_ERROR = 200, 0.05
 
 def compare_rows(
     rows: Rows,
-    dense_outputs: Sequence[str],
-    pruned_outputs: Sequence[str],
+    dense_outputs: Texts,
+    pruned_outputs: Texts,
     resamples: int = DEFAULT_RESAMPLES,
     seed: int = DEFAULT_SEED,
 ) -> list[Comparison]:
     """Difference of two models in every metric of some rows, with its interval and p-value.
 
-    All metrics are resampled with the same draws of rows, or of queries for ranked rows. Models
-    with equal scores on every draw get difference 0, interval (0, 0) and p-value 1.
-
-    Raises:
-        InputError: a single row, or query.
+    The interval is the percentile interval of the resampled differences. All metrics are resampled
+    with the same draws of rows, or of queries for ranked rows; with the default seed they are
+    sacreBLEU's.
     """
     dense, pruned, references = map(rows.judged, (dense_outputs, pruned_outputs, rows.targets))
-    if len(references) < 2:
-        raise InputError(
-            "two models cannot be compared on 1 row; give a test file with at least 2 rows",
-            id="too-few-rows",
-        )
     metrics = metrics_for(rows)
     pair = Pair.of(metrics, dense, pruned, references)
     draws = pair.bootstrap(resamples, seed)
@@ -105,7 +75,13 @@ def compare_rows(
 
 
 def _p_value(difference: float, drawn: Array, discordant: tuple[int, int] | None) -> float:
-    """By McNemar's test of the discordant rows, or else by the drawn differences."""
+    """Two-sided, by McNemar's exact test where rows are counted that only one model has right.
+
+    Else p = (1 + #{ |d* - d| >= |d| }) / (1 + resamples), where d* - d, of drawn and observed
+    differences, stands for the random deviation of d from the true one (Hall & Wilson 1991, "Two
+    Guidelines for Bootstrap Hypothesis Testing"). `sacrebleu --paired-bs` reports about half of it
+    if one model is clearly better.
+    """
     from scipy.stats import binomtest
 
     if discordant is not None:
@@ -121,7 +97,7 @@ def _p_value(difference: float, drawn: Array, discordant: tuple[int, int] | None
 class Pair:
     """Statistics of two models' outputs for the same rows, to score on any resample of the rows.
 
-    Equal rows form a group.
+    Equal rows form a group, whose statistics are computed once; a draw is a number for each.
     """
 
     metrics: dict[str, Metric]
@@ -129,14 +105,7 @@ class Pair:
     statistics: dict[str, tuple[Array, Array]]  # metric -> (dense, pruned) [groups, statistics]
 
     @classmethod
-    def of(
-        cls,
-        metrics: Sequence[Metric],
-        dense: Sequence[str],
-        pruned: Sequence[str],
-        references: Sequence[str],
-    ) -> Pair:
-        """Compute the statistics of some metrics, once for each distinct row."""
+    def of(cls, metrics: Sequence[Metric], dense: Texts, pruned: Texts, references: Texts) -> Pair:
         (gold, *systems), groups = group_rows(references, dense, pruned)
         statistics = {}
         for metric in metrics:
@@ -179,17 +148,25 @@ class Pair:
 class Floor:
     """A metric's floor for a model's outputs."""
 
-    dense: float  # the model's score on the rows used
     score: float  # that of uninformed outputs
     reached: bool  # whether the model's score is not significantly above it
 
 
-def find_floor(metric: Metric, answers: Sequence[str], references: Sequence[str]) -> Floor:
-    """Compare a model's score with that of uninformed outputs; the last results are cached."""
+def find_floor(metric: Metric, answers: Texts, references: Texts) -> Floor:
+    """Compare a model's score with that of uninformed outputs; the last results are cached.
+
+    At the floor "no significant difference" holds for every smaller model, and proves nothing.
+    Uninformed outputs are the model's own in random order, so the floor of accuracy is not
+    1 / labels, but the chance level of the model's label frequencies: a model that always predicts
+    the most frequent label is at the floor, and so is every model on rows that all have the same
+    label. For BLEU a score without a matching n-gram of some length, which is smoothing's credit,
+    counts as 0. A score is above the floor if the difference of the two, on the same draws of rows,
+    is positive in 95 % of the draws. Of very many rows a sample is used.
+    """
     return _find(type(metric), metric.tokenizer, tuple(answers), tuple(references))
 
 
-def require_sight(rows: Rows, answers: Sequence[str], asked: str) -> None:
+def require_sight(rows: Rows, answers: Texts, asked: str) -> None:
     """Raise InputError if a dense model's main metric is at its floor; `asked` needs it."""
     metric = metrics_for(rows)[0]
     floor = find_floor(metric, rows.judged(answers), rows.references)
@@ -229,4 +206,4 @@ def _find(
         floor = metric.floor
         gains = gains - floor
     is_above = float(np.quantile(gains, FLOOR_ERROR)) > 1e-9 * metric.scale
-    return Floor(metric.score(statistics, once), floor, not is_above)
+    return Floor(floor, not is_above)

@@ -1,34 +1,19 @@
-"""Metrics of words, means over all rows, 0-100: of answers to questions, and of summaries.
-
-- Exact match and F1 of answers, as the official script of SQuAD 2.0 computes them. A reference is
-  a JSON list of correct answers (`answers_of`); the best match counts. For an empty list, only the
-  empty answer is correct. SQuAD's words are separated by spaces. For correct answers in a script
-  without spaces, words are those of `compressor.evaluation.scripts.words`, so F1 is computed on
-  characters, as in the script of MLQA (Lewis et al. 2020) for Chinese, without punctuation.
-- ROUGE of summaries, computed by the package rouge-score: the mean F1. Lin 2004, "ROUGE: A Package
-  for Automatic Evaluation of Summaries": ROUGE-1 and ROUGE-2 count the words and pairs of words
-  that summary and reference share, ROUGE-Lsum their longest common subsequences, sentence by
-  sentence. Words are stemmed, as papers do. Sentences of ROUGE-Lsum are lines: for a text on one
-  line it is nearly ROUGE-L. rouge-score's own tokenizer reads only the letters a to z and digits;
-  for references in other scripts than Latin, words are those of `scripts.words`, not stemmed.
-"""
+"""Metrics of words, means over all rows, 0-100: of answers to questions, and of summaries."""
 
 from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import EnvironmentProblem, InputError
-from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, MeanMetric
+from compressor.errors import EnvironmentProblem
+from compressor.evaluation.metric import Array, Labels, MeanMetric, Texts
 from compressor.evaluation.scripts import LATIN, UNSPACED, shares, words
 from compressor.tasks.question_answering import answers_of
 
@@ -39,6 +24,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class _AnswerMetric(MeanMetric):
+    """As the official script of SQuAD 2.0 computes it, with the best match of the correct answers.
+
+    SQuAD's words are separated by spaces. In scripts without spaces they are characters, as in the
+    script of MLQA (Lewis et al. 2020) for Chinese, without punctuation.
+    """
+
     unit = "%"
 
     @abstractmethod
@@ -49,17 +40,15 @@ class _AnswerMetric(MeanMetric):
         how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
         return f"{how}|scale:0-100"
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """SQuAD's, except for correct answers in scripts without spaces."""
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         texts = (text for reference in references for text, _ in answers_of(reference))
         for script, share in shares(texts).items():
             if script in UNSPACED:
-                return ChosenTokenizer(
-                    CHARACTERS,
+                return CHARACTERS, (
                     f"{self.label} counts characters instead of words, since {100 * share:.0f}% of "
-                    f"the correct answers' letters are {script}",
+                    f"the correct answers' letters are {script}"
                 )
-        return ChosenTokenizer()
+        return "", ""
 
     def words(self, text: str) -> list[str]:
         return words(text) if self.tokenizer else normalized(text)
@@ -115,29 +104,28 @@ class _Words:
 
 
 class _Rouge(MeanMetric):
+    """Mean F1, computed by the package rouge-score. Words are stemmed, as papers do.
+
+    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". rouge-score's tokenizer
+    reads only the letters a to z and digits; where a tenth of the references' letters is of another
+    script than Latin, words are those of `scripts.words`, not stemmed.
+    """
+
     variant: ClassVar[str]  # its name in rouge-score
     deals, floor_rows = 1, 2_000  # as for translations
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """rouge-score's own, unless a tenth of the references' letters is of another script."""
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         for script, share in shares(references).items():
             if script != LATIN:
-                return ChosenTokenizer(
-                    UNICODE,
+                return UNICODE, (
                     "ROUGE counts words of all scripts without stemming, since "
                     f"{100 * share:.0f}% of the references' letters are {script}, and rouge-score "
-                    "reads only a to z",
+                    "reads only a to z"
                 )
-        return ChosenTokenizer()
+        return "", ""
 
-    def require_references(self, references: Sequence[str]) -> None:
+    def require_package(self) -> None:
         _package()
-        if not any(unicodedata.category(x)[0] in "LN" for text in references for x in text):
-            raise InputError(
-                "no reference summary has a letter or a digit, which ROUGE needs; give other test "
-                "rows, or none",
-                id="rouge-reads-nothing",
-            )
 
     def signature(self, labels: Labels) -> str:
         how = "stemmer:porter|tokens:a-z0-9"
@@ -169,7 +157,7 @@ class Rouge2(_Rouge):
 
 
 class RougeLsum(_Rouge):
-    """Longest common subsequences of the lines."""
+    """Longest common subsequences, line by line: of a text on one line it is nearly ROUGE-L."""
 
     name, variant, label = "rougelsum", "rougeLsum", "ROUGE-Lsum"
 

@@ -88,13 +88,12 @@ class Rows:
 def finite_numbers(answers: Sequence[str]) -> list[float]:
     """A model's answers as numbers; InputError if one is infinite or NaN."""
     numbers = [float(answer) for answer in answers]
-    for row, number in enumerate(numbers, 1):
-        if not math.isfinite(number):
-            raise InputError(
-                f"the model answers row {row} with {number}, which is not a number; measure "
-                "another model, or another precision",
-                id="score-not-number",
-            )
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(
+            "the model answers a row with an infinite number or NaN; measure another model, or "
+            "another precision",
+            id="score-not-number",
+        )
     return numbers
 
 

@@ -50,12 +50,9 @@ def test_numbers_that_are_large_beside_their_spread_keep_their_correlation():
     assert found.metrics["pearson"] == pytest.approx(by_scipy(answers, right, pearsonr))
 
 
-@pytest.mark.parametrize("column", [0, 1])
-def test_what_is_no_number_is_refused(column: int):
-    texts = [["0.1", "0.2"], ["1", "2"]]
-    texts[column][1] = "nan"
+def test_what_is_no_number_is_refused():
     with raises(InputError, "score-not-number"):
-        score_answers("embedding", *texts, None)
+        score_answers("embedding", ["0.1", "nan"], ["1", "2"], None)
 
 
 def made(queries: int = 25, seed: int = 0) -> tuple[Rows, list[list[str]]]:
