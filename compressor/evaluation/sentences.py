@@ -14,7 +14,7 @@ import numpy as np
 
 from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
 from compressor.evaluation.metric import Array, Labels, SumMetric, Texts
-from compressor.evaluation.scripts import ENOUGH, HAN, HANGUL, KANA, UNSPACED, shares
+from compressor.evaluation.words import ENOUGH, HAN, HANGUL, KANA, UNSPACED, shares
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric

@@ -1,12 +1,15 @@
-"""Metrics of words, means over all rows, 0-100: of answers to questions, and of summaries."""
+"""Words of texts in any script, and metrics of answers and summaries, means over all rows."""
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +17,70 @@ from numpy.typing import NDArray
 
 from compressor.errors import EnvironmentProblem
 from compressor.evaluation.metric import Array, Labels, MeanMetric, Texts
-from compressor.evaluation.scripts import LATIN, UNSPACED, shares, words
 from compressor.tasks.question_answering import answers_of
+
+HAN, KANA, HANGUL, LATIN = "Han", "kana", "Hangul", "Latin"
+# First words of Unicode's character names, which begin with the script.
+_NAMED = {
+    "CJK": HAN,
+    "IDEOGRAPHIC": HAN,
+    "HIRAGANA": KANA,
+    "KATAKANA": KANA,
+    "KATAKANA-HIRAGANA": KANA,
+    "HANGUL": HANGUL,
+    "MYANMAR": "Burmese",
+    "TAI": "Tai Tham",
+}
+_WIDTHS = ("HALFWIDTH", "FULLWIDTH")
+UNSPACED = frozenset(
+    (HAN, KANA, "Thai", "Lao", "Khmer", "Burmese", "Tibetan", "Javanese", "Balinese", "Tai Tham")
+)
+ENOUGH = 0.1  # least share of the letters for a script to count
+
+
+def script_of(character: str) -> str:
+    """The script of a letter, such as `Thai`; for other characters any word."""
+    words = unicodedata.name(character, "?").split()
+    first = words[1] if words[0] in _WIDTHS else words[0]
+    return _NAMED.get(first, first.capitalize())
+
+
+def shares(texts: Iterable[str]) -> dict[str, float]:
+    """Script -> its share of the letters of some texts, if at least `ENOUGH`."""
+    characters: Counter[str] = Counter()
+    for text in texts:
+        characters.update(text)
+    letters: Counter[str] = Counter()
+    for character, count in characters.items():
+        if unicodedata.category(character).startswith("L"):
+            letters[script_of(character)] += count
+    total = letters.total()
+    return {name: n / total for name, n in letters.most_common() if n >= ENOUGH * total}
+
+
+def words(text: str) -> list[str]:
+    """Words of a text of any script, in lower case: runs of letters, marks and digits.
+
+    In a script without spaces each character is a word, with its combining marks.
+
+    >>> words("Она́ 日本 ไม่")
+    ['она́', '日', '本', 'ไ', 'ม่']
+    """
+    split: list[str] = []
+    inside = False  # a word that the next letter continues
+    for character in text.lower():
+        kind = unicodedata.category(character)[0]
+        if kind not in "LMN":
+            inside = False
+            continue
+        alone = kind == "L" and script_of(character) in UNSPACED
+        if split and (kind == "M" or (inside and not alone)):
+            split[-1] += character
+        else:
+            split.append(character)
+        inside = not alone
+    return split
+
 
 CHARACTERS = "characters"  # the tokenizer of scripts without spaces
 UNICODE = "unicode"  # the tokenizer of other scripts than Latin
@@ -96,19 +161,12 @@ def normalized(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-class _Words:
-    """A tokenizer of rouge-score's form."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return words(text)
-
-
 class _Rouge(MeanMetric):
     """Mean F1, computed by the package rouge-score. Words are stemmed, as papers do.
 
     Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". rouge-score's tokenizer
     reads only the letters a to z and digits; where a tenth of the references' letters is of another
-    script than Latin, words are those of `scripts.words`, not stemmed.
+    script than Latin, words are those of `words`, not stemmed.
     """
 
     variant: ClassVar[str]  # its name in rouge-score
@@ -135,7 +193,7 @@ class _Rouge(MeanMetric):
 
     @cached_property
     def _scorer(self) -> Any:
-        tokenizer = _Words() if self.tokenizer else None
+        tokenizer = SimpleNamespace(tokenize=words) if self.tokenizer else None
         return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=tokenizer)
 
     def row_score(self, answer: str, reference: str) -> float:

@@ -12,17 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.errors import InputError
 from compressor.model.sublayers import Kind
 from compressor.options.table import opened
-from compressor.tasks.batching import (
-    BATCH_TOKENS,
-    Batch,
-    Example,
-    group,
-    most_tokens,
-    pad,
-    pad_token_id,
-)
+from compressor.tasks.batching import BATCH_TOKENS, Batch, Example, group, most_tokens, pad
 from compressor.tasks.rows import RowReader, Rows, Texts
 
 if TYPE_CHECKING:
@@ -55,10 +48,7 @@ class Objective(ABC):
 
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """Token ids of every row, in order, with special tokens; longer rows are cut.
-
-        Raises InputError if the tokenizer lacks what the task needs.
-        """
+        """Token ids of every row, in order, with special tokens; longer rows are cut."""
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         """An example for the encoder alone; `end` is the id of the token that ends a text."""
@@ -83,20 +73,26 @@ class Objective(ABC):
     ) -> list[Batch]:
         """Batches of rows of similar length, longest first: tensors in the host's memory.
 
-        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. The
-        model is not run. For the sizes see `batching.group`; `batch_tokens` is at most
-        `most_tokens` of the model on the device, and on a GPU just that. Raises InputError if the
-        model's configuration lacks the padding id.
+        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. For
+        the sizes see `batching.group`; `batch_tokens` is at most `most_tokens` of the model on the
+        device, and on a GPU just that. InputError if the model's configuration has no padding id.
         """
         lengths = [(len(example.source), self.target_tokens(example)) for example in examples]
         if batch_tokens is not None:
             most = most_tokens(model, device)
             batch_tokens = most if device.startswith("cuda") else min(batch_tokens, most)
+        # What the model itself takes for padding, by which RoBERTa counts positions.
+        padding = getattr(model.config, "pad_token_id", None)
+        if padding is None:
+            raise InputError(
+                "the checkpoint's config.json has no pad_token_id; add the tokenizer's",
+                id="pad-token-missing",
+            )
         batches = []
         for members in group(lengths, batch_tokens, batch_size):
             chosen = [examples[index] for index in members]
             tensors = {
-                "input_ids": pad([example.source for example in chosen], pad_token_id(model)),
+                "input_ids": pad([example.source for example in chosen], padding),
                 "attention_mask": pad([[1] * len(example.source) for example in chosen], 0),
                 **self.tensors(chosen, model),
             }
@@ -113,22 +109,16 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The loss in nats, summed over the batch; divide by `loss_terms` for the mean.
-
-        Computed from the logits alone, so a row's part does not depend on the others of its batch.
-        """
+        """The loss in nats, summed over `loss_terms`; the logits of a row decide about its part."""
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """What distillation compares: by default log-probabilities, float32."""
+        """What distillation compares: log-probabilities, float32."""
         from torch.nn.functional import log_softmax
 
         return log_softmax(logits.float(), -1)
 
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """Distance of a model's predictions from the dense model's, summed over the loss's terms.
-
-        By default KL(dense || model) in nats; both are [loss terms, vocabulary or outputs].
-        """
+        """KL(dense || model) in nats, summed over the terms; both are [loss terms, outputs]."""
         from torch.nn.functional import kl_div
 
         return kl_div(actual, dense, reduction="sum", log_target=True)
@@ -183,14 +173,9 @@ class Answerer(ABC):
 
     @abstractmethod
     def answer(
-        self,
-        runtime: Any,
-        sources: Texts,
-        pairs: Texts | None = None,
-        *,
-        num_beams: int | None = None,
+        self, runtime: Any, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        """An artifact's answers to texts; `num_beams` is that of its settings by default."""
+        """An artifact's answers to texts; `settings` are `num_beams` and `answer_settings`."""
 
     def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
         """How all models of a measurement run their batches; `runtime` is the reference model's."""
@@ -198,10 +183,10 @@ class Answerer(ABC):
 
 
 class Deployment:
-    """Graphs of a task's models, and what runs them; both classes are `module:class`."""
+    """Graphs of a task's models, and what runs them."""
 
-    runtime: ClassVar[str]  # the subclass of `compressor.runtime.Runtime` for its artifacts
-    exporter: ClassVar[str]  # the subclass of `compressor.export.task_graphs.TaskGraphs`
+    runtime: ClassVar[str]  # `module:class` of the `compressor.runtime.Runtime` of its artifacts
+    exporter: ClassVar[str]  # `module:class` of a `compressor.export.task_graphs.TaskGraphs`
     pipeline_tag: ClassVar[str]  # the task's name on model hubs
     usage: ClassVar[str]  # a line of Python that shows what an opened artifact, `model`, does
     head_on_tokens: ClassVar[bool] = False  # whether the head reads every token, not the first
@@ -210,10 +195,7 @@ class Deployment:
     plain_logits: ClassVar[bool] = True
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of the linear layers between a token's hidden state and logits.
-
-        `config` is the contents of `config.json`, `width` that of the hidden state.
-        """
+        """(inputs, outputs) of the linear layers between hidden states of a width and logits."""
         return ()
 
     @property

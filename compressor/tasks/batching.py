@@ -89,10 +89,7 @@ def moved_to(device: torch.device | str, tensor: Tensor) -> Tensor:
 
 
 def chosen(values: Tensor, mask: Tensor) -> Tensor:
-    """`values[mask]`: [true values of the mask, …].
-
-    The bool mask is in the host's memory, because the number of true values decides about shapes.
-    """
+    """`values[mask]`: [true values of the mask, …]; the bool mask is in the host's memory."""
     indices = moved_to(values.device, mask.flatten().nonzero()[:, 0])
     return values.flatten(0, mask.dim() - 1).index_select(0, indices)
 
@@ -165,8 +162,8 @@ def require_offsets(tokenizer: Any) -> None:
 def most_tokens(model: nn.Module, device: str = "cpu") -> int:
     """The most padded tokens of a batch with which a model is scored or trained on a device.
 
-    `BATCH_TOKENS`, but fewer where a translator's large vocabulary would make the logits too large.
-    On a GPU as many as a quarter of its memory holds, at most `GPU_BATCH_TOKENS`.
+    Fewer than usual where a translator's large vocabulary would make the logits too large; on a GPU
+    as many as a quarter of its memory holds.
     """
     config: Any = model.config
     vocabulary = decoder_tokens(config) if config.is_encoder_decoder else 0
@@ -206,8 +203,7 @@ def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
 def within_tokens(batch: Batch, most: int) -> list[Batch]:
     """The rows of a batch in parts of at most `most` padded tokens (or one row); of none, no part.
 
-    A step then needs the memory of one part: with long rows and a large vocabulary the logits of a
-    whole batch, and their gradients, would take gigabytes.
+    A step then needs the memory of one part, not of the logits of a whole batch.
     """
     widest = max(tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1)
     size = max(1, most // widest)
@@ -217,9 +213,7 @@ def within_tokens(batch: Batch, most: int) -> list[Batch]:
 
 
 def group(
-    lengths: Sequence[tuple[int, ...]],
-    batch_tokens: int | None = BATCH_TOKENS,
-    batch_size: int | None = None,
+    lengths: Sequence[tuple[int, ...]], batch_tokens: int | None, batch_size: int | None
 ) -> list[list[int]]:
     """Indices of rows of similar length, batch by batch; those that need most memory come first.
 
@@ -249,14 +243,3 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     padded = np.full(real.shape, value, np.int64)
     padded[real] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
     return torch.from_numpy(padded)
-
-
-def pad_token_id(model: nn.Module) -> int:
-    """The id that the model itself takes for padding, by which RoBERTa counts positions."""
-    pad_id = getattr(model.config, "pad_token_id", None)
-    if pad_id is None:
-        raise InputError(
-            "the checkpoint's config.json has no pad_token_id; add the tokenizer's",
-            id="pad-token-missing",
-        )
-    return int(pad_id)

@@ -16,7 +16,7 @@ from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table, two_columns
+from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,7 +67,7 @@ class EncoderDecoderTask(Task):
                 id="parallel-file-missing",
             )
         table = read_table(spec, header)
-        source, target = two_columns(table, self.columns, columns, self.usual_columns)
+        source, target = table.two_columns(self.columns, columns, self.usual_columns)
         return table.texts(source, None, target, Record.text)
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
@@ -120,7 +120,6 @@ class EncoderDecoderTask(Task):
         return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
     def loss_terms(self, batch: Tensors) -> int:
-        """The number of real target tokens."""
         return int(self.term_mask(batch).sum())
 
     def term_mask(self, batch: Tensors) -> Tensor:
@@ -143,14 +142,9 @@ class EncoderDecoderTask(Task):
         return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def answer(
-        self,
-        runtime: Generator,
-        sources: Texts,
-        pairs: Texts | None = None,
-        *,
-        num_beams: int | None = None,
+        self, runtime: Generator, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        return runtime.generate_texts(sources, num_beams=num_beams)
+        return runtime.generate_texts(sources, **settings)
 
     def timed(
         self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
@@ -219,14 +213,11 @@ class Translation(EncoderDecoderTask):
 
 
 class Summarization(EncoderDecoderTask):
-    """Summaries of texts.
-
-    ROUGE-2 is the main metric: variants of it agree best with people's judgments of systems
-    (Owczarzak et al. 2012; Graham 2015), and unlike ROUGE-Lsum it does not change with line breaks,
-    which references often have between sentences and models seldom write.
-    """
+    """Summaries of texts."""
 
     name = "summarization"
+    # ROUGE-2 agrees best with people's judgments of systems (Owczarzak et al. 2012; Graham 2015),
+    # and unlike ROUGE-Lsum does not change with line breaks, which models seldom write.
     metrics = ("rouge2", "rouge1", "rougelsum")
     runtime = "compressor.runtime:Generator"
     pipeline_tag = "summarization"

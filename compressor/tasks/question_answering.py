@@ -11,17 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
+from compressor.tasks import tables
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import (
-    JSONL,
-    Record,
-    parse_json_of,
-    read_lines,
-    read_table,
-    require_format,
-)
+from compressor.tasks.tables import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,9 +75,9 @@ class QuestionAnswering(EncoderTask):
             {"question": TEXT, "context": TEXT,
              "answers": {"text": [TEXT], "answer_start": [CHARACTER]}}
         """
-        if require_format(spec, (JSON, JSONL)) == JSON:
+        if tables.require_format(spec, (JSON, tables.JSONL)) == JSON:
             return RowTexts([spec], _rows_of_squad(spec))
-        rows = (_row(record.cells, record.where) for record in read_table(spec).records)
+        rows = (_row(record.cells, record.where) for record in tables.read_table(spec).records)
         return RowTexts([spec], rows)
 
     def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
@@ -175,16 +169,11 @@ class QuestionAnswering(EncoderTask):
         return {"null_answers": not all(map(answers_of, rows.targets))}
 
     def answer(
-        self,
-        runtime: QuestionAnswerer,
-        sources: Texts,
-        pairs: Texts | None = None,
-        *,
-        num_beams: int | None = None,
-        null_answers: bool = False,
+        self, runtime: QuestionAnswerer, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
         """The answers' texts, empty for no answer."""
         assert pairs is not None  # `read_texts` returns contexts
+        null_answers = settings.get("null_answers", False)
         return [x.text for x in runtime.answers(sources, pairs, null_answers=null_answers)]
 
 
@@ -195,7 +184,7 @@ def answers_of(target: str) -> Gold:
 
 def _rows_of_squad(spec: str) -> Iterator[RowText]:
     """All questions of a `.json` file, one after another, so that errors have their place."""
-    contents = parse_json_of("\n".join(read_lines(spec)), spec, (dict, list))
+    contents = tables.parse_json_of("\n".join(tables.read_lines(spec)), spec, (dict, list))
     where = spec
     try:
         for a, article in enumerate(contents if isinstance(contents, list) else contents["data"]):

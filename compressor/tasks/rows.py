@@ -48,12 +48,6 @@ class Rows:
         return len(self.sources)
 
     @property
-    def known_labels(self) -> list[str]:
-        """The labels of rows that were read with a checkpoint's."""
-        assert self.labels is not None
-        return self.labels
-
-    @property
     def references(self) -> list[str]:
         """What metrics compare answers with: the targets; of ranked rows a ranking per query."""
         return self.judged(self.targets)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from compressor.errors import CompressWarning, InputError, did_you_mean
-from compressor.storage.input_files import parse_json, require_regular
+from compressor.storage.input_files import parse_json, require_regular, shown
 from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
 from compressor.tasks.rows import ColumnNames, RowText, RowTexts, flag_of
 
@@ -28,6 +28,8 @@ BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
 FORMATS = (".tsv", ".csv", JSONL)
 WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+
+UsualColumns = Mapping[str, Sequence[str]]  # option -> default columns
 
 # Names of columns that are not texts, among them codes of languages (en, de_DE, eng_Latn).
 _USUAL_NAME = re.compile(
@@ -94,7 +96,7 @@ class Record:
 
     def _not_a_number(self, column: str, cell: str, wanted: str) -> InputError:
         return InputError(
-            f"{self.where}: {column!r} is {shortened(cell, 40)!r}, and must be {wanted}",
+            f"{self.where}: {column!r} is {shown(cell)}, and must be {wanted}",
             id="score-not-number",
         )
 
@@ -110,6 +112,48 @@ class RowTable:
     columns: list[str]
     records: Iterator[Record]
     has_header: bool
+
+    def column(self, option: str, named: ColumnNames, usual: UsualColumns) -> str | None:
+        """The column of an option: as named, else the first one with a usual name, else None.
+
+        Raises InputError if there is no column of the name.
+        """
+        name = named.get(option)
+        if name is not None and name not in self.columns:
+            raise column_missing(self.path, name, self.columns)
+        return name or next((name for name in usual.get(option, ()) if name in self.columns), None)
+
+    def two_columns(
+        self, options: Sequence[str], named: ColumnNames, usual: UsualColumns
+    ) -> tuple[str, str]:
+        """The columns of two options, by default the first two; warns of a first line like a row.
+
+        Raises InputError if there are fewer, or one column would be read for both.
+        """
+        first, second = (self.column(option, named, usual) for option in options)
+        if first is None or second is None:
+            if len(self.columns) < 2:
+                raise InputError(
+                    f"{self.path}:1: there is only the column {quoted(self.columns)}; two are "
+                    "needed",
+                    id="too-few-columns",
+                )
+            names = self.columns[:2]
+            if self.has_header and not all(_USUAL_NAME.fullmatch(name.strip()) for name in names):
+                warnings.warn(
+                    f"{self.path}: the first line ({quoted(names)}) was taken as the names of the "
+                    "columns; give --no-header if it is a row",
+                    CompressWarning,
+                    stacklevel=2,
+                )
+            first, second = first or names[0], second or names[1]
+        if first == second:
+            raise InputError(
+                f"{self.path}: nothing says what else than {first!r} to read; name columns with "
+                f"{' and '.join(map(flag_of, options))}, they are {quoted(self.columns)}",
+                id="column-named-twice",
+            )
+        return first, second
 
     def texts(
         self,
@@ -135,16 +179,14 @@ def read_table(path: str, header: bool = True) -> RowTable:
     rows are raised when these are read.
     """
     suffix = require_format(path, FORMATS)
-    records = _objects(path) if suffix == JSONL else _table_rows(path, suffix, header)
+    records = _table_rows(path, suffix, header)
+    if suffix == JSONL:
+        lines = ((f"{path}:{number}", x) for number, x in enumerate(_table_lines(path), 1))
+        records = (Record(where, parse_json_of(line, where)) for where, line in lines)
     first = next(records, None)
     if first is None:
         raise InputError(f"{path} has no rows; give a file of rows", id="too-few-rows")
     return RowTable(path, list(first.cells), chain([first], records), header and suffix != JSONL)
-
-
-def _objects(path: str) -> Iterator[Record]:
-    for number, line in enumerate(_table_lines(path), 1):
-        yield Record(f"{path}:{number}", parse_json_of(line, f"{path}:{number}"))
 
 
 def _table_rows(path: str, suffix: str, header: bool) -> Iterator[Record]:
@@ -210,56 +252,6 @@ def _csv_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, list[str]]
             "line breaks in quotation marks",
             id="csv-malformed",
         ) from error
-
-
-def two_columns(
-    table: RowTable,
-    options: Sequence[str],
-    named: ColumnNames,
-    usual: Mapping[str, Sequence[str]],
-) -> tuple[str, str]:
-    """The columns of two options: as named, else those with usual names, else the first two.
-
-    A header with other names is an error if one of them is needed twice, and warned of as it may be
-    a row.
-    """
-    first, second = (named.get(x) or usual_column(table, usual.get(x, ())) for x in options)
-    if first is None or second is None:
-        if len(table.columns) < 2:
-            raise InputError(
-                f"{table.path}:1: there is only the column {quoted(table.columns)}; two are needed",
-                id="too-few-columns",
-            )
-        names = table.columns[:2]
-        if table.has_header and not all(_USUAL_NAME.fullmatch(name.strip()) for name in names):
-            warnings.warn(
-                f"{table.path}: the first line ({quoted(names)}) was taken as the names of the "
-                "columns; give --no-header if it is a row",
-                CompressWarning,
-                stacklevel=2,
-            )
-        first, second = first or names[0], second or names[1]
-    if first == second:
-        flags = " and ".join(map(flag_of, options))
-        raise InputError(
-            f"{table.path}: nothing says what else than {first!r} to read for {flags}; name both "
-            f"columns, which are {quoted(table.columns)}",
-            id="column-named-twice",
-        )
-    require_columns(table, (first, second))
-    return first, second
-
-
-def usual_column(table: RowTable, names: Sequence[str]) -> str | None:
-    """The first of these names that is a column of the table, or None."""
-    return next((name for name in names if name in table.columns), None)
-
-
-def require_columns(table: RowTable, columns: Sequence[str]) -> None:
-    """Raise InputError if the table lacks one of these columns."""
-    for name in columns:
-        if name not in table.columns:
-            raise column_missing(table.path, name, table.columns)
 
 
 def column_missing(where: str, name: str, columns: Sequence[str]) -> InputError:
@@ -337,12 +329,7 @@ def parse_json_of(text: str, where: str, kinds: tuple[type, ...] = (dict,)) -> A
     return value
 
 
-def shortened(text: str, most: int = 100) -> str:
-    """A text for a message, cut if it is long."""
-    return text if len(text) <= most else text[:most] + "…"
-
-
 def quoted(names: Sequence[str], most: int = 10) -> str:
     """Names for a message, `'a', 'b'`, the first few of many."""
-    shown = ", ".join(repr(shortened(name)) for name in names[:most])
-    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
+    some = ", ".join(shown(name, 100) for name in names[:most])
+    return some if len(names) <= most else f"{some}, … ({len(names)} in all)"

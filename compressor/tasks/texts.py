@@ -12,17 +12,8 @@ from pathlib import Path
 from compressor.errors import InputError
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES, format_suffix, is_packed, raw_lines
+from compressor.tasks import tables
 from compressor.tasks.rows import RowReader
-from compressor.tasks.tables import (
-    BOM,
-    JSONL,
-    Record,
-    column_missing,
-    decoded,
-    parse_json_of,
-    quoted,
-    reading,
-)
 
 DISTILL, SOURCE, TARGET = "--distill-text", "--source-text", "--target-text"
 _WANTED = {
@@ -59,31 +50,31 @@ class TextFile:
 
     def lines(self) -> Iterator[bytes]:
         """All lines, unpacked."""
-        with reading(self.path, again=True) as file:
+        with tables.reading(self.path, again=True) as file:
             yield from raw_lines(file, self.path)
 
     def pieces(self) -> Iterator[bytes]:
         """All bytes, unpacked, in pieces of a mebibyte."""
-        with reading(self.path, again=True) as file:
+        with tables.reading(self.path, again=True) as file:
             yield from iter(lambda: file.read(MIB), b"")
 
     def texts(self, line: bytes, number: int | None = None) -> tuple[str, ...]:
         """The texts of a line, empty if it contains none; its number is for messages."""
         where = f"{self.path}" if number is None else f"{self.path}:{number}"
-        text = decoded(line.removeprefix(BOM), where).strip()
+        text = tables.decoded(line.removeprefix(tables.BOM), where).strip()
         if not text:
             return ("",)
         texts = tuple(text.split("\t")) if self.pairs else (text,)
         if self.keys:
-            cells = parse_json_of(text, where)
+            cells = tables.parse_json_of(text, where)
             for key, value in cells.items():
                 # The words of a text, as in rows for token classification.
                 if isinstance(value, list) and all(isinstance(word, str) for word in value):
                     cells[key] = " ".join(value)
-            row = Record(where, cells)
+            row = tables.Record(where, cells)
             texts = tuple(row.text(key, blank=True).strip() for key in self.keys)
         if self.pairs and any(texts) and not (len(texts) == 2 and all(map(str.strip, texts))):
-            how = f" in {quoted(self.keys)}" if self.keys else " with one tab between them"
+            how = f" in {tables.quoted(self.keys)}" if self.keys else " with one tab between them"
             raise self._not_pairs(f"{where}: the line is not two texts{how}")
         return texts
 
@@ -98,19 +89,19 @@ class TextFile:
         """With the keys of JSON's first object that are read: those of columns, else its first."""
         for number, line in enumerate(self.lines(), 1):
             where = f"{self.path}:{number}"
-            text = decoded(line.removeprefix(BOM), where).strip()
-            names = list(parse_json_of(text, where)) if text else []
+            text = tables.decoded(line.removeprefix(tables.BOM), where).strip()
+            names = list(tables.parse_json_of(text, where)) if text else []
             if not names:
                 continue
             keys: list[str] = []
             for column in columns:
                 if column.name is not None and column.name not in names:
-                    raise column_missing(where, column.name, names)
+                    raise tables.column_missing(where, column.name, names)
                 usual = [name for name in column.usual if name in names]
                 if column.name or usual or not keys:
                     keys.append(column.name or [*usual, *names][0])
             if self.pairs and len(keys) < 2:
-                raise self._not_pairs(f"{where}: the object has one text, {quoted(keys)}")
+                raise self._not_pairs(f"{where}: the object has one text, {tables.quoted(keys)}")
             return TextFile(self.path, self.option, tuple(keys), self.pairs)
         raise self.empty()
 
@@ -138,7 +129,7 @@ def open_texts(
     `pairs` need both. InputError if the file cannot be read, or that object lacks what is needed.
     """
     plain = TextFile(path, option, pairs=pairs)
-    return plain.with_keys(columns) if format_suffix(path) == JSONL else plain
+    return plain.with_keys(columns) if format_suffix(path) == tables.JSONL else plain
 
 
 def texts_of(path: Path, option: str, task: RowReader, named: Mapping[str, str | None]) -> TextFile:

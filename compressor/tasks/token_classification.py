@@ -11,16 +11,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
+from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.classification import Labels, LabelTask
+from compressor.tasks.encoder import Labels, LabelTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import (
-    JSONL,
-    read_lines,
-    read_table,
-    require_columns,
-    require_format,
-)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,8 +98,8 @@ class TokenClassification(LabelTask):
 
         `columns` names the lists of JSONL alone.
         """
-        read_tag: TagReader = (lambda tag, _: tag) if labels is None else Labels(labels).name_of
-        if require_format(spec, (JSONL, *COLUMN_FILES)) == JSONL:
+        read_tag = Labels(labels).name_of
+        if tables.require_format(spec, (tables.JSONL, *COLUMN_FILES)) == tables.JSONL:
             sentences = _sentences_of_lists(spec, columns, read_tag)
         elif columns or not header:
             raise UsageError(
@@ -120,7 +114,7 @@ class TokenClassification(LabelTask):
 
     def label_values(self, rows: Rows) -> list[list[int]]:
         """The label's number of each word; empty for a row without a target."""
-        ids = {name: index for index, name in enumerate(rows.known_labels)}
+        ids = {name: index for index, name in enumerate(rows.labels or ())}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
@@ -171,7 +165,6 @@ class TokenClassification(LabelTask):
         return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
     def loss_terms(self, batch: Tensors) -> int:
-        """The number of words, at least 1."""
         return max(1, int(self.term_mask(batch).sum()))
 
     def term_mask(self, batch: Tensors) -> Tensor:
@@ -208,7 +201,7 @@ def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
     words: list[str] = []
     tags: list[str] = []
     width = 0
-    for number, line in enumerate(chain(read_lines(path), [""]), 1):
+    for number, line in enumerate(chain(tables.read_lines(path), [""]), 1):
         if line.startswith(_DOCUMENT) or not line.strip():
             if words:
                 yield words, tags
@@ -230,10 +223,8 @@ def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
 
 def _sentences_of_lists(path: str, columns: ColumnNames, read_tag: TagReader) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
-    table = read_table(path)
     names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
-    require_columns(table, names)
-    for record in table.records:
+    for record in tables.read_table(path).records:
         words, tags = (record.cells.get(name) for name in names)
         if not (isinstance(words, list) and isinstance(tags, list) and 0 < len(words) == len(tags)):
             raise InputError(

@@ -68,7 +68,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.tsv", f"{Q}a\tb\tyes\n", "score-not-number", ":2: 'label' is 'yes'"),
         ("a.tsv", f"{S}a\tb\t1\na\tb\tx\n", "score-not-number", ":3: 'score' is 'x'"),
         ("a.txt", "a\n\nb\n", "line-empty", ":2:"),
-        ("a.jsonl", "{}\n", "column-missing", ""),
+        ("a.jsonl", "{}\n", "cell-missing", ":1:"),
     ],
     "regression": [("a.tsv", "text\tscore\na\t1e999\n", "score-not-number", ":2:")],
     "reranking": [
@@ -84,7 +84,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a"], "tags": []}',
          "tags-do-not-match-words", ":2:"),
         ("a.jsonl", '{"tokens": "a", "tags": ["O"]}', "tags-do-not-match-words", ":1:"),
-        ("a.jsonl", '{"words": [], "tags": []}', "column-missing", ""),
+        ("a.jsonl", '{"words": [], "tags": []}', "tags-do-not-match-words", ""),
     ],
     "question-answering": [
         ("a.json", '{"data": [\n{]}', "json-malformed", ": "),
