@@ -3,17 +3,9 @@
 From outside this package, `METRICS.register` adds a metric.
 """
 
-from compressor.evaluation.bounds import (
-    LowerBound,
-    confidence_bounds,
-    lower_bound,
-    rows_to_settle,
-    scaled_rows,
-)
 from compressor.evaluation.metric import (
     METRICS,
     main_metric,
-    make_metric,
     metrics_for,
     metrics_of,
     require_references,
@@ -23,20 +15,20 @@ from compressor.evaluation.metric import (
 from compressor.evaluation.significance import (
     DEFAULT_SEED,
     compare_rows,
-    find_floor,
+    confidence_bounds,
+    lower_bound,
     require_sight,
+    rows_to_settle,
+    scaled_rows,
 )
 
 __all__ = [
     "DEFAULT_SEED",
     "METRICS",
-    "LowerBound",
     "compare_rows",
     "confidence_bounds",
-    "find_floor",
     "lower_bound",
     "main_metric",
-    "make_metric",
     "metrics_for",
     "metrics_of",
     "require_references",

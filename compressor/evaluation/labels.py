@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,11 +105,12 @@ def _split(text: str) -> list[str]:
 class _TagMetric(RowMetric):
     """Of words: outputs and references are the labels of a sentence's words, joined by spaces.
 
-    Labels that lack at an output's end, of words beyond the model's limit, count as O. Statistics
-    [rows, counts].
+    Labels that lack at an output's end, of words beyond the model's limit, count as O. The score is
+    the first count over the mean of those in `wholes`, 0-100; 0 where these are 0.
     """
 
     unit = "%"
+    wholes: ClassVar[tuple[int, ...]] = (1,)
 
     def read(self, reference: str) -> list[str]:
         return reference.split()
@@ -119,12 +121,17 @@ class _TagMetric(RowMetric):
 
     @abstractmethod
     def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
-        """Counts of one sentence's labels."""
+        """Counts of one sentence's labels, the right ones first."""
+
+    def from_sums(self, sums: Array) -> Array:
+        whole = sums[:, list(self.wholes)].sum(axis=1)
+        return 100.0 * len(self.wholes) * sums[:, 0] / np.maximum(whole, 1.0)
 
 
-class _EntityMetric(_TagMetric):
-    """Counts: correct entities (of which words and type are), predicted and gold entities."""
+class EntityPrecision(_TagMetric):
+    """Share of the predicted entities that are correct: of which words and type are."""
 
+    name, label = "entity_precision", "entity precision"
     definition = "entities:seqeval default|average:micro|undefined:0|scale:0-100"
 
     def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
@@ -132,48 +139,28 @@ class _EntityMetric(_TagMetric):
         return len(predicted & gold), len(predicted), len(gold)
 
 
-class EntityF1(_EntityMetric):
-    """Harmonic mean of precision and recall, 0-100; 0 without any entity."""
-
-    name, label = "entity_f1", "entity F1"
-
-    def from_sums(self, sums: Array) -> Array:
-        right, predicted, gold = sums.T
-        return 200.0 * right / np.maximum(predicted + gold, 1.0)
-
-
-class EntityPrecision(_EntityMetric):
-    """Share of the predicted entities that are correct, 0-100; 0 without any."""
-
-    name, label = "entity_precision", "entity precision"
-
-    def from_sums(self, sums: Array) -> Array:
-        right, predicted, _ = sums.T
-        return 100.0 * right / np.maximum(predicted, 1.0)
-
-
-class EntityRecall(_EntityMetric):
-    """Share of the gold entities that are predicted, 0-100; 0 without any."""
+class EntityRecall(EntityPrecision):
+    """Share of the gold entities that are predicted."""
 
     name, label = "entity_recall", "entity recall"
+    wholes = (2,)
 
-    def from_sums(self, sums: Array) -> Array:
-        right, _, gold = sums.T
-        return 100.0 * right / np.maximum(gold, 1.0)
+
+class EntityF1(EntityPrecision):
+    """Harmonic mean of precision and recall."""
+
+    name, label = "entity_f1", "entity F1"
+    wholes = (1, 2)
 
 
 class TokenAccuracy(_TagMetric):
-    """Share of words with the correct label, 0-100."""
+    """Share of words with the correct label."""
 
     name, label = "token_accuracy", "token accuracy"
     definition = "words:all|scale:0-100"
 
     def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
         return sum(map(str.__eq__, answer, reference)), len(reference)
-
-    def from_sums(self, sums: Array) -> Array:
-        right, words = sums.T
-        return 100.0 * right / words
 
 
 def seqeval_entities(labels: Sequence[str]) -> list[tuple[str, int, int]]:

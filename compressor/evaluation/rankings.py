@@ -1,8 +1,7 @@
 """Metrics of numbers: correlation with other numbers, and rankings of texts by them.
 
-nDCG, MRR and MAP, means over queries, say whether relevant texts are ranked near the top, 0-100.
-Outputs and references are then rankings, see `compressor.tasks.Rows.judged`: the relevance of each
-query's texts, in the model's order and in the best one.
+Rankings (`compressor.tasks.Rows.judged`) have the relevance of each query's texts, in the order of
+the model or in the best one. Their metrics are means over queries, 0-100.
 """
 
 from __future__ import annotations

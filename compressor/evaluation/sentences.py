@@ -53,10 +53,7 @@ class _SacreBleu(SumMetric):
 
 
 class Bleu(_SacreBleu):
-    """Corpus BLEU (0-100), with one of sacreBLEU's tokenizers.
-
-    For the default, `13a`, text without spaces is one token, so it has no n-grams of four.
-    """
+    """Corpus BLEU (0-100); for the default tokenizer text without spaces is a single token."""
 
     name, label = "bleu", "BLEU"
     advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
@@ -67,11 +64,9 @@ class Bleu(_SacreBleu):
         return BLEU(references=[list(references)], tokenize=self.tokenizer or DEFAULT)
 
     def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
-        """sacreBLEU's tokenizer for the script of the references.
+        """sacreBLEU's tokenizer for the scripts that have a tenth of the letters.
 
-        `zh` for Han, `ja-mecab` if a tenth of Han and kana is kana, `ko-mecab` for Hangul, and
-        `char` for other scripts without spaces, for several such scripts, and if a package of the
-        others is not installed. A script counts if it has a tenth of the letters.
+        `char` for several scripts without spaces, and if a package of the others is not installed.
         """
         share_of = shares(references)
         han_or_kana = share_of.get(HAN, 0.0) + share_of.get(KANA, 0.0)
@@ -119,10 +114,7 @@ class Bleu(_SacreBleu):
         return np.where((sums[:, 2:6] > 0).all(axis=1), self.from_sums(sums), 0.0)
 
     def from_sums(self, sums: Array) -> Array:
-        """With sacreBLEU's default "exp" smoothing.
-
-        `sums` [resamples, 10]: output length, reference length, 4 matches, 4 totals.
-        """
+        """`sums` [resamples, 10]: output length, reference length, 4 matches, 4 totals."""
         output, reference, correct, total = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:10]
         missed = correct == 0
         # NIST smoothing: an order without a match counts 1/2 match, the next such order 1/4, etc.

@@ -39,12 +39,7 @@ TASKS: Table[Task] = Table(
 
 
 def require_task(checkpoint: Checkpoint) -> Task:
-    """The task of a checkpoint.
-
-    Raises:
-        UsageError: an unknown task, or one for other models.
-        InputError: the model's outputs do not fit the task.
-    """
+    """The task of a checkpoint; UsageError or InputError for one that is for other models."""
     task = TASKS[checkpoint.task]
     config: Any = checkpoint.model.config
     if task.auto_class != checkpoint.entry.auto_class:

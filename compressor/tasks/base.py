@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind
 from compressor.options.table import opened
-from compressor.tasks.batching import BATCH_TOKENS, Batch, Example, group, most_tokens, pad
+from compressor.tasks.batching import BATCH_TOKENS, IGNORED, Batch, Example, group, most_tokens, pad
 from compressor.tasks.rows import RowReader, Rows, Texts
 
 if TYPE_CHECKING:
@@ -107,9 +107,17 @@ class Objective(ABC):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The model's logits; the last dimension is the vocabulary or the classes."""
 
-    @abstractmethod
+    def classes(self, batch: Tensors) -> Tensor:
+        """The right classes that `loss` compares logits with, `IGNORED` where there are none."""
+        return batch["labels"]
+
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The loss in nats, summed over `loss_terms`; the logits of a row decide about its part."""
+        """Cross-entropy of the right classes in nats, summed over `loss_terms`."""
+        from torch.nn.functional import cross_entropy
+
+        logits = self.logits(model, batch).flatten(0, -2).float()  # [terms, classes]
+        right = self.classes(batch).flatten()  # [terms]
+        return cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum")
 
     def predictions(self, logits: Tensor) -> Tensor:
         """What distillation compares: log-probabilities, float32."""
@@ -123,9 +131,9 @@ class Objective(ABC):
 
         return kl_div(actual, dense, reduction="sum", log_target=True)
 
-    @abstractmethod
     def loss_terms(self, batch: Tensors) -> int:
         """Number of terms in the sum `loss`."""
+        return int(self.term_mask(batch).sum())
 
     @abstractmethod
     def term_mask(self, batch: Tensors) -> Tensor:

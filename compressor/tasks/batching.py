@@ -59,10 +59,7 @@ class Batch(dict[str, "Tensor"]):
 
     @property
     def host(self) -> Batch:
-        """The same batch in the host's memory, for counts and look-ups.
-
-        With a GPU's tensors these would wait until all that was started there is computed.
-        """
+        """The same batch in the host's memory, where counts and look-ups wait for no GPU."""
         return self if self._host is None else self._host
 
     def inputs(self) -> dict[str, Tensor]:

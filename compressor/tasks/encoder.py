@@ -102,10 +102,7 @@ class EncoderTask(Task):
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """Every row, [batch] bool."""
-        import torch
-
-        labels = batch["labels"]
-        return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        return batch["attention_mask"].any(1)
 
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
@@ -184,12 +181,6 @@ class Classification(LabelTask):
 
     def blank_answer(self, labels: LabelNames) -> str:
         return (labels or [""])[0]
-
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Cross-entropy of the right classes in nats, summed over the rows of the batch."""
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(self.logits(model, batch).float(), batch["labels"], reduction="sum")
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         names = self.label_names(model.config)

@@ -16,7 +16,7 @@ from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table
+from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table, require_format
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,11 +61,7 @@ class EncoderDecoderTask(Task):
         files = _parallel_files(spec)
         if files is not None:
             return RowTexts([*files], _parallel_rows(*files))
-        if format_suffix(spec) == ".txt":
-            raise InputError(
-                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
-                id="parallel-file-missing",
-            )
+        require_format(spec, (*FORMATS, "two text files as SOURCE,TARGET"))
         table = read_table(spec, header)
         source, target = table.two_columns(self.columns, columns, self.usual_columns)
         return table.texts(source, None, target, Record.text)
@@ -110,17 +106,6 @@ class EncoderDecoderTask(Task):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
         return model(**model_inputs(batch), use_cache=False).logits
-
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Negative log-likelihood of the targets in nats, summed over all real target tokens."""
-        from torch.nn.functional import cross_entropy
-
-        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x target, vocabulary]
-        labels = batch["labels"].flatten()  # [batch x target]
-        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-
-    def loss_terms(self, batch: Tensors) -> int:
-        return int(self.term_mask(batch).sum())
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """The real target tokens, [batch, target] bool."""
@@ -189,9 +174,8 @@ def _parallel_rows(source_path: str, target_path: str) -> Iterator[RowText]:
     pairs = zip_longest(filled_lines(source_path), filled_lines(target_path))
     for number, (source, target) in enumerate(pairs, 1):
         if source is None or target is None:
-            shorter, longer = source_path, target_path
-            if target is None:
-                shorter, longer = longer, shorter
+            paths = source_path, target_path
+            longer, shorter = paths if target is None else paths[::-1]
             raise InputError(
                 f"{longer}:{number}: {shorter} has no such line; line n of one file must belong to "
                 "line n of the other",

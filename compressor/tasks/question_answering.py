@@ -61,19 +61,14 @@ class QuestionAnswering(EncoderTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Questions as sources, contexts as their pairs; targets as `answers_of` reads them.
+        """SQuAD's JSON, versions 1.1 and 2.0, or objects as in the datasets library.
 
-        Rows are in SQuAD's JSON, versions 1.1 and 2.0 (where a question that the context does not
-        answer has `"is_impossible": true`):
-
-            {"data": [{"paragraphs": [{"context": TEXT, "qas": [
-                {"question": TEXT, "answers": [{"text": TEXT, "answer_start": CHARACTER}]}]}]}]}
-
-        Or an object per question, as in the datasets library: in a `.jsonl` file one per line, in a
-        `.json` file as the list or in its `data`; without answers the context has none.
-
+            {"data": [{"paragraphs": [{"context": TEXT, "qas": [{"question": TEXT, "is_impossible":
+                BOOL, "answers": [{"text": TEXT, "answer_start": NUMBER}]}]}]}]}
             {"question": TEXT, "context": TEXT,
-             "answers": {"text": [TEXT], "answer_start": [CHARACTER]}}
+                "answers": {"text": [TEXT], "answer_start": [NUMBER]}}
+
+        Objects stand one per line in `.jsonl`, in `.json` as the list or in its `data`.
         """
         if tables.require_format(spec, (JSON, tables.JSONL)) == JSON:
             return RowTexts([spec], _rows_of_squad(spec))
@@ -126,8 +121,7 @@ class QuestionAnswering(EncoderTask):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Of each token to be the start, and the end: [batch, 2, window].
 
-        The width is the same in every batch, with logits of padding far below all others, so rows
-        of different batches can be joined.
+        Padded to the same width, so that rows of different batches can be joined.
         """
         import torch
 
@@ -140,22 +134,13 @@ class QuestionAnswering(EncoderTask):
         masked = logits.transpose(1, 2).masked_fill(~real, _NEVER)
         return torch.nn.functional.pad(masked, (0, width - tokens), value=_NEVER)
 
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Cross-entropy of the starts and of the ends in nats, summed over the batch."""
-        from torch.nn.functional import cross_entropy
-
-        logits = self.logits(model, batch).flatten(0, 1)  # [batch x 2, window]
-        return cross_entropy(logits, batch["labels"].flatten(), reduction="sum")
-
     def loss_terms(self, batch: Tensors) -> int:
         """Two for each window."""
         return batch["labels"].numel()
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """Start and end of every window, [batch, 2] bool."""
-        import torch
-
-        return torch.ones_like(batch["labels"], dtype=torch.bool)
+        return batch["labels"] >= 0
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Of the starts and of the ends, [rows x 2, tokens]."""

@@ -119,11 +119,7 @@ def count_shared(test: Rows, calibration: Rows) -> int:
 
 
 def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
-    """About half of the rows each, drawn by the text; both parts keep the order of the file.
-
-    Rows with the same text (see `_texts`) are in the same part, so neither part contains what the
-    other asks.
-    """
+    """About half of the rows each, in the order of the file; no text (`_texts`) is in both."""
     groups: dict[tuple[str, str], list[int]] = {}
     for number, text in enumerate(_texts(rows)):
         groups.setdefault(text, []).append(number)
@@ -180,10 +176,8 @@ class RowReader(ABC):
     ) -> Rows:
         """Read and check the rows of a calibration or test file, which may be packed.
 
-        Unless columns are named, those with the task's usual names are read, or the first two.
-
         Args:
-            spec: a .tsv, .csv or .jsonl file, or for pairs of texts `SOURCE,TARGET`, two plain text
+            spec: a .tsv, .csv or .jsonl file, or for translations `SOURCE,TARGET`, two plain text
                 files. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are read as they are.
@@ -191,9 +185,7 @@ class RowReader(ABC):
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
             columns: names of the columns, by option (`source_column`, `label_column`, …).
 
-        Raises:
-            InputError: a missing or malformed file or cell, or too few rows; with file and line.
-            EnvironmentProblem: the package that unpacks a file is not installed.
+        Raises InputError with file and line, EnvironmentProblem if the package to unpack lacks.
         """
         named = {name: column for name, column in columns.items() if column is not None}
         texts = self.read_texts(str(spec), named, labels, header)

@@ -75,43 +75,35 @@ class Record:
             return str(value)
         return self.text(column)
 
-    def number(self, column: str) -> str:
+    def number(self, column: str, whole: bool = False) -> str:
         """The text of a cell that contains a finite number, also one of a JSON file."""
         value = self.cells.get(column)
         cell = repr(value) if isinstance(value, float) else self.label(column)
         try:
-            is_finite = math.isfinite(float(cell))
+            is_one = bool(WHOLE_NUMBER.fullmatch(cell) if whole else math.isfinite(float(cell)))
         except ValueError:
-            is_finite = False
-        if not is_finite:
-            raise self._not_a_number(column, cell, "a number")
+            is_one = False
+        if not is_one:
+            raise InputError(
+                f"{self.where}: {column!r} is {shown(cell)}, and must be "
+                f"{'a whole number, 0 or more' if whole else 'a number'}",
+                id="score-not-number",
+            )
         return cell
 
     def relevance(self, column: str) -> str:
         """A cell with the relevance of a text: a whole number, 0 for not at all."""
-        cell = self.label(column)
-        if not WHOLE_NUMBER.fullmatch(cell):
-            raise self._not_a_number(column, cell, "a whole number, 0 or more")
-        return cell
-
-    def _not_a_number(self, column: str, cell: str, wanted: str) -> InputError:
-        return InputError(
-            f"{self.where}: {column!r} is {shown(cell)}, and must be {wanted}",
-            id="score-not-number",
-        )
+        return self.number(column, whole=True)
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """A file of rows with named columns (of a JSON file: those of its first object).
-
-    With `has_header` the names are those of its first line, which may be a row by mistake.
-    """
+    """A file of rows with named columns (of a JSON file: those of its first object)."""
 
     path: str
     columns: list[str]
     records: Iterator[Record]
-    has_header: bool
+    has_header: bool  # whether its first line has the names, and may be a row by mistake
 
     def column(self, option: str, named: ColumnNames, usual: UsualColumns) -> str | None:
         """The column of an option: as named, else the first one with a usual name, else None.
@@ -219,8 +211,8 @@ def require_format(path: str, formats: Sequence[str]) -> str:
     suffix = format_suffix(path)
     if suffix not in formats:
         raise InputError(
-            f"the format of {path} is not known by its suffix; use one of {', '.join(formats)}, "
-            f"which may be followed by {' or '.join(PACKED)}",
+            f"the format of {path} is not known by its suffix; use {' or '.join(formats)}, packed "
+            f"or not ({' or '.join(PACKED)} behind it)",
             id="format-unknown",
         )
     return suffix

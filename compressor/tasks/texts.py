@@ -125,8 +125,7 @@ def open_texts(
 ) -> TextFile:
     """A file of texts that an option names; in JSONL the first object decides which keys are read.
 
-    Without a named or usual column, the first is the object's first key, and others are left out.
-    `pairs` need both. InputError if the file cannot be read, or that object lacks what is needed.
+    `pairs` need two columns; else those without a name or a usual one are left out.
     """
     plain = TextFile(path, option, pairs=pairs)
     return plain.with_keys(columns) if format_suffix(path) == tables.JSONL else plain

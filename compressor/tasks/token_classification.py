@@ -6,7 +6,7 @@ Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 COLUMN_FILES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 _DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 between documents
 
-TagReader = Callable[[str, str], str]  # the label of a tag, by the tag and `file:line`
 Sentence = tuple[list[str], list[str]]  # words and their tags
 # Labels of entities in other forms than `B-location`.
 _PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:.][BIESLUMW]")
@@ -70,11 +69,7 @@ class TokenClassification(LabelTask):
         return self.metrics if prefixed and not unseen else ("token_accuracy",)
 
     def require(self, checkpoint: Checkpoint) -> None:
-        """Check that labels are single words, with prefixes as in `B-location`.
-
-        A prefix at the end, in lower case or before another sign would make an entity of its own
-        type.
-        """
+        """Check that labels are single words; other prefixes would make types of their own."""
         names = self.label_names(checkpoint.model.config)
         entities = [name for name in names if name not in ("O", "o")]
         wrong = [name for name in names if len(name.split()) != 1]
@@ -94,13 +89,10 @@ class TokenClassification(LabelTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Sentences, their words joined by spaces, and the tags of their words likewise.
-
-        `columns` names the lists of JSONL alone.
-        """
-        read_tag = Labels(labels).name_of
+        """Sentences, their words joined by spaces, and the tags of their words likewise."""
+        known = Labels(labels)
         if tables.require_format(spec, (tables.JSONL, *COLUMN_FILES)) == tables.JSONL:
-            sentences = _sentences_of_lists(spec, columns, read_tag)
+            sentences = _sentences_of_lists(spec, columns, known)
         elif columns or not header:
             raise UsageError(
                 f"{spec} has a word and its tag in the first and last column, and no header; leave "
@@ -108,7 +100,7 @@ class TokenClassification(LabelTask):
                 id="columns-of-plain-text",
             )
         else:
-            sentences = _sentences_of_columns(spec, read_tag)
+            sentences = _sentences_of_columns(spec, known)
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
         return RowTexts([spec], rows)
 
@@ -156,20 +148,15 @@ class TokenClassification(LabelTask):
             line[: len(example.target)] = torch.tensor(example.target)
         return labels
 
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Cross-entropy of the right labels in nats, summed over the words of the batch."""
-        from torch.nn.functional import cross_entropy
-
-        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x tokens, labels]
-        labels = batch["labels"][..., 0].flatten()
-        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    def classes(self, batch: Tensors) -> Tensor:
+        return batch["labels"][..., 0]
 
     def loss_terms(self, batch: Tensors) -> int:
         return max(1, int(self.term_mask(batch).sum()))
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """The first token of each word, [batch, tokens] bool."""
-        return batch["labels"][..., 0] != IGNORED
+        return self.classes(batch) != IGNORED
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         """The labels of the words of each line up to the last that has a token; `O` without one."""
@@ -196,7 +183,7 @@ class TokenClassification(LabelTask):
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
 
 
-def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
+def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
     """Sentences between empty lines; a word is the first cell of its line, its tag the last."""
     words: list[str] = []
     tags: list[str] = []
@@ -218,10 +205,10 @@ def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
                 id="cell-count-differs",
             )
         words.append(_single_word(cells[0], where))
-        tags.append(read_tag(_single_word(cells[-1], where), where))
+        tags.append(labels.name_of(_single_word(cells[-1], where), where))
 
 
-def _sentences_of_lists(path: str, columns: ColumnNames, read_tag: TagReader) -> Iterator[Sentence]:
+def _sentences_of_lists(path: str, columns: ColumnNames, labels: Labels) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
     names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
     for record in tables.read_table(path).records:
@@ -235,7 +222,7 @@ def _sentences_of_lists(path: str, columns: ColumnNames, read_tag: TagReader) ->
         numbered = [str(tag) if type(tag) is int else tag for tag in tags]
         yield (
             [_single_word(word, record.where) for word in words],
-            [read_tag(_single_word(tag, record.where), record.where) for tag in numbered],
+            [labels.name_of(_single_word(tag, record.where), record.where) for tag in numbered],
         )
 
 

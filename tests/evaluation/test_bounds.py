@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
-from compressor.evaluation import METRICS, LowerBound, lower_bound
-from compressor.evaluation.bounds import rows_for_score_bound, score_bound
+from compressor.evaluation import METRICS, lower_bound
+from compressor.evaluation.significance import LowerBound, rows_for_score_bound, score_bound
 from tests.helpers.metrics import compare
 from tests.helpers.toy import sentence
 

@@ -48,7 +48,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.tsv", "en\tde\n", "too-few-rows", ""),
         ("a.jsonl", "", "too-few-rows", ""),
         ("a.xlsx", "en\tde\n", "format-unknown", ""),
-        ("a.txt", "a\n", "parallel-file-missing", ""),
+        ("a.txt", "a\n", "format-unknown", ""),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', "json-malformed", ":2:"),
         ("a.jsonl", "[" * 100_000, "json-malformed", ":1:"),
         ("a.jsonl", '{"en": ' + "9" * 5000 + "}", "json-malformed", ":1:"),
