@@ -141,45 +141,6 @@ def by_transformers(tokenizer: Any, rows: Any, number: int) -> Any:
     )  # fmt: skip
 
 
-def test_rows_of_both_versions(tmp_path):
-    paragraph = {
-        "context": "Ada came.",
-        "qas": [
-            {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}] * 2},
-            {"question": "When?", "is_impossible": True, "answers": [], "plausible_answers": [1]},
-        ],
-    }
-    rows = answering.read_rows(write_questions(tmp_path / "a.json", [paragraph]))
-    assert (rows.sources, rows.pairs) == (["Who?", "When?"], ["Ada came."] * 2)
-    assert list(map(json.loads, rows.targets)) == [[["Ada", 0]] * 2, []]
-    assert answering.answer_settings(rows) == {"null_answers": True}
-
-
-def test_rows_of_the_datasets_library(data, tmp_path):
-    """A question an object, in lines, in a list and in `data`: the rows of SQuAD's own form."""
-    flat = [
-        {
-            "id": str(number), "title": "t", "question": asked, "context": context,
-            "answers": {
-                "text": [text for text, _ in json.loads(gold)],
-                "answer_start": [start for _, start in json.loads(gold)],
-            },
-        }
-        for number, (asked, context, gold) in enumerate(
-            zip(data.sources, data.pairs, data.targets, strict=True)
-        )
-    ]  # fmt: skip
-    lines = "".join(f"{json.dumps(row)}\n" for row in flat)
-    for name, content in (
-        ("a.jsonl", lines),
-        ("list.json", json.dumps(flat)),
-        ("data.json", json.dumps({"data": flat})),
-    ):
-        assert answering.read_rows(write(tmp_path / name, content)).sha256 == data.sha256
-    with raises(InputError, "json-malformed"):
-        answering.read_rows(write(tmp_path / "lines.json", lines))
-
-
 @pytest.mark.parametrize("kind", [piece_tokenizer, byte_tokenizer])
 def test_windows_are_those_of_transformers(kind: Any, data):
     """So is the part of the context that each token stands for."""

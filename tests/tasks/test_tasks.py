@@ -15,7 +15,7 @@ import torch
 from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig
 
 from compressor.errors import InputError
-from compressor.tasks import TASKS, Example, Rows, count_truncated
+from compressor.tasks import TASKS, Example, Rows, batching, count_truncated
 from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers import toy
 from tests.helpers.batches import examples as random_examples
@@ -87,6 +87,17 @@ def test_classification_rows_and_pairs() -> None:
     whole, cut = (classification.encode(rows, tokenizer, most)[0] for most in (16, 7))
     assert whole == Example(0, (2, 4, 5, 3, 6, 7, 8, 9, 3), (1,), (0,) * 4 + (1,) * 5)
     assert cut == Example(0, (2, 4, 5, 3, 6, 7, 3), (1,), (0,) * 4 + (1,) * 3, truncated=True)
+
+
+def test_rows_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same tokens as at once; long ones are cut."""
+    texts = [*toy.sentences(10), " ".join(["w5"] * 40)]
+    settings = {"types": True, "text": texts, "text_pair": None}
+    whole = batching.encode_texts(word_tokenizer(), 16, **settings)
+    monkeypatch.setattr(batching, "ENCODED_ROWS", 4)
+    assert batching.encode_texts(word_tokenizer(), 16, **settings) == whole
+    expected = [(*(int(word[1:]) for word in text.split()[:15]), END) for text in texts]
+    assert whole[0]["input_ids"] == expected
 
 
 # --- batches ---------------------------------------------------------------------------------
