@@ -23,26 +23,34 @@ from tests.helpers.metrics import compare
 from tests.helpers.toy import sentence
 
 ALPHA = 0.025
-WORDS = [f"word{number}" for number in range(40)]
 
 
-def translations(rows: int = 150) -> tuple[list[str], list[str], list[str]]:
-    """Dense outputs, slightly worse pruned outputs, references; sentences of 6 to 14 words."""
-    rng = np.random.default_rng(0)
+def spoilt(texts: list[str], share: float, seed: int) -> list[str]:
+    """Texts in which some words are wrong."""
+    rng = random.Random(seed)
+    return [
+        " ".join("wrong" if rng.random() < share else word for word in text.split())
+        for text in texts
+    ]
 
-    def corrupt(sentence: list[str], probability: float) -> str:
-        words = zip(sentence, rng.random(len(sentence)) < probability, strict=True)
-        return " ".join(str(rng.choice(WORDS)) if flip else word for word, flip in words)
 
-    gold = [list(rng.choice(WORDS, size=length)) for length in rng.integers(6, 15, size=rows)]
-    dense = [corrupt(sentence, 0.30) for sentence in gold]
-    pruned = [corrupt(sentence, 0.32) for sentence in gold]
-    return dense, pruned, [" ".join(sentence) for sentence in gold]
+def translated(rows: int, changed: float) -> Sequence[list[str]]:
+    """Dense answers, pruned ones with more wrong words, and references."""
+    rng = random.Random(5)
+    references = [f"{sentence(rng)} {sentence(rng)}" for _ in range(rows)]
+    dense = spoilt(references, 0.2, seed=6)
+    return dense, spoilt(dense, changed, seed=7), references
+
+
+def independent() -> Sequence[list[str]]:
+    """As `translated`, with other wrong words in the pruned answers."""
+    dense, _, references = translated(150, 0)
+    return dense, spoilt(references, 0.24, seed=8), references
 
 
 def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    dense, pruned, references = translations()
+    dense, pruned, references = independent()
     _, reference = PairedTest(
         [("dense", dense), ("pruned", pruned)],
         {"BLEU": BLEU(), "chrF": CHRF()},
@@ -64,7 +72,7 @@ def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
     """Two-sided, from the difference and the width of its interval."""
-    for found in compare("translation", *translations(), resamples=4000):
+    for found in compare("translation", *independent(), resamples=4000):
         error = (found.interval[1] - found.interval[0]) / (2 * 1.96)
         expected = 2 * norm.sf(abs(found.difference) / error)
         assert 0.001 < expected < 0.9
@@ -89,21 +97,6 @@ def classified(lost: int, won: int, rows: int) -> Sequence[list[str]]:
     wrong = ["ba"[row % 2] for row in range(rows)]
     dense = gold[:lost] + wrong[lost : lost + won] + gold[lost + won :]
     return dense, wrong[:lost] + gold[lost:], gold
-
-
-def translated(rows: int, changed: float) -> Sequence[list[str]]:
-    """References; dense answers with some wrong words, pruned ones with more of them."""
-    rng = random.Random(5)
-    references = [f"{sentence(rng)} {sentence(rng)}" for _ in range(rows)]
-
-    def spoilt(texts: list[str], share: float) -> list[str]:
-        return [
-            " ".join("wrong" if rng.random() < share else word for word in text.split())
-            for text in texts
-        ]
-
-    dense = spoilt(references, 0.2)
-    return dense, spoilt(dense, changed), references
 
 
 def bound(metric: str, answers: Sequence[list[str]], limit: float, alpha: float = ALPHA):

@@ -181,6 +181,7 @@ def test_the_loss_is_that_of_transformers(reader, data):
     assert [x.target for x in examples] == labels
     assert [x.row for x in examples] == list(range(len(labels)))
     assert 0 < labels.count((0, 0)) < len(labels)
+    assert answering.answer_settings(data) == {"null_answers": True}
     batches = answering.batches(examples, reader.model, batch_size=5)
     assert sum(float(answering.loss(reader.model, x)) for x in batches) == pytest.approx(
         expected, 1e-5
