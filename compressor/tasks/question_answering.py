@@ -180,7 +180,7 @@ def _rows_of_squad(spec: str) -> Iterator[RowText]:
             for p, paragraph in enumerate(article["paragraphs"]):
                 for q, question in enumerate(paragraph["qas"]):
                     where = f"{spec}: data[{a}].paragraphs[{p}].qas[{q}]"
-                    if question["answers"] == [] and question.get("is_impossible") is not True:
+                    if question.get("is_impossible") is not True and question["answers"] == []:
                         raise InputError(
                             f'{where}: the question has no answer; give one, or "is_impossible": '
                             "true",

@@ -95,7 +95,7 @@ ANSWERS, GOLD = [{"text": "c", "answer_start": 0}], ['[["c", 0]]', "[]"]
 SQUAD = [
     {"context": "c", "qas": [{"question": "a b", "answers": ANSWERS}]},
     {"context": "e f", "qas": [
-        {"question": "d", "is_impossible": True, "answers": [], "plausible_answers": [1]}]},
+        {"question": "d", "is_impossible": True, "plausible_answers": [1]}]},
 ]  # fmt: skip
 FLAT: list[Any] = [
     {"id": "7", "question": "a b", "context": "c", "answers": {"text": ["c"], "answer_start": [0]}},
