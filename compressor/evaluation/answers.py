@@ -22,17 +22,13 @@ def answers(
     precision: str | None = None,
     engine: str = "onnxruntime",
 ) -> list[str]:
-    """The outputs for all rows in their order; the artifact's hashes are not verified.
-
-    Ranks process chunks of rows in turn, with the results of one process. Without a precision the
-    artifact's default runs.
-    """
+    """The outputs for all rows in their order, by default in the artifact's default precision."""
     task = TASKS[rows.task]
     runtime = task.open(
         directory, device=device, threads=parallel.threads(), precision=precision, engine=engine
     )
     settings = task.answer_settings(rows)
-    outputs: dict[int, list[str]] = {}  # number of the first row -> outputs
+    outputs: dict[int, list[str]] = {}  # number of the first row -> outputs of a chunk of rows
     done, report = 0, counted(lambda done, total: progress.update("rows", done, total))
     starts = parallel.dealt(range(0, rows.count, _CHUNK_ROWS))
     total = sum(min(_CHUNK_ROWS, rows.count - start) for start in starts)

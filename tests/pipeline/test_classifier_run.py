@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 import compressor
 from compressor.commands import invoke as status_of
 from compressor.errors import UsageError
-from compressor.evaluation.bounds import score_bound
+from compressor.evaluation.significance import score_bound
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.evaluate import choose_default

@@ -16,7 +16,7 @@ from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
 from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
 from compressor.tasks import TASKS
-from tests.evaluation.test_bounds import ALPHA, classified, score_statistic
+from tests.evaluation.test_significance import ALPHA, classified, score_statistic
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
 from tests.helpers.metrics import compare
