@@ -1,8 +1,4 @@
-"""Facts about an architecture, as entries of `compressor.model.architectures`, and its heads.
-
-A head is a class of transformers that opens checkpoints. To add one, add a line to `ENCODER_HEADS`;
-where its models need more than transformers gives them, with a subclass of `Head`.
-"""
+"""What there is to know about an architecture, whose entries are in `architectures.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from compressor.errors import InputError
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.model.sublayers import Kind, parts_of
 
@@ -24,7 +21,6 @@ LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
 VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
 DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
-_ANY = "AutoModel"
 
 
 @dataclass(frozen=True)
@@ -37,25 +33,19 @@ class Head:
     @property
     def ending(self) -> str:
         """The end of its models' class names; empty for an encoder without a head."""
-        return self.auto_class.removeprefix(_ANY)
+        return self.auto_class.removeprefix("AutoModel")
 
     def usual_task(self, config: Any) -> str:
         """The task of a model with this configuration, where the user names none."""
         return self.task
 
     def complete(
-        self,
-        model: nn.Module,
-        directory: Path,
-        settings: SentenceSettings | None,
-        allow_pickle: bool,
+        self, model: nn.Module, source: Path, settings: SentenceSettings | None, allow_pickle: bool
     ) -> None:
         """Add to a model loaded from a directory what transformers leaves out, in place."""
 
 
 class _Classifier(Head):
-    """Of texts, or of pairs of texts."""
-
     def usual_task(self, config: Any) -> str:
         if config.problem_type == "multi_label_classification":
             return "multilabel"
@@ -64,18 +54,14 @@ class _Classifier(Head):
         return "reranking" if is_cross_encoder(config) else "regression"
 
 
-class _Reader(Head):
-    """Answers questions by a part of a text."""
-
+class _Reader(Head):  # answers questions by a part of a text
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.modes import add_span_logits
 
         add_span_logits(model)
 
 
-class _Encoder(Head):
-    """No head in transformers; the one of sentence-transformers makes embeddings."""
-
+class _Encoder(Head):  # without one in transformers; that of sentence-transformers is added
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.sentence_head import add_head
 
@@ -83,7 +69,7 @@ class _Encoder(Head):
 
 
 CLASSIFIER = _Classifier("AutoModelForSequenceClassification", "classification")
-ENCODER = _Encoder(_ANY, "embedding")
+ENCODER = _Encoder("AutoModel", "embedding")
 TRANSLATOR = Head("AutoModelForSeq2SeqLM", "translation")
 # Of encoders, by the class.
 ENCODER_HEADS: dict[str, Head] = {
@@ -105,25 +91,17 @@ def head_in(name: str) -> Head | None:
 
 @dataclass(frozen=True)
 class SublayerPaths:
-    """Paths of one kind of sublayer; `{i}` stands for the layer number.
+    """Paths of one kind of sublayer, as in `Sublayer`.
 
     Args:
-        layer: the module that holds the sublayer, from the architecture's `base` on; all other
-            paths are relative to it.
-        block: the module that is replaced when no unit is left; an attention's splits its input
-            into heads.
-        inputs: role -> path of each projection whose rows belong to units. Where one holds several,
-            one after the other, their roles are joined by `+`: `query+key+value`. The output of a
-            `gate` passes the activation and multiplies that of `up`.
-        output: the projection whose columns belong to units.
-        unit_count: attribute of the block that holds the number of units; None if it has none.
-        unit_width: attribute of the block that holds the columns of a unit, where none holds their
-            number; without either, each column of the output projection is a unit of its own.
-        width: attribute of the block that holds units x unit width, if it has one.
+        layer: the module that holds the sublayer, from the architecture's `base` on, with `{i}` for
+            the layer's number; all other paths are relative to it.
+        unit_count, unit_width, width: attributes of the block that hold the number of units, the
+            columns of a unit, and their product; without the first two each column of the output
+            projection is a unit of its own.
         position_bias: where the table of the bias by distance is that is added to attention scores:
             in `every_layer`; in the `first_layer`, and each layer hands the bias on to the next; or
             in the `stack`, which gives it to all layers as `position_bias`. None without such bias.
-        scaled: scores are divided by the square root of the unit width.
         stand_in: what replaces the block when no unit is left: `feed_forward`, `attention`, or
             `bias_to_hand_on`, which still makes the bias for other layers.
         optional: further inputs, which some configurations have.
@@ -157,13 +135,12 @@ class DecoderStack(Stack):
     """A decoder's sizes, and how its models differ from BART's.
 
     Args:
-        logits_bias: name of the buffer that is added to the logits, if there is one.
-        output_scale: name of the setting by which the last hidden states are divided by the square
-            root of their width; None where they never are.
+        logits_bias: the buffer that is added to the logits, if there is one.
+        output_scale: the setting by which the last hidden states are divided by the square root of
+            their width; None where they never are.
         shifts_language: labels are shifted right, so that their last token, the target language,
             starts the decoder's input.
-        not_deeper: it has at most as many layers as the encoder, for which `generate` makes a
-            cache.
+        not_deeper: `generate` makes a cache for as many layers as the encoder has.
     """
 
     logits_bias: str | None = None
@@ -177,37 +154,30 @@ class Architecture:
     """Facts about one `config.model_type`; the defaults are BERT's.
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
-    those of its other models. Names of sizes are those in `config.json`.
+    those of its other models. Sizes are the names of settings in `config.json`.
 
     Args:
         base: path of the module that holds the stacks; empty where it is the model itself.
         sublayers: paths of every kind of sublayer, in the canonical order.
-        encoder, decoder: names of their sizes; None if there is no decoder.
-        width: name of the width of the hidden states.
-        head_width: of the width of a head, where it is not the width over the number of heads.
-        embedding_width: of the width of the embedding tables, where it is not the width.
-        least_types: the least number of token types.
-        positions: name of the number of positions; None where they are relative alone.
+        head_width: where it is not the width over the number of heads.
+        embedding_width: where it is not the width.
+        positions: None where they are relative alone.
         positions_after_padding: they are counted from the one behind the padding token's id.
         computed_positions: they are computed instead of learned; or the name of the setting for it.
         unused_weights: patterns of weights that checkpoints may hold beside those of the class:
             heads of other tasks, which change no output. All others must be used.
         spare_weights: pattern of weights that the class has and nothing reads: they may be missing.
         untied_weights: those that may differ from those that the configuration ties them to.
-        layers_return: what a layer returns: a `tensor`, or a `tuple` that begins with it.
-        first_layer_stays: from a configuration, whether the first layer differs from the others
-            and cannot be dropped.
+        layers_return: a `tensor`, or a `tuple` that begins with it.
+        first_layer_stays: from a configuration, whether the first layer cannot be dropped.
         layer_lists: names in the configuration of lists with an entry for every layer.
-        inputs: names of what the encoder reads.
-        head: the class of transformers that loads its models.
+        inputs: of the encoder.
         feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
             feed-forward parts are always the same.
         refuse: from a configuration, why its models cannot be pruned; None if they can.
-        scores: how an encoder's attention scores are made, to which the `position_bias` of its
-            sublayers is added: `products` of queries and keys, also with a `stack_bias` that all
-            layers are given, of `rotated` ones (RoPE), or with products with positions too
-            (`disentangled`).
-        position_products: from a configuration, how many products with positions there are.
+        scores: how an encoder's attention scores are made: `products` of queries and keys, also
+            with a `stack_bias` that all layers are given, of `rotated` ones (RoPE), or with
+            `position_products` (`disentangled`), whose number a configuration tells.
     """
 
     base: str
@@ -286,9 +256,8 @@ class Architecture:
         sublayers = []
         for paths in self.sublayers:
             up = paths.inputs.get("up")
-            if up is not None:
-                paths = replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
-            sublayers.append(paths)
+            inputs = paths.inputs if up is None else {"gate": f"{up}_0", "up": f"{up}_1"}
+            sublayers.append(replace(paths, inputs=inputs))
         return replace(self, sublayers=tuple(sublayers))
 
     def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
@@ -311,6 +280,16 @@ class Architecture:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
         name = self.computed_positions
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
+
+    def require_depth(self, encoder: int, decoder: int, where: str) -> None:
+        """Raise InputError if `generate` cannot handle so many layers of each stack."""
+        if self.decoder and self.decoder.not_deeper and decoder > encoder:
+            raise InputError(
+                f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
+                "`generate` of transformers makes a cache for as many as the encoder has; keep at "
+                "least as many layers in the encoder",
+                id="decoder-deeper-than-encoder",
+            )
 
     def size_bounds(self) -> dict[str, tuple[int, int]]:
         """Name in the configuration -> the least and the most that it may be."""

@@ -1,8 +1,7 @@
 """Opening checkpoints, dense or pruned, from a local directory or a hub id; saving pruned ones.
 
 A pruned checkpoint is an ordinary one plus `units.json`, which says which units of each sublayer
-are left. Both are loaded strictly: every weight comes from the file, and every weight of the file
-is used. It is saved in the format and precision of the one that it was made from.
+are left. Both are loaded strictly: every weight comes from the file, and all of its are used.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ class Checkpoint:
         name: as the user gave it: a path or a hub id.
         revision: the commit, of a model from the hub.
         dtype: how the weights are stored; computation is in float32.
-        task: name of the task that it was opened for.
-        pruning: the contents of its `units.json`; None for a dense checkpoint.
+        task: the name of the one that it was opened for.
     """
 
     model: nn.Module
@@ -112,7 +110,7 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
     Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
+    one is left over (but for heads of other tasks).
 
     Args:
         verify: check the files against `manifest.json` first, where there is one; a pruned
@@ -137,12 +135,10 @@ def open_checkpoint(
     Args:
         model: a directory, or a hub id.
         task: None takes the one that a pruned checkpoint was pruned for, or the usual one of models
-            of its class: regression where a classifier has one output, reranking where it is a
-            cross-encoder, several labels per text where its `problem_type` says so.
-        auto_class: the class of transformers that opens models for the task; None: the one in
-            `ENCODER_HEADS`. It counts where `architectures` in `config.json` names no head.
-        verify: check the files of a checkpoint that this tool wrote against its manifest first;
-            warn where there is none.
+            of its class (`Head.usual_task`).
+        auto_class: the class of transformers that opens models for the task, where `architectures`
+            in `config.json` names no head; None: the one in `ENCODER_HEADS`.
+        verify: as in `load`.
         dense: refuse a checkpoint that has lost units already.
 
     Raises:
@@ -156,7 +152,22 @@ def open_checkpoint(
     settings = read_sentence_settings(directory)
     config = read_configuration(directory, trust_remote_code)
     note_cross_encoder(config, settings)
-    pruning = _read_pruning(directory, config, model, dense)
+    pruning = None
+    if (directory / PRUNING_RECORD).exists():
+        pruning = read_pruning_record(directory)
+        if dense:
+            origin = pruning.contents.get("model", "unknown")
+            raise InputError(
+                f"{model} has lost units already; give the dense checkpoint it was made from "
+                f"({origin})",
+                id="checkpoint-already-pruned",
+            )
+    elif getattr(config, KEPT_UNITS, None):
+        raise InputError(
+            f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units are "
+            f"kept; copy {PRUNING_RECORD} from the artifact that it was made from",
+            id="units-file-missing",
+        )
     if task is None and pruning is not None:
         task = pruning.contents.get("task")
     entry = _entry(config, task, auto_class, settings)
@@ -181,34 +192,10 @@ def open_checkpoint(
     )
 
 
-def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
-    """The contents of `units.json`; None for a dense checkpoint."""
-    if not (directory / PRUNING_RECORD).exists():
-        if getattr(config, KEPT_UNITS, None):
-            raise InputError(
-                f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units "
-                f"are kept; copy {PRUNING_RECORD} from the artifact that it was made from",
-                id="units-file-missing",
-            )
-        return None
-    pruning = read_pruning_record(directory)
-    if dense:
-        origin = f" ({pruning.contents['model']})" if pruning.contents.get("model") else ""
-        raise InputError(
-            f"{name} has lost units already; give the dense checkpoint it was made from{origin}",
-            id="checkpoint-already-pruned",
-        )
-    return pruning
-
-
 def _entry(
     config: Any, task: str | None, auto_class: str | None, settings: SentenceSettings | None
 ) -> Architecture:
-    """The entry for the class of transformers that the checkpoint is opened with.
-
-    With `modules.json` for embeddings, and no task, that is an encoder alone; else the class that
-    `architectures` names; else that of the task; else the architecture's usual one.
-    """
+    """The entry for the class of transformers that the checkpoint is opened with."""
     entry = architecture(config.model_type)
     embeds = settings is not None and settings.kind == SENTENCE_TRANSFORMER
     if embeds and entry.decoder:
@@ -230,8 +217,6 @@ def _entry(
 
 def round_to(model: nn.Module, dtype: torch.dtype) -> None:
     """Round all weights to `dtype`, in place, so that what is saved is what was measured."""
-    if dtype == torch.float32:
-        return
     computed = computed_weights(model)
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and name not in computed:
@@ -243,13 +228,9 @@ def save_checkpoint(
 ) -> list[Path]:
     """Write a pruned model in the source's format and precision, with `units.json` beside it.
 
-    The source of its class is copied, so that transformers can open it without this package; a
-    model that has lost whole layers alone needs none. The weights must already be representable in
-    the stored dtype (see `round_to`).
-
     Args:
         source: the checkpoint that the model was made from.
-        model: without skipped layers (`compressor.model.surgery`).
+        model: without skipped layers (`surgery.without_skipped`), rounded by `round_to`.
         record: the contents of `units.json`.
 
     Returns:
@@ -262,7 +243,7 @@ def save_checkpoint(
     save_settings(source, model, directory, config)
     if hasattr(model, HEAD):
         write_layout(model, source.max_source_tokens, source.directory, directory)
-    if hasattr(config, KEPT_UNITS):
+    if hasattr(config, KEPT_UNITS):  # so that transformers opens it without this package
         shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
@@ -285,9 +266,10 @@ def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None
     total = 0
     for file, names in split.filename_to_tensors.items():
         # Converted file by file, to have one copy in memory.
+        found = {name: state[name] for name in names}
         tensors = {
             name: (x.to(dtype) if x.is_floating_point() else x).contiguous()
-            for name, x in ((name, state[name]) for name in names)
+            for name, x in found.items()
         }
         total += sum(tensor.nbytes for tensor in tensors.values())
         save_file(tensors, directory / file, metadata={"format": "pt"})

@@ -1,7 +1,6 @@
 """The languages of a multilingual translator, and the prefix of its sources.
 
-All of it is kept where texts become tokens: in the tokenizer, which saves it in its
-`tokenizer_config.json`, and in the generation settings, which force the target language.
+The tokenizer has both and saves them; the generation settings force the target language.
 """
 
 from __future__ import annotations
@@ -90,14 +89,14 @@ def set_languages(
     """
     known, codes = languages(tokenizer), text_codes(tokenizer)
     if target is not None and codes:
-        require_language("--target-language", target, codes, where)
+        _require_language("--target-language", target, codes, where)
         return set_prefix(tokenizer, f"{codes[target]} ")
     for flag, name, code in (
         ("--source-language", "src_lang", source),
         ("--target-language", "tgt_lang", target),
     ):
         if code is not None:
-            require_language(flag, code, known, where)
+            _require_language(flag, code, known, where)
             setattr(tokenizer, name, code)
             tokenizer.init_kwargs[name] = code
     if target is not None:
@@ -106,8 +105,7 @@ def set_languages(
             model.config.decoder_start_token_id = known[target]
 
 
-def require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
-    """Raise UsageError unless `code` is one of the languages `known`."""
+def _require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
     if not known:
         raise UsageError(
             f"{flag} {code} is for models with a token for each language, and {where} has none; "
@@ -125,9 +123,7 @@ def require_language(flag: str, code: str, known: Collection[str], where: str) -
 def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) -> None:
     """Check that the target language is set; in place, all places that hold it then agree.
 
-    They are the tokenizer's `tgt_lang`, the token that the generation settings begin with, and the
-    prefix of models that read their language from a text before each source. Raises InputError
-    where none has it, or two disagree.
+    Raises InputError where none has it, or tokenizer and generation settings disagree.
     """
     known = languages(tokenizer)
     if not known:
@@ -136,14 +132,8 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
     setting = _setting(tokenizer, entry)
     forced = names.get(getattr(model.generation_config, setting))
     target = tokenizer.tgt_lang
-    for name, code in (("src_lang", tokenizer.src_lang), ("tgt_lang", target)):
-        if code is not None and code not in known:
-            raise InputError(
-                f"the tokenizer of {where} says {name}={code}, and has no such language"
-                f"{did_you_mean(code, known)}; name one with --source-language and "
-                "--target-language",
-                id="language-unknown",
-            )
+    if tokenizer.src_lang is not None:
+        _require_language("src_lang", tokenizer.src_lang, known, where)
     if target is None and forced is None:
         raise target_missing(where, sorted(known))
     if target and forced and target != forced:

@@ -1,4 +1,4 @@
-"""Where a checkpoint is, which of its files say what it computes, and what those of weights hold.
+"""Where a checkpoint is, and what its files of weights hold.
 
 Weights are in `model.safetensors`, or in the files that `model.safetensors.index.json` names; where
 pickles are allowed and there are no safetensors, in `pytorch_model.bin` or the files that its index
@@ -17,7 +17,9 @@ from safetensors import safe_open
 
 from compressor.errors import InputError, cannot_read
 from compressor.model.card import CARD
-from compressor.storage.input_files import MIB, inner_path, read_json, require_regular
+from compressor.model.reading import first_line, malformed, read_object
+from compressor.storage import manifest
+from compressor.storage.input_files import MIB, inner_path, require_regular
 from compressor.storage.manifest import MODULES
 
 WEIGHTS = "model.safetensors"
@@ -26,7 +28,7 @@ INDEX = f"{WEIGHTS}.index.json"
 PICKLE, _PICKLES = "pytorch_model.bin", "pytorch_model*.bin"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _PRECISIONS = tuple(_FLOATS.values())
-_HINT = "get the checkpoint again, or write it again"
+_UNREADABLE = "weights-unreadable"
 _LFS = b"version https://git-lfs"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 _CONVERT = "open it with {} in transformers 4, which reads them, and save it with save_pretrained"
@@ -41,14 +43,8 @@ _FORMS = {
     "tf_model.h5": ("weights for TensorFlow", _CONVERT.format("from_tf=True")),
     "*.ckpt.index": ("weights for TensorFlow", _CONVERT.format("from_tf=True")),
     "flax_model.msgpack": ("weights for Flax", _CONVERT.format("from_flax=True")),
-    "zero_to_fp32.py": (
-        "parts of weights as DeepSpeed saves them",
-        "run zero_to_fp32.py there, which puts them together",
-    ),
-    "*/*.distcp": (
-        "parts of weights as PyTorch saves them from several processes",
-        "put them together with `accelerate merge-weights`",
-    ),
+    "zero_to_fp32.py": ("parts of weights by DeepSpeed", "run zero_to_fp32.py to join them"),
+    "*/*.distcp": ("parts of weights by PyTorch", "join them with `accelerate merge-weights`"),
     "*.onnx": ("a model in ONNX", _SOURCE),
     "*/*.onnx": ("a model in ONNX", _SOURCE),
     "*.mlmodel": ("a model for Core ML", _SOURCE),
@@ -57,11 +53,7 @@ _FORMS = {
 
 
 def resolve(model: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
-    """The directory of a checkpoint, downloaded if `model` is a hub id.
-
-    The revision is resolved once; all files come from that commit. Raises InputError where there is
-    neither a directory nor a hub id that can be downloaded.
-    """
+    """The directory of a checkpoint, downloaded if `model` is a hub id, all files of one commit."""
     path = Path(model).expanduser()
     if path.is_dir():
         if revision is not None:
@@ -70,11 +62,7 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
                 id="revision-of-directory",
             )
         return path
-    if path.exists():
-        raise InputError(
-            f"{model} is a file; give the checkpoint's directory", id="checkpoint-is-file"
-        )
-    if model.count("/") > 1 or model.startswith((".", "/", "~")):
+    if path.exists() or model.count("/") > 1 or model.startswith((".", "/", "~")):
         raise InputError(f"there is no directory {model}; check --model", id="checkpoint-missing")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -82,24 +70,18 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
     files = [*_HUB_FILES, CARD, *([_PICKLES] if allow_pickle else [])]
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
-    except LocalEntryNotFoundError as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise InputError(
-            f"there is no directory {model}, and the hub cannot be reached to look for a model of "
-            "that name; check the path or the connection",
-            id="hub-unreachable",
-        ) from error
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise InputError(
-            f"the hub has no model {model!r} (revision {revision or 'main'}); check --model",
+            f"there is no directory {model}, and the hub does not give a model of that name "
+            f"(revision {revision or 'main'}): {first_line(error)}; check --model, or the "
+            "connection",
             id="hub-model-missing",
         ) from error
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
     """The files that say what a checkpoint computes; notes and plots beside them do not."""
-    patterns = [*_HUB_FILES, _PICKLES, "*.py", MODULES]
-    paths = {path for pattern in patterns for path in directory.glob(pattern)}
-    return sorted(path for path in paths if path.is_file())
+    return [directory / name for name in manifest.checkpoint_files(directory)]
 
 
 def require_own_files(directory: Path) -> None:
@@ -125,36 +107,28 @@ def require_own_files(directory: Path) -> None:
         try:
             require_regular(path)
         except OSError as error:
-            raise InputError(
-                f"cannot read {path}: {error.strerror}; get the checkpoint again",
-                id="checkpoint-file-unreadable",
-            ) from error
+            raise cannot_read(path, error) from error
 
 
 def require_checkpoint(directory: Path) -> None:
     """Raise InputError if a directory has no configuration, or is an adapter to a checkpoint."""
     adapter = directory / "adapter_config.json"
     if adapter.exists():
-        try:
-            base = str(read_json(adapter)["base_model_name_or_path"])[:200]
-        except (OSError, ValueError, LookupError, TypeError):
-            base = "another checkpoint"
+        id = "checkpoint-is-adapter"
+        base = read_object(adapter, id).get("base_model_name_or_path")
         raise InputError(
             f"{directory} holds an adapter ({adapter.name}), weights that are added to those of "
-            f"{base}; merge them with `merge_and_unload()` of PEFT, save that with "
+            f"{str(base)[:200]}; merge them with `merge_and_unload()` of PEFT, save that with "
             "save_pretrained, and give its directory",
-            id="checkpoint-is-adapter",
+            id=id,
         )
     if (directory / "config.json").exists():
         return
-    if not any(directory.iterdir()):
-        raise InputError(
-            f"{directory} is empty; give a checkpoint's directory", id="config-missing"
-        )
     _refuse_other_form(directory, "no config.json")
     below = sorted({*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")})
     hint = f"give {below[-1].parent}, which has one" if below else "give a checkpoint's directory"
-    raise InputError(f"{directory} has no config.json; {hint}", id="config-missing")
+    lacks = "has no config.json" if any(directory.iterdir()) else "is empty"
+    raise InputError(f"{directory} {lacks}; {hint}", id="config-missing")
 
 
 def _refuse_other_form(directory: Path, lacks: str) -> None:
@@ -204,31 +178,27 @@ def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
 
 
 def _indexed_files(index: Path, pattern: str) -> list[Path]:
+    names = read_object(index, _UNREADABLE).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise malformed(index, "its weight_map names no files", _UNREADABLE)
     try:
-        names = set(read_json(index)["weight_map"].values())
-        if not names or not all(isinstance(name, str) for name in names):
-            raise ValueError("its weight_map names no files")
-    except OSError as error:
-        raise _unreadable(index, str(error.strerror)) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "it has no weight_map"
-        raise _unreadable(index, reason) from error
-    for name in sorted(names):
-        try:
-            is_weights = fnmatchcase(inner_path(name), pattern)
-        except ValueError:
-            is_weights = False
-        if not is_weights:
-            raise InputError(
-                f"{index} names {name!r} as a file of weights, and only files of the same "
-                f"directory called {pattern} are loaded; {_HINT}",
-                id="weights-outside",
-            )
+        files = sorted({inner_path(name) for name in names.values()})
+        others = [name for name in files if not fnmatchcase(name, pattern)]
+        if others:
+            raise ValueError(f"{others[0]!r} is called otherwise")
+    except ValueError as error:
+        raise InputError(
+            f"{index} names files of weights, of which only those in its directory called "
+            f"{pattern} are loaded: {error}; get the checkpoint again",
+            id="weights-outside",
+        ) from error
+    for name in files:
         if not (index.parent / name).exists():
             raise InputError(
-                f"{index} names {name}, which is not there; {_HINT}", id="weights-missing"
+                f"{index} names {name}, which is not there; get the checkpoint again",
+                id="weights-missing",
             )
-    return [index.parent / name for name in sorted(names)]
+    return [index.parent / name for name in files]
 
 
 def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
@@ -236,15 +206,11 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     stored: dict[str, StoredTensor] = {}
     for path in files:
         try:
-            tensors = _read_tensors(path)
+            stored |= _read_tensors(path)
         except PermissionError as error:
             raise cannot_read(path, error) from error
         except Exception as error:  # whatever the libraries trip over is in the file
-            raise _unreadable(path, _reason(path, error)) from error
-        for name, tensor in tensors.items():
-            if name in stored:
-                raise _unreadable(path, f"it holds {name}, as {stored[name].file.name} does")
-            stored[name] = tensor
+            raise malformed(path, _reason(path, error), _UNREADABLE) from error
     return stored
 
 
@@ -281,12 +247,6 @@ def _reason(path: Path, error: Exception) -> str:
     if (header <= 100 * MIB and 8 + header > size) or "file not fully covered" in str(error):
         return f"it is cut off, or damaged: it has {size:,} bytes, its header tells of others"
     return " ".join(str(error).split())[:300]
-
-
-def _unreadable(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"{path} cannot be read as weights: {reason}; {_HINT}", id="weights-unreadable"
-    )
 
 
 def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:

@@ -27,7 +27,6 @@ def trim_memory() -> None:
 
     Exporting a model leaves reference cycles through its weights, and glibc keeps freed blocks
     between blocks that are in use: without this a run's memory grows with every model it exports.
-    Weights that lie in a mapped file are read from there again when they are needed.
     """
     gc.collect()
     drop_mapped_weights()
@@ -40,7 +39,7 @@ def trim_memory() -> None:
 
 
 def drop_mapped_weights() -> None:
-    """Return mapped files' memory to the system, unless a page was written; Linux only."""
+    """Return mapped weights' memory, unless a page was written: they are read again; Linux only."""
     libc, pagemap = _libc(), Path("/proc/self/pagemap")
     if libc is None or not pagemap.exists():  # some sandboxes have none
         return
@@ -57,7 +56,6 @@ def drop_mapped_weights() -> None:
 
 @cache
 def _libc() -> Any:
-    """The C library on Linux; None elsewhere."""
     return ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 
 
@@ -76,10 +74,7 @@ def release(module: Module, keep: Module | None = None) -> None:
 
 
 def free_bytes(device: str = "cpu") -> int | None:
-    """Memory that is free: of the system within its container's limit, or of the GPU.
-
-    Files that the system keeps in memory count as free. None where the system does not tell.
-    """
+    """Memory that is free, files in it too: within the container's limit, or of the GPU."""
     if device == "cuda":
         import torch
 
@@ -94,7 +89,6 @@ def free_bytes(device: str = "cpu") -> int | None:
 
 
 def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:
-    """The number that follows a name in a file; None where there is none, such as in `max`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,11 +33,7 @@ class quiet_transformers(warnings.catch_warnings):
 
 
 def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
-    """A copy of a model's modules and configuration that shares its weights.
-
-    Args:
-        own: parameters of `model` that are copied all the same.
-    """
+    """A copy of a model's modules and configuration that shares its weights, but for `own` ones."""
     copied = {id(parameter) for parameter in own}
     tensors = (*model.parameters(), *model.buffers())
     # `deepcopy` takes what its memo holds for copied already.
@@ -88,10 +84,9 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
 
 @contextmanager
 def masks_unread(device: str) -> Iterator[None]:
-    """On a GPU, transformers does not look into attention masks while the context lasts.
+    """On a GPU, transformers does not look whether attention masks hide anything.
 
-    It leaves out masks that hide nothing; to know that, the host would wait in every forward pass
-    until the GPU is done with the one before.
+    To know that, the host would wait in every forward pass until the GPU is done with the last one.
     """
     if not device.startswith("cuda"):
         yield
@@ -115,12 +110,10 @@ def masks_unread(device: str) -> Iterator[None]:
 @contextmanager
 def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     """Hooks of modules that are removed when the context ends."""
-    registered = list(handles)
-    try:
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.callback(handle.remove)
         yield
-    finally:
-        for handle in registered:
-            handle.remove()
 
 
 @contextmanager
@@ -141,10 +134,10 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
     """The first input of each run of a module while the context lasts; empty for None."""
     inputs: list[Tensor] = []
+    watched = [] if module is None else [module]
     with hooks(
         x.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-        for x in (module,)
-        if x is not None
+        for x in watched
     ):
         yield inputs
 
@@ -155,10 +148,7 @@ def is_normalization(module: nn.Module) -> bool:
 
 
 def add_span_logits(model: nn.Module) -> None:
-    """Add `logits` to the output of a model that answers questions, in place.
-
-    They are [batch, tokens, 2], of starts and of ends of answers, which transformers gives apart.
-    """
+    """Add `logits` [batch, tokens, 2], of starts and of ends of answers, to a reader's output."""
     model.register_forward_hook(_with_logits)
 
 

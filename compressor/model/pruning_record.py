@@ -1,9 +1,7 @@
-"""How a pruned checkpoint says which units it has kept: `units.json`, and its configuration.
+"""How a pruned checkpoint says which units it has kept: `units.json`, by which `compress` goes.
 
-`compress` goes by `units.json`, which also says how they were chosen. With the configuration
-transformers opens the checkpoint without this package: it names the class in `modeling_pruned.py`,
-which is copied beside the weights, and says how many units each sublayer has kept. `compress` never
-runs the copy.
+By its configuration transformers opens it without this package, with the copy of
+`modeling_pruned.py` beside the weights, which `compress` never runs.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from compressor.errors import InputError
 from compressor.model import modeling_pruned
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of
+from compressor.model.reading import malformed, read_object
 from compressor.model.sublayers import Mask, kind_of
-from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
 KEPT_UNITS = "kept_units"
@@ -66,24 +63,14 @@ def render_pruning_record(contents: Mapping[str, Any]) -> str:
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:
-    """Read the `units.json` of a pruned checkpoint.
-
-    Raises:
-        InputError: it is missing, or does not say which units are left.
-    """
-    path = directory / PRUNING_RECORD
+    """Read the `units.json` of a pruned checkpoint; raises InputError where it is malformed."""
+    path, id = directory / PRUNING_RECORD, "units-file-malformed"
+    contents = read_object(path, id)
     try:
-        contents = read_json(path)
         _Schema.model_validate(contents)
-        mask = recorded_mask(contents)
-    except (OSError, ValueError, LookupError) as error:
-        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-        raise InputError(
-            f"{path} does not say which units are kept: {reason:.300}; prune the dense checkpoint "
-            "again",
-            id="units-file-malformed",
-        ) from error
-    return PruningRecord(mask, contents)
+        return PruningRecord(recorded_mask(contents), contents)
+    except (ValueError, LookupError) as error:
+        raise malformed(path, " ".join(str(error).split())[:300], id) from error
 
 
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:
@@ -98,13 +85,10 @@ def pruned_class(model: Any) -> Any:
 
 
 def pruned_config(model: Any, mask: Mask) -> Any:
-    """A copy of a model's configuration, for the model with the units that `mask` keeps.
-
-    Where it keeps all, the model is an ordinary one, and needs no code beside it.
-    """
+    """A copy of a model's configuration, for the model with the units that `mask` keeps."""
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
     name = pruned_class(model).__name__
-    if all(map(all, mask.keep.values())):
+    if all(map(all, mask.keep.values())):  # an ordinary model, which needs no code beside it
         pruned.architectures = [name.removeprefix("Pruned")]
         return pruned
     pruned.architectures = [name]

@@ -1,12 +1,7 @@
 """The project's vocabulary: sublayers, scores of their units, and which units are kept.
 
-One idea carries everything: a unit is a slice of the input of a sublayer's output projection. An
-attention head is a slice of `head_dim` columns of the attention's output projection, a neuron one
-column of the projection that ends the feed-forward part. Gating a unit multiplies that slice,
-scoring it looks at the slice and its gradient, removing it deletes the slice with the matching rows
-of the projections that feed it.
-
-Nothing here imports torch, so masks and scores can be read wherever an artifact is deployed.
+A unit is a slice of the input of a sublayer's output projection: a head `head_dim` columns of an
+attention's, a neuron one column of a feed-forward part's. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -45,20 +40,19 @@ class Sublayer:
 
     Args:
         index: number of the Transformer layer in its stack.
-        units: how many units the dense model has here.
-        unit_width: columns of the output projection that belong to one unit; `head_dim` of a head,
-            1 of a neuron.
-        block: path of the module that is replaced when no unit is left; an attention's splits its
-            input into heads.
-        inputs: role (`query`, `key`, `value`; `up`, `gate`) -> path of a projection whose rows
-            belong to units. Where it holds several, one after the other, their roles are joined by
-            `+`, as in `query+key+value`.
-        output: path of the projection whose columns belong to units.
-        biased_by: path of the attention that makes the bias of relative positions that is added to
-            an attention's scores; None where none does.
+        units: how many the dense model has here.
+        unit_width: columns of the output projection that belong to one unit.
+        block: the module that is replaced when no unit is left; an attention's splits its input
+            into heads.
+        inputs: role (`query`, `key`, `value`; `up`, `gate`) -> a projection whose rows belong to
+            units. Where it holds several, one after the other, their roles are joined by `+`, as in
+            `query+key+value`. The output of a `gate` passes the activation and multiplies `up`'s.
+        output: the projection whose columns belong to units.
+        biased_by: the attention that makes the bias of relative positions that is added to an
+            attention's scores; None where none does.
         scaled: an attention's scores are divided by the square root of the unit width.
 
-    Paths are dotted module paths from the model's root.
+    Modules are dotted paths from the model's root.
     """
 
     kind: Kind
@@ -73,42 +67,37 @@ class Sublayer:
 
     @property
     def scale(self) -> float:
-        """The factor of queries."""
         return float(self.unit_width**-0.5) if self.scaled else 1.0
 
     @property
     def name(self) -> str:
-        """Stable name used in masks, scores and reports, for example `cross.2`."""
+        """As in masks, scores and reports: `cross.2`."""
         return f"{self.kind}.{self.index}"
 
     @property
     def layer(self) -> str:
-        """The Transformer layer that it is in, for example `decoder.2`."""
         return layer_of(self.name)
 
     @property
     def stack(self) -> str:
-        """The stack that it is in, `encoder` or `decoder`."""
         return stack_of(self.name)
 
     @property
     def is_attention(self) -> bool:
-        """Whether its units are heads."""
         return UNITS_OF[self.kind] == "heads"
 
     @property
     def is_self_attention(self) -> bool:
-        """Whether it is an attention to the tokens of its own stack."""
         return is_self_attention(self.kind)
 
     @property
     def query_ids(self) -> str:
-        """The model's input with the tokens that an attention's queries are made of."""
+        """The model's input that an attention's queries are made of."""
         return _TOKENS[self.stack]
 
     @property
     def key_ids(self) -> str:
-        """The model's input with the tokens that an attention's keys are made of."""
+        """The model's input that an attention's keys are made of."""
         return _TOKENS[_OTHER_KEYS.get(self.kind, self.stack)]
 
     @property
@@ -119,11 +108,7 @@ class Sublayer:
 
 
 def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
-    """Path of each Transformer layer -> its sublayers, both in the order of execution.
-
-    The encoder comes before the decoder, and within a decoder layer self-attention before
-    cross-attention before the feed-forward part.
-    """
+    """Path of each Transformer layer -> its sublayers, both in the order of execution."""
     layers: dict[str, list[Sublayer]] = {}
     for sublayer in sorted(
         sublayers, key=lambda x: (x.stack != "encoder", x.index, KINDS.index(x.kind))
@@ -156,7 +141,7 @@ class Scores:
         return sorted(units, key=units.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
-        """The scores as a JSON object: the file that `compress score` writes."""
+        """The file that `compress score` writes."""
         return {
             "schema": SCORES_SCHEMA,
             "method": self.method,
@@ -213,10 +198,7 @@ class Mask:
         return sorted(names, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
 
     def __str__(self) -> str:
-        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are removed.
-
-        With dropped layers `, 10 of 12 layers` follows.
-        """
+        """`43 of 72 heads, 1,024 of 3,072 neurons, 10 of 12 layers`: all heads, and what is cut."""
         parts = []
         for units in ("heads", "neurons"):
             kept, total = self.count(units), self.total(units)

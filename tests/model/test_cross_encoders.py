@@ -93,19 +93,17 @@ def test_the_runtime_gives_the_scores_of_the_package(tmp_path, capsys):
 
 def test_what_is_not_followed_is_refused(tmp_path):
     odd = save_newest(tmp_path / "odd", activation_fn=nn.Tanh())
-    with raises(InputError, "activation-unsupported") as caught:
+    with raises(InputError, "activation-unsupported"):
         invoke("inspect", odd)
-    assert "Tanh" in str(caught.value)
     prompts = {"prompts": {"query": "w5: "}, "default_prompt_name": "query"}
     begun = save_newest(tmp_path / "begun", **prompts)
-    with raises(InputError, "sentence-settings-unsupported") as caught:
+    with raises(InputError, "setting-unsupported"):
         open_checkpoint(str(begun))
-    assert "default_prompt_name" in str(caught.value)
     with raises(UsageError, "task-of-another-model"):
         invoke("inspect", odd, "--task", "embedding")
     unnamed = save_newest(tmp_path / "unnamed")
     (unnamed / "sentence_bert_config.json").unlink()
-    with raises(InputError, "sentence-file-malformed"):
+    with raises(InputError, "setting-unsupported"):
         open_checkpoint(str(unnamed))
     # Without the package's files it is an ordinary classifier with one output.
     for path in unnamed.glob("*sentence_transformers.json"):

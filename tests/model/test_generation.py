@@ -150,36 +150,33 @@ ANSWERED: list[dict] = [
      "use_mtp": False, "low_memory": False},
 ]  # fmt: skip
 REFUSED: dict[str, Sequence] = {
-    **dict.fromkeys(("token_healing", "is_assistant", "use_mtp", "low_memory"), (True,)),
+    **dict.fromkeys(
+        ("token_healing", "is_assistant", "use_mtp", "low_memory", "do_sample"), (True,)
+    ),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.3,)),
     **dict.fromkeys(("diversity_penalty", "penalty_alpha", "max_time"), (0.5,)),
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "guidance_scale"), (2,)),
-    **dict.fromkeys(("num_beam_groups", "num_return_sequences"), (2, 0)),
-    **dict.fromkeys(("constraints", "watermarking_config", "compile_config"), ([], {}, 5)),
-    **dict.fromkeys(("prompt_lookup_num_tokens", "assistant_early_exit"), (1,)),
-    "do_sample": [True, "no"],
+    **dict.fromkeys(("num_beam_groups", "num_return_sequences"), (2,)),
+    **dict.fromkeys(("constraints", "watermarking_config", "compile_config"), ({},)),
+    **dict.fromkeys(
+        ("prompt_lookup_num_tokens", "assistant_early_exit", "prefill_chunk_size"), (1,)
+    ),
     "begin_suppress_tokens": [[5]],
     "exponential_decay_length_penalty": [[2, 1.5]],
-    "sequence_bias": [[[[5], -2.0]], {}],
-    "stop_strings": [["."], "."],
+    "sequence_bias": [[[[5], -2.0]]],
+    "stop_strings": [["."]],
     "force_words_ids": [[[5]]],
     "dola_layers": ["low"],
-    "cache_implementation": ["quantized", 5],
-    "prefill_chunk_size": [4, 0],
+    "cache_implementation": ["quantized"],
     # No value of these kinds, or none of this model.
     "decoder_start_token_id": [61, -1, "</s>", 1.0, [7]],
     "eos_token_id": [[], [[2]], 61, True],
-    "suppress_tokens": [5, [61], ["a"]],
-    "bad_words_ids": [[], [[]], [5], [[61]], 7, [[3, 4]]],
-    "num_beams": [0, -1, 2.0, True, "four", 10**9],
-    "forced_eos_token_id": [[]],
-    "forced_bos_token_id": [[7]],
-    "min_new_tokens": [-1, 2.5],
-    "temperature": ["hot"],
-    "use_cache": [1],
-    "max_length": [1, 10**12, 4.5],
-    "length_penalty": ["x", float("nan"), float("inf"), True],
-    "early_stopping": ["often", 1, 0],
+    "suppress_tokens": [5, [61]],
+    "bad_words_ids": [[], [[]], [5], [[61]], [[3, 4]]],
+    "num_beams": [0, 2.0, True, 10**9],
+    "max_length": [1, 10**12],
+    "length_penalty": ["x", float("nan"), True],
+    "early_stopping": ["often", 1],
 }
 
 
@@ -265,9 +262,8 @@ def test_a_setting_in_the_model_s_configuration_is_refused_by_name(copy):
 
 
 def require_refusal(directory: Path, *named: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises(InputError, "setting-unsupported") as caught:
         open_checkpoint(str(directory))
-    assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in named)
 
 
@@ -291,9 +287,7 @@ def test_settings_come_from_where_transformers_takes_them(change: Callable[[Path
 def test_a_setting_that_only_a_later_transformers_has_is_refused(copy, monkeypatch):
     monkeypatch.setattr(transformers.GenerationConfig, "sample_better", None, raising=False)
     configure(GENERATION_FILE, sample_better=True)(copy)
-    with raises(InputError, "generation-setting-unsupported") as caught:
-        open_checkpoint(str(copy))
-    assert "sample_better" in str(caught.value)
+    require_refusal(copy, "sample_better")
     configure(GENERATION_FILE, sample_better=None, forced_bos_token_id=7, suppress_tokens=[7])(copy)
     with raises(InputError, "generation-config-malformed"):  # these do not go together
         open_checkpoint(str(copy))
