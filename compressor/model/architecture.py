@@ -36,7 +36,6 @@ class Head:
         return self.auto_class.removeprefix("AutoModel")
 
     def usual_task(self, config: Any) -> str:
-        """The task of a model with this configuration, where the user names none."""
         return self.task
 
     def complete(
@@ -91,34 +90,26 @@ def head_in(name: str) -> Head | None:
 
 @dataclass(frozen=True)
 class SublayerPaths:
-    """Paths of one kind of sublayer, as in `Sublayer`.
-
-    Args:
-        layer: the module that holds the sublayer, from the architecture's `base` on, with `{i}` for
-            the layer's number; all other paths are relative to it.
-        unit_count, unit_width, width: attributes of the block that hold the number of units, the
-            columns of a unit, and their product; without the first two each column of the output
-            projection is a unit of its own.
-        position_bias: where the table of the bias by distance is that is added to attention scores:
-            in `every_layer`; in the `first_layer`, and each layer hands the bias on to the next; or
-            in the `stack`, which gives it to all layers as `position_bias`. None without such bias.
-        stand_in: what replaces the block when no unit is left: `feed_forward`, `attention`, or
-            `bias_to_hand_on`, which still makes the bias for other layers.
-        optional: further inputs, which some configurations have.
-    """
+    """Paths of one kind of sublayer, as in `Sublayer`, from its `layer` on."""
 
     kind: Kind
-    layer: str
+    layer: str  # from the architecture's `base` on, with `{i}` for the layer's number
     block: str
     inputs: Mapping[str, str]
     output: str
+    # Attributes of the block for the number of units, and their columns in all. Without the first
+    # and `unit_width`, each column of the output projection is a unit of its own.
     unit_count: str | None
     width: str | None = None
+    # Where the table of the bias by distance is that is added to attention scores: in each layer;
+    # in the first, and each hands the bias on; in the stack, which gives it as `position_bias`.
     position_bias: PositionBias | None = None
     scaled: bool = True
+    # What replaces the block when no unit is left: `feed_forward`, `attention`, or
+    # `bias_to_hand_on`, which still makes the bias for other layers.
     stand_in: str = "attention"
     unit_width: str | None = None
-    optional: Mapping[str, str] = field(default_factory=dict)
+    optional: Mapping[str, str] = field(default_factory=dict)  # inputs of some configurations
 
 
 @dataclass(frozen=True)
@@ -132,21 +123,13 @@ class Stack:
 
 @dataclass(frozen=True)
 class DecoderStack(Stack):
-    """A decoder's sizes, and how its models differ from BART's.
+    """A decoder's sizes, and how its models differ from BART's."""
 
-    Args:
-        logits_bias: the buffer that is added to the logits, if there is one.
-        output_scale: the setting by which the last hidden states are divided by the square root of
-            their width; None where they never are.
-        shifts_language: labels are shifted right, so that their last token, the target language,
-            starts the decoder's input.
-        not_deeper: `generate` makes a cache for as many layers as the encoder has.
-    """
-
-    logits_bias: str | None = None
+    logits_bias: str | None = None  # the buffer that is added to the logits
+    # The setting by which the last hidden states are divided by the square root of their width.
     output_scale: str | None = None
-    shifts_language: bool = False
-    not_deeper: bool = False
+    shifts_language: bool = False  # the last label, the target language, starts the decoder's input
+    not_deeper: bool = False  # `generate` makes a cache for as many layers as the encoder has
 
 
 @dataclass(frozen=True)
@@ -155,73 +138,49 @@ class Architecture:
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
     those of its other models. Sizes are the names of settings in `config.json`.
-
-    Args:
-        base: path of the module that holds the stacks; empty where it is the model itself.
-        sublayers: paths of every kind of sublayer, in the canonical order.
-        head_width: where it is not the width over the number of heads.
-        embedding_width: where it is not the width.
-        positions: None where they are relative alone.
-        positions_after_padding: they are counted from the one behind the padding token's id.
-        computed_positions: they are computed instead of learned; or the name of the setting for it.
-        unused_weights: patterns of weights that checkpoints may hold beside those of the class:
-            heads of other tasks, which change no output. All others must be used.
-        spare_weights: pattern of weights that the class has and nothing reads: they may be missing.
-        untied_weights: those that may differ from those that the configuration ties them to.
-        layers_return: a `tensor`, or a `tuple` that begins with it.
-        first_layer_stays: from a configuration, whether the first layer cannot be dropped.
-        layer_lists: names in the configuration of lists with an entry for every layer.
-        inputs: of the encoder.
-        feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
-            feed-forward parts are always the same.
-        refuse: from a configuration, why its models cannot be pruned; None if they can.
-        scores: how an encoder's attention scores are made: `products` of queries and keys, also
-            with a `stack_bias` that all layers are given, of `rotated` ones (RoPE), or with
-            `position_products` (`disentangled`), whose number a configuration tells.
     """
 
-    base: str
+    base: str  # path of the module that holds the stacks; empty where it is the model itself
     sublayers: tuple[SublayerPaths, ...]
     encoder: Stack = Stack()
     decoder: DecoderStack | None = None
     width: str = "hidden_size"
-    head_width: str | None = None
-    embedding_width: str | None = None
+    head_width: str | None = None  # where it is not the width over the number of heads
+    embedding_width: str | None = None  # where it is not the width
     least_types: int = 1
-    positions: str | None = "max_position_embeddings"
-    positions_after_padding: bool = False
-    computed_positions: bool | str = False
+    positions: str | None = "max_position_embeddings"  # None where they are relative alone
+    positions_after_padding: bool = False  # counted from the one behind the padding token's id
+    computed_positions: bool | str = False  # instead of learned; or the name of the setting for it
+    # Patterns of weights that checkpoints may hold beside those of the class: heads of other tasks.
     unused_weights: tuple[str, ...] = ()
-    spare_weights: str | None = None
-    untied_weights: frozenset[str] = frozenset()
+    spare_weights: str | None = None  # of weights that nothing reads: they may be missing
+    untied_weights: frozenset[str] = frozenset()  # whatever the configuration ties them to
     layers_return: Literal["tensor", "tuple"] = "tensor"
-    first_layer_stays: Callable[[Any], bool] = lambda config: False
-    layer_lists: tuple[str, ...] = ()
+    first_layer_stays: Callable[[Any], bool] = lambda config: False  # it cannot be dropped
+    layer_lists: tuple[str, ...] = ()  # settings with an entry for every layer
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     head: Head = CLASSIFIER
-    feed_forward: str | None = None
-    refuse: Callable[[Any], str | None] = lambda config: None
+    feed_forward: str | None = None  # `feed_forward_proj` where a configuration does not have it
+    refuse: Callable[[Any], str | None] = lambda config: None  # why models cannot be pruned
+    # How an encoder's attention scores are made: by products of queries and keys, also with a bias
+    # that all layers are given, of rotated ones (RoPE), or with products with positions too.
     scores: Literal["products", "stack_bias", "rotated", "disentangled"] = "products"
-    position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0
+    position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0  # their number
 
     @property
     def task(self) -> str:
-        """The usual task of its models."""
         return self.head.task
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers that loads its models."""
         return self.head.auto_class
 
     @property
     def logits_bias(self) -> str | None:
-        """Name of the buffer that is added to a decoder's logits, if there is one."""
         return self.decoder.logits_bias if self.decoder else None
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The encoder, and the decoder if there is one."""
         return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
 
     @property
@@ -236,7 +195,6 @@ class Architecture:
 
     @property
     def is_gated(self) -> bool:
-        """Whether its feed-forward parts have a gate."""
         return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
 
     def for_class(self, auto_class: str) -> Architecture:
@@ -315,6 +273,5 @@ def decoder_tokens(config: Any) -> int:
 
 
 def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
-    """A feed-forward part of two projections."""
     inputs = {"up": up}
     return SublayerPaths(kind, layer, block or up, inputs, down, None, stand_in="feed_forward")

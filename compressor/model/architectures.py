@@ -1,8 +1,4 @@
-"""The supported architectures: one entry each, with all that the project must know about one.
-
-An entry is data about a `config.model_type` of transformers; a relative of an architecture is its
-entry with a few fields replaced.
-"""
+"""The supported architectures: one entry each, with all that the project must know about one."""
 
 from __future__ import annotations
 
@@ -332,7 +328,6 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
 
 
 def architecture_of(model: Any) -> Architecture:
-    """The entry for a model of transformers."""
     config = model.config
     entry = architecture(config.model_type)
     entry = entry.with_feed_forward(getattr(config, "feed_forward_proj", None))
@@ -354,10 +349,7 @@ def _depth(model: nn.Module, stack: str) -> int:
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
-    """All sublayers of a dense model, by kind, then by layer number, but those of skipped layers.
-
-    Counts and widths are read from its modules: `open_checkpoint` has those of a pruned model.
-    """
+    """All sublayers of a model that is not pruned, but those of skipped layers, by kind."""
     from compressor.model.modeling_pruned import find_sublayer  # imports torch
 
     entry = architecture_of(model)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-from compressor.storage.input_files import MIB, read_text
+from huggingface_hub import metadata_load
 
 CARD = "README.md"
-_FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,8 @@ class CardFacts:
 def read_card(directory: Path) -> CardFacts:
     """The facts in a checkpoint's card; none where there is no card, or one of another kind."""
     try:
-        matter = _FRONT_MATTER.match(read_text(directory / CARD, MIB))
-        data = dict(yaml.safe_load(matter[1])) if matter else {}
-    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
+        data = metadata_load(directory / CARD) or {}
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return CardFacts()
     link = _text(data.get("license_link"))
     return CardFacts(

@@ -1,8 +1,4 @@
-"""Reading a checkpoint's `config.json`, with bounds that are checked before a model is built.
-
-A number that is out of bounds would build for hours, fill the memory, or end in an error of the
-library that names neither the file nor the number.
-"""
+"""Reading a checkpoint's `config.json`, with bounds that are checked before a model is built."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ from compressor.errors import InputError
 from compressor.model.architecture import (
     COMPUTED_POSITIONS,
     ENCODER_HEADS,
-    LABELS,
     Architecture,
     decoder_tokens,
 )
@@ -30,7 +25,6 @@ from compressor.storage.input_files import shown
 
 _MALFORMED = "config-malformed"
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
-_DTYPES = ("float32", "float16", "bfloat16", "float64", "auto", None)
 _TOKENS = [
     f"{name}_token_id"
     for name in ("pad", "bos", "eos", "sep", "decoder_start", "forced_bos", "forced_eos")
@@ -149,13 +143,6 @@ def _wrong_sizes(values: Mapping[str, Any], entry: Architecture) -> Iterator[str
         is_left_out = value is None and name in _MAY_BE_NULL
         if not is_left_out and not (_is_whole(value) and least <= value <= most):
             yield f"{name} is {shown(value, 40)}, not a number from {least} to {most:,}"
-    for name in ("dtype", "torch_dtype"):
-        if name in values and values[name] not in _DTYPES:
-            yield f"{name} is {shown(values[name], 40)}, none of {', '.join(_DTYPES[:-1])}"
-    for name in ("id2label", "label2id"):
-        labels = values.get(name)
-        if isinstance(labels, dict | list) and len(labels) > LABELS:
-            yield f"{name} has {len(labels):,} labels, more than {LABELS:,}"
 
 
 def _is_whole(value: Any) -> bool:
@@ -194,10 +181,7 @@ def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]
 
 
 def _wrong_class_names(values: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Whether every class has one name, a line of text that no other class has.
-
-    Where names in the file contradict each other, transformers silently takes some of them.
-    """
+    """Where names of classes contradict each other, transformers silently takes some of them."""
     names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
         yield "id2label does not give a name to each class from 0 on"

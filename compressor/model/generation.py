@@ -56,34 +56,31 @@ SUPPORTED: Mapping[str, Any] = {
 }
 # What `generate` returns beside the tokens.
 _RETURNED = {
-    "return_dict_in_generate", "output_scores", "output_logits", "output_attentions",
-    "output_hidden_states",
-}  # fmt: skip
+    *("return_dict_in_generate", "output_scores", "output_logits"),
+    *("output_attentions", "output_hidden_states"),
+}
 # These change none of the tokens that transformers generates.
-HARMLESS = {
+HARMLESS = _RETURNED | {
     # They count where tokens are sampled (do_sample).
-    "temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_k",
+    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"),
+    *("epsilon_cutoff", "eta_cutoff"),
     # They count where another model drafts; the last one with prompt_lookup_num_tokens.
-    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
-    "assistant_ensemble_weight", "assistant_lookbehind", "target_lookbehind", "speculation_type",
-    "max_matching_ngram_size",
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "speculation_type"),
+    *("assistant_confidence_threshold", "assistant_ensemble_weight", "assistant_lookbehind"),
+    *("target_lookbehind", "max_matching_ngram_size"),
     # How fast the tokens come, and in how much memory.
-    "use_cache", "disable_compile", "max_cache_len", "cache_config", "continuous_batching_config",
+    *("use_cache", "disable_compile", "max_cache_len", "cache_config"),
+    "continuous_batching_config",
     "remove_invalid_values",  # counts where logits are not finite, and weights are
-    "transformers_version", "_from_model_config", "_commit_hash",
-} | _RETURNED  # fmt: skip
+    *("transformers_version", "_from_model_config", "_commit_hash"),
+}
 # What is not supported, with the values that change nothing.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        (
-            "exponential_decay_length_penalty", "sequence_bias", "watermarking_config",
-            "stop_strings", "max_time", "constraints", "force_words_ids", "dola_layers",
-            "prompt_lookup_num_tokens", "assistant_early_exit",
-            "prefill_chunk_size",  # transformers 5.23 answers otherwise where a batch has padding
-            "compile_config",  # transformers itself reads none from a file
-        ),
-        (),
-    ),
+    **dict.fromkeys(("exponential_decay_length_penalty", "sequence_bias", "stop_strings"), ()),
+    **dict.fromkeys(("watermarking_config", "max_time", "constraints", "force_words_ids"), ()),
+    **dict.fromkeys(("dola_layers", "prompt_lookup_num_tokens", "assistant_early_exit"), ()),
+    "prefill_chunk_size": (),  # transformers 5.23 answers otherwise where a batch has padding
+    "compile_config": (),  # transformers itself reads none from a file
     **dict.fromkeys(
         ("do_sample", "token_healing", "is_assistant", "use_mtp", "low_memory"), (False,)
     ),
@@ -93,7 +90,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "encoder_no_repeat_ngram_size": (0,),
     "begin_suppress_tokens": ([],),
     "cache_implementation": ("dynamic", "static", "hybrid"),  # others are for some models alone
-}  # fmt: skip
+}
 # Whatever a model's settings say: the tokens alone, with the usual cache.
 _TOKENS_ALONE: dict[str, Any] = {
     **dict.fromkeys(_RETURNED, False),
@@ -103,13 +100,9 @@ _TOKENS_ALONE: dict[str, Any] = {
 
 
 def check_generation(directory: Path, rows: int) -> None:
-    """Check how a checkpoint generates; without a file of its own, `config.json` says it.
+    """Raise InputError for settings of generation that are not followed, or cannot be read.
 
-    Warns of names in the file that transformers does not know. Raises InputError for an unreadable
-    file, a value that a setting cannot have, and settings that are not supported.
-
-    Args:
-        rows: of the model's embeddings.
+    Warns of names that transformers does not know. `rows` are those of the model's embeddings.
     """
     path, unknown = _settings_file(directory), []
     has_own_file = path.name == GENERATION_FILE
@@ -158,12 +151,7 @@ def require_start(settings: Any, directory: Path) -> None:
 
 
 def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
-    """Token ids [rows, tokens] of transformers' `generate`, never sampled.
-
-    Args:
-        inputs: `input_ids` and `attention_mask`.
-        options: of `generate`, which replace the model's own settings.
-    """
+    """Token ids [rows, tokens] of `generate` with these options, never sampled."""
     with quiet_transformers():
         return model.generate(
             input_ids=inputs["input_ids"],
@@ -175,8 +163,5 @@ def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def save_generation(settings: Any, directory: Path) -> None:
-    """Write `generation_config.json`, even with settings that have no effect.
-
-    `save_pretrained` of transformers refuses those.
-    """
+    """Write them, even those without effect, which `save_pretrained` of transformers refuses."""
     settings.to_json_file(directory / GENERATION_FILE, keys_to_pop=["compile_config"])

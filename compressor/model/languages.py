@@ -1,7 +1,4 @@
-"""The languages of a multilingual translator, and the prefix of its sources.
-
-The tokenizer has both and saves them; the generation settings force the target language.
-"""
+"""The languages of a multilingual translator, and the prefix of its sources, in its tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ def source_prefix(tokenizer: Any) -> str:
 
 
 def set_prefix(tokenizer: Any, prefix: str) -> None:
-    """Begin every source with a text from now on, in place."""
     tokenizer.init_kwargs[PREFIX] = prefix
 
 
@@ -37,25 +33,19 @@ def languages(tokenizer: Any) -> dict[str, int]:
 
 
 def text_codes(tokenizer: Any) -> dict[str, str]:
-    """Code of each target language that a multilingual Marian model reads before a source.
-
-    As in `>>fra<< The cat sleeps.`; code, with and without the brackets -> the text.
-    """
+    """`fra` and `>>fra<<` -> `>>fra<<`, with which sources of multilingual Marian models begin."""
     listed = getattr(tokenizer, "supported_language_codes", ())
     return {name: code for code in listed for name in (code, code[2:-2])}
 
 
 def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
-    """Whether decoders start with the target language, which ends targets; else it is forced.
-
-    As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
-    """
+    """Whether decoders start with the target language, which ends targets; else it is forced."""
+    # As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
     decoder = entry.decoder
     return decoder is not None and decoder.shifts_language and not tokenizer.prefix_tokens
 
 
 def _setting(tokenizer: Any, entry: Architecture) -> str:
-    """The generation setting that holds the target language."""
     starts = starts_with_language(tokenizer, entry)
     return "decoder_start_token_id" if starts else "forced_bos_token_id"
 
@@ -82,11 +72,7 @@ def set_languages(
     target: str | None,
     where: str,
 ) -> None:
-    """Translate from and into these languages from now on, in place; None: as it is.
-
-    Args:
-        where: name of the checkpoint, for messages.
-    """
+    """Translate from and into these languages from now on, in place; None: as it is."""
     known, codes = languages(tokenizer), text_codes(tokenizer)
     if target is not None and codes:
         _require_language("--target-language", target, codes, where)
@@ -121,10 +107,7 @@ def _require_language(flag: str, code: str, known: Collection[str], where: str) 
 
 
 def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) -> None:
-    """Check that the target language is set; in place, all places that hold it then agree.
-
-    Raises InputError where none has it, or tokenizer and generation settings disagree.
-    """
+    """Require a target language, on which tokenizer and generation settings agree, in place."""
     known = languages(tokenizer)
     if not known:
         return _require_prefix(model.config, tokenizer, where)
@@ -151,12 +134,7 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
         return
     codes = sorted(set(text_codes(tokenizer).values()))
     if len(codes) > 1:
-        raise InputError(
-            f"{where} translates into {len(codes)} languages, by a code before each text "
-            f"({_first(codes)}), and nothing says which; name it with --target-language, "
-            "or give --prefix '' where the texts begin with their codes",
-            id="target-language-missing",
-        )
+        raise target_missing(where, codes, "or give --prefix '' where the texts begin with codes")
     tasks = getattr(config, "task_specific_params", None)
     settings = tasks.values() if isinstance(tasks, dict) else ()
     prefixes = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
@@ -169,11 +147,13 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
         )
 
 
-def target_missing(where: str, known: Sequence[str]) -> InputError:
+def target_missing(
+    where: str, known: Sequence[str], more: str = "and the other with --source-language"
+) -> InputError:
     """The error where none of the languages `known` is set as the target."""
     return InputError(
         f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
-        "which; name it with --target-language, and the other with --source-language",
+        f"which; name it with --target-language, {more}",
         id="target-language-missing",
     )
 

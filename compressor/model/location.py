@@ -1,9 +1,4 @@
-"""Where a checkpoint is, and what its files of weights hold.
-
-Weights are in `model.safetensors`, or in the files that `model.safetensors.index.json` names; where
-pickles are allowed and there are no safetensors, in `pytorch_model.bin` or the files that its index
-names. Every one of them must lie in the checkpoint's directory.
-"""
+"""Where a checkpoint is, and what its files of weights hold."""
 
 from __future__ import annotations
 
@@ -20,7 +15,6 @@ from compressor.model.card import CARD
 from compressor.model.reading import first_line, malformed, read_object
 from compressor.storage import manifest
 from compressor.storage.input_files import MIB, inner_path, require_regular
-from compressor.storage.manifest import MODULES
 
 WEIGHTS = "model.safetensors"
 PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their numbers
@@ -47,7 +41,6 @@ _FORMS = {
     "*/*.distcp": ("parts of weights by PyTorch", "join them with `accelerate merge-weights`"),
     "*.onnx": ("a model in ONNX", _SOURCE),
     "*/*.onnx": ("a model in ONNX", _SOURCE),
-    "*.mlmodel": ("a model for Core ML", _SOURCE),
     "openvino_model.xml": ("a model for OpenVINO", _SOURCE),
 }
 
@@ -85,29 +78,15 @@ def checkpoint_files(directory: Path) -> list[Path]:
 
 
 def require_own_files(directory: Path) -> None:
-    """Check that every file of a checkpoint is a regular file in its directory.
-
-    Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
-    """
-    root = directory.resolve()
+    """Check that every file of a checkpoint is a regular file in its directory."""
     try:
-        entries = sorted([*directory.iterdir(), *directory.glob(MODULES)])
-        files = [path for path in entries if not path.is_dir()]
+        paths = sorted([*directory.iterdir(), *directory.glob(manifest.MODULES)])
+        files = [path for path in paths if not path.is_dir()]
+        manifest.require_no_links_out(directory, [str(x.relative_to(directory)) for x in files])
+        for path in files:
+            require_regular(path)
     except OSError as error:
         raise cannot_read(error.filename or directory, error) from error
-    for path in files:
-        target = path.resolve()
-        cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
-        if target.parent not in (root, root / path.parent.name) and not cached:
-            raise InputError(
-                f"{path} is a link to {target}, outside of the checkpoint's directory; copy the "
-                "file into it",
-                id="checkpoint-file-outside",
-            )
-        try:
-            require_regular(path)
-        except OSError as error:
-            raise cannot_read(path, error) from error
 
 
 def require_checkpoint(directory: Path) -> None:
@@ -152,7 +131,6 @@ class StoredTensor:
 
 
 def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
-    """The files that the weights of a checkpoint are in; pickles only if they are allowed."""
     for name, pattern in ((WEIGHTS, "*.safetensors"), (PICKLE, _PICKLES)):
         one, index = directory / name, directory / f"{name}.index.json"
         if not one.exists() and not index.exists():

@@ -23,17 +23,14 @@ _SYSTEM, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def trim_memory() -> None:
-    """Free what only cycles hold, and return memory that is not needed now to the system.
-
-    Exporting a model leaves reference cycles through its weights, and glibc keeps freed blocks
-    between blocks that are in use: without this a run's memory grows with every model it exports.
-    """
-    gc.collect()
+    """Free what only cycles hold, and return memory that is not needed now to the system."""
+    gc.collect()  # exporting a model leaves reference cycles through its weights
     drop_mapped_weights()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # ONNX Runtime has an allocator of its own
-    trim = getattr(_libc(), "malloc_trim", None)  # glibc's, which other C libraries lack
+    # glibc, and no other C library, keeps freed blocks between blocks that are in use.
+    trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
@@ -60,13 +57,8 @@ def _libc() -> Any:
 
 
 def release(module: Module, keep: Module | None = None) -> None:
-    """Free the memory of a module's weights, whoever still holds them; nothing can read them again.
-
-    PyTorch's exporter keeps the weights of an exported model alive, where Python cannot see it.
-
-    Args:
-        keep: the only other module that shares weights with it; those stay.
-    """
+    """Free the memory of a module's weights, but for those that it shares with `keep`."""
+    # PyTorch's exporter keeps the weights of an exported model alive, where Python cannot see it.
     shared = set() if keep is None else {id(x) for x in (*keep.parameters(), *keep.buffers())}
     for tensor in (*module.parameters(), *module.buffers()):
         if id(tensor) not in shared:

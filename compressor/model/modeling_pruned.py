@@ -1,13 +1,9 @@
-"""Pruned models as classes of transformers, with fewer units in each sublayer as they say.
-
-This file stands beside the weights of a pruned checkpoint, so that transformers opens it where
-`compress` is not installed. It needs nothing but torch and transformers 5:
+"""Pruned models as classes of transformers, which needs this file and no other of `compress`:
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 
-`kept_units` in `config.json` says how many units are left, and where they are. It has an entry per
-kind of sublayer: the paths of the modules, with `{i}` for the number of the layer, and `kept`, the
-units left in each layer. `compress` itself removes units with the functions of this file.
+`kept_units` in `config.json` has an entry per kind of sublayer: the paths of the modules, with
+`{i}` for the number of the layer, and `kept`, the units left in each layer.
 """
 
 from __future__ import annotations

@@ -109,7 +109,6 @@ def masks_unread(device: str) -> Iterator[None]:
 
 @contextmanager
 def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Hooks of modules that are removed when the context ends."""
     with ExitStack() as stack:
         for handle in handles:
             stack.callback(handle.remove)

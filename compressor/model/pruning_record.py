@@ -29,21 +29,13 @@ MODELING = Path(modeling_pruned.__file__)
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """The contents of `units.json`.
-
-    Args:
-        mask: the units that are left, from its `kept`, `units` and `dropped_layers`; of the dense
-            model's sublayers.
-        contents: all of it: `model`, `task`, `method`, `scores`, `budget`, `seed`, …
-    """
+    """The contents of `units.json`, and the mask of the dense model's sublayers in it."""
 
     mask: Mask
     contents: Mapping[str, Any]
 
 
 class _Schema(BaseModel, strict=True):
-    """The part of the file that is read here."""
-
     version: Literal[2] = Field(2, alias="schema")
     kept: dict[str, list[int]]
     units: dict[str, Annotated[int, Field(ge=1, le=NEURONS)]]
@@ -74,20 +66,14 @@ def read_pruning_record(directory: Path) -> PruningRecord:
 
 
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:
-    """The units that are left by the contents of the file."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
-
-
-def pruned_class(model: Any) -> Any:
-    """The class of pruned models with the architecture of `model`, dense or pruned itself."""
-    return modeling_pruned.pruned_class(type(model).__name__)
 
 
 def pruned_config(model: Any, mask: Mask) -> Any:
     """A copy of a model's configuration, for the model with the units that `mask` keeps."""
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
-    name = pruned_class(model).__name__
+    name = modeling_pruned.pruned_class(type(model).__name__).__name__
     if all(map(all, mask.keep.values())):  # an ordinary model, which needs no code beside it
         pruned.architectures = [name.removeprefix("Pruned")]
         return pruned

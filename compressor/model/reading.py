@@ -13,7 +13,6 @@ from compressor.storage.input_files import read_json, shown
 
 
 def malformed(path: Path, reason: str | BaseException, id: str) -> InputError:
-    """The error for a file that cannot be understood."""
     text = reason if isinstance(reason, str) else first_line(reason)
     return InputError(
         f"{path} cannot be used: {text}; get the checkpoint again, or mend the file", id=id
@@ -44,9 +43,7 @@ def read_settings(
 ) -> dict[str, Any]:
     """The settings in a file that are not null; none where it is missing and not `needed`.
 
-    Args:
-        supported: setting -> type of its values.
-        id: of the InputError where the file cannot be read; `require_supported` has others.
+    `supported` has the type of each one's values; the id is as in `read_object`.
     """
     values = read_object(path, id) if needed or path.exists() else {}
     set_values = {name: value for name, value in values.items() if value is not None}
@@ -56,11 +53,7 @@ def read_settings(
 
 
 def require_supported(path: Path, name: str, value: Any, values: Any, **context: Any) -> None:
-    """Raise InputError unless a setting's value is one of a type; None: there is no such setting.
-
-    Args:
-        context: what pydantic hands to validators of the type.
-    """
+    """Raise InputError unless a value is of this type; pydantic hands the context to validators."""
     if values is None:
         raise unsupported(path, name, value, "it is unknown here")
     try:

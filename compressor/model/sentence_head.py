@@ -1,8 +1,7 @@
 """From token vectors to one embedding per text: pooling, the modules behind it, and their files.
 
-An encoder with such a head stays a model of its class in transformers, with its weights at the root
-of the checkpoint; its forward also gives `logits`, here the embeddings [batch, width]. Names,
-computations and files are those of sentence-transformers, which has a folder for each module.
+An encoder with such a head stays a model of its class in transformers. Names, computations and
+files are those of sentence-transformers, which has a folder for each module.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ _LEAST = 1e-9  # divisor of a mean over no tokens
 
 
 class DenseLayer(nn.Module):
-    """A linear layer and its activation, whose input may be added to its output.
-
-    Args:
-        settings: of the module's config.json.
-    """
+    """A linear layer and its activation, whose input may be added to its output."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -67,33 +62,13 @@ class DenseLayer(nn.Module):
         return output + (self.residual(vectors) if hasattr(self, "residual") else vectors)
 
 
-class NormLayer(nn.Module):
-    """A layer normalization."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return cast(Tensor, self.norm(vectors))
-
-
 class UnitLength(nn.Module):
-    """Division by the L2 norm."""
-
     def forward(self, vectors: Tensor) -> Tensor:
         return normalize(vectors, dim=-1)
 
 
 class SentenceHead(nn.Module):
-    """Pooling, the modules behind it, and the cut to some numbers.
-
-    Args:
-        width: of the vectors before they are cut.
-        pooling: modes in `EARLIER_MODES`, whose results stand one after the other.
-        layers: the modules behind it, in order.
-        settings: which say where vectors are cut, and how embeddings are compared.
-    """
+    """Pooling, whose results stand one after the other, the modules behind it, and a cut."""
 
     def __init__(
         self,
@@ -136,12 +111,8 @@ def _pool(mode: str, hidden: Tensor, real: Tensor) -> Tensor:
 
 class _EncoderWithHead(nn.Module):
     def forward(self, *, attention_mask: Tensor, **inputs: Any) -> Any:
-        """As in transformers, and `logits`, the embeddings [batch, width].
-
-        Args:
-            attention_mask: [batch, tokens] of 1 and 0, or [batch, 1, 1, tokens] to be added to
-                attention scores: 0 at real tokens.
-        """
+        """As in transformers, and `logits`, the embeddings [batch, width]."""
+        # The mask is of 1 and 0, or [batch, 1, 1, tokens] to be added to scores, 0 at real tokens.
         output = super().forward(attention_mask=attention_mask, **inputs)
         real = attention_mask > 0 if attention_mask.dim() == 2 else attention_mask[:, 0, 0] >= 0
         output["logits"] = self.get_submodule(HEAD)(output.last_hidden_state, real)
@@ -164,7 +135,6 @@ def __getattr__(name: str) -> type[nn.Module]:
 
 
 def head_of(model: nn.Module) -> SentenceHead:
-    """The head of an encoder that has one."""
     head = model.get_submodule(HEAD)
     assert isinstance(head, SentenceHead)
     return head
@@ -173,12 +143,7 @@ def head_of(model: nn.Module) -> SentenceHead:
 def add_head(
     model: nn.Module, directory: Path, settings: SentenceSettings | None, allow_pickle: bool
 ) -> None:
-    """Give an encoder its head with the weights that are stored for it, in place.
-
-    Args:
-        settings: of the checkpoint; None: it has no `modules.json`, and the mean of the token
-            vectors is the embedding.
-    """
+    """Give an encoder its stored head in place; without settings the mean of token vectors."""
     config: Any = model.config
     head = SentenceHead(config.hidden_size)
     if settings is not None:
@@ -237,7 +202,9 @@ def _layer(values: Mapping[str, Any], path: Path, width: int, allow_pickle: bool
     else:
         state = load_file(file)
     with torch.device("meta"):  # no memory is taken before sizes are compared
-        layer = DenseLayer(values) if is_dense else NormLayer(width)
+        layer = DenseLayer(values) if is_dense else nn.Sequential()
+        if not is_dense:
+            layer.add_module("norm", nn.LayerNorm(width))
     try:
         # Copies, since weights in a mapped file lie at any address.
         copies = {name: value.to(torch.float32, copy=True) for name, value in state.items()}
@@ -251,31 +218,32 @@ def _layer(values: Mapping[str, Any], path: Path, width: int, allow_pickle: bool
 def write_settings(source: Path, directory: Path) -> None:
     """Copy the files of sentence-transformers at the root of a checkpoint beside the encoder."""
     if (source / MODULES).exists():
-        for path in (source / MODULES, source / SETTINGS, encoder_settings_file(source)):
+        for path in (
+            source / MODULES,
+            source / SETTINGS,
+            encoder_settings_file(source),
+        ):
             if path.exists():
                 shutil.copyfile(path, directory / path.name)
 
 
 def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-    """Write all that sentence-transformers needs beside the encoder in `directory`.
-
-    Args:
-        tokens: the most of a text.
-        source: directory of the checkpoint that the model was made from.
-    """
+    """Write all that sentence-transformers needs beside an encoder that was made from `source`."""
     head = head_of(model)
     if not head.settings.modules:
-        names = {"": "models.Transformer", "1_Pooling": "models.Pooling"}
         modules = [
-            {"idx": i, "name": str(i), "path": path, "type": f"{PACKAGE}{kind}"}
-            for i, (path, kind) in enumerate(names.items())
+            {"idx": 0, "name": "0", "path": "", "type": f"{PACKAGE}models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{PACKAGE}models.Pooling"},
         ]
         config: Any = model.config
         modes = {name: mode in head.pooling for name, mode in EARLIER_MODES.items()}
         pooling = {"word_embedding_dimension": config.hidden_size, **modes}
         files: dict[Path, Any] = {
             directory / MODULES: modules,
-            encoder_settings_file(directory): {"max_seq_length": tokens, "do_lower_case": False},
+            encoder_settings_file(directory): {
+                "max_seq_length": tokens,
+                "do_lower_case": False,
+            },
             directory / "1_Pooling" / "config.json": pooling,
         }
         for path, contents in files.items():

@@ -113,42 +113,27 @@ MODULE_FILES: Mapping[str, Mapping[str, Any]] = {
     "Normalize": _NAMES,
     "Dropout": {"dropout": Any},  # does nothing to a trained model
 }
+_ENTRY = dict.fromkeys(("idx", "name", "path", "type"), Any)  # of `MODULES`
 _MALFORMED = "sentence-file-malformed"
 
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """Settings in the files; the defaults are those of a checkpoint without them.
+    """Settings in the files; the defaults are those of a checkpoint without them."""
 
-    Args:
-        kind: `SENTENCE_TRANSFORMER` or `CROSS_ENCODER`.
-        max_tokens: of a text, special ones included; None: what tokenizer and positions allow.
-        lower_case: whether texts are lower-cased before all else.
-        prompts: name -> what a text begins with if that prompt is asked for.
-        default_prompt: what it begins with otherwise.
-        similarity: how embeddings are compared: cosine, dot, euclidean or manhattan.
-        truncate: how many numbers of an embedding are kept; None: all.
-        activation: path of the class that turns a cross-encoder's logits into scores.
-        modules: kind and folder of the modules in the order of `MODULES`, in which they run. The
-            kind of a class of sentence-transformers is its name, of another class its whole path.
-    """
-
-    kind: str = SENTENCE_TRANSFORMER
-    max_tokens: int | None = None
+    kind: str = SENTENCE_TRANSFORMER  # or `CROSS_ENCODER`
+    max_tokens: int | None = None  # special ones included; None: what the tokenizer allows
     lower_case: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)  # by name
     default_prompt: str = ""
     similarity: str = "cosine"
-    truncate: int | None = None
-    activation: str | None = None
-    modules: Sequence[tuple[str, str]] = ()
+    truncate: int | None = None  # how many numbers of an embedding are kept
+    activation: str | None = None  # path of the class that turns logits into scores
+    modules: Sequence[tuple[str, str]] = ()  # kind and folder, in the order in which they run
 
 
 def read_sentence_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`; None for any other.
-
-    Raises InputError for files that are malformed, modules and settings that are not supported.
-    """
+    """The settings of a checkpoint with `modules.json`; None for any other."""
     if not (directory / MODULES).exists():
         return None
     path = directory / SETTINGS
@@ -202,25 +187,21 @@ def _read_modules(directory: Path, model_kind: str) -> list[tuple[str, str]]:
             kind, folder = str(entry["type"]), str(entry["path"])
             kind = kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
             modules.append((kind, inner_path(folder) if folder else ""))
-            if entry.get("kwargs"):
-                raise unsupported(path, "kwargs", entry["kwargs"], f"of {kind}")
+            for name, value in entry.items():
+                if value or name in _ENTRY:
+                    require_supported(path, name, value, _ENTRY.get(name))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise malformed(path, error, _MALFORMED) from error
     kinds = [kind for kind, _ in modules]
     wanted, behind = ["Transformer"], set[str]()
     if model_kind == SENTENCE_TRANSFORMER:
         wanted, behind = ["Transformer", "Pooling"], {*MODULE_FILES} - {"Pooling"}
-    if kinds[: len(wanted)] != wanted or set(kinds[len(wanted) :]) - behind:
+    is_in_order = kinds[: len(wanted)] == wanted and behind.issuperset(kinds[len(wanted) :])
+    if not is_in_order or modules[0][1]:
         more = f", and any number of {', '.join(sorted(behind))} behind" if behind else ""
         raise InputError(
             f"{path} lists {', '.join(kinds)}; supported are {' and '.join(wanted)}, in this "
-            f"order{more}; give another checkpoint",
-            id="sentence-modules-unsupported",
-        )
-    if modules[0][1]:
-        raise InputError(
-            f"{path} has the Transformer in the folder {modules[0][1]}; move its files to "
-            f'{directory}, and set its path to ""',
+            f'order{more}, the first with its files in {directory} and the path ""',
             id="sentence-modules-unsupported",
         )
     return modules
@@ -238,10 +219,7 @@ def is_cross_encoder(config: Any) -> bool:
 
 
 def note_cross_encoder(config: Any, settings: SentenceSettings | None) -> None:
-    """Copy what other files say about a cross-encoder into its configuration, in place.
-
-    So it stays with the model. Before version 5.4 it was there anyhow.
-    """
+    """Copy what other files say about a cross-encoder into its configuration, which is saved."""
     if settings is not None and settings.kind == CROSS_ENCODER:
         noted = dict(getattr(config, _IN_CONFIG, None) or {})
         if settings.activation is not None:
@@ -250,10 +228,7 @@ def note_cross_encoder(config: Any, settings: SentenceSettings | None) -> None:
 
 
 def activation_of(config: Any) -> str:
-    """`IDENTITY` or `SIGMOID`, which turns a model's one logit into its score.
-
-    Raises InputError for a cross-encoder with another activation.
-    """
+    """`IDENTITY` or `SIGMOID`, which turns a model's one logit into its score."""
     if not is_cross_encoder(config) or config.num_labels != 1:
         return IDENTITY
     # As in `CrossEncoder.get_default_activation_fn`.

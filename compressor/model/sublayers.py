@@ -36,34 +36,20 @@ def parts_of(role: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Sublayer:
-    """An attention, or a feed-forward part, of one Transformer layer.
-
-    Args:
-        index: number of the Transformer layer in its stack.
-        units: how many the dense model has here.
-        unit_width: columns of the output projection that belong to one unit.
-        block: the module that is replaced when no unit is left; an attention's splits its input
-            into heads.
-        inputs: role (`query`, `key`, `value`; `up`, `gate`) -> a projection whose rows belong to
-            units. Where it holds several, one after the other, their roles are joined by `+`, as in
-            `query+key+value`. The output of a `gate` passes the activation and multiplies `up`'s.
-        output: the projection whose columns belong to units.
-        biased_by: the attention that makes the bias of relative positions that is added to an
-            attention's scores; None where none does.
-        scaled: an attention's scores are divided by the square root of the unit width.
-
-    Modules are dotted paths from the model's root.
-    """
+    """An attention, or a feed-forward part, of one Transformer layer, with paths of its modules."""
 
     kind: Kind
-    index: int
-    units: int
-    unit_width: int
-    block: str
+    index: int  # of the layer in its stack
+    units: int  # of the dense model
+    unit_width: int  # columns of the output projection that belong to one unit
+    block: str  # replaced when no unit is left; an attention's splits its input into heads
+    # Role (query, key, value; up, gate) -> a projection whose rows belong to units. Where it holds
+    # several, one after the other, their roles are joined: `query+key+value`. The output of a gate
+    # passes the activation and multiplies that of up.
     inputs: Mapping[str, str] = field(hash=False)
-    output: str
-    biased_by: str | None = None
-    scaled: bool = True
+    output: str  # the projection whose columns belong to units
+    biased_by: str | None = None  # the attention that makes its bias of relative positions
+    scaled: bool = True  # scores are divided by the square root of the unit width
 
     @property
     def scale(self) -> float:
@@ -119,21 +105,13 @@ def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
 
 @dataclass(frozen=True)
 class Scores:
-    """A score per unit per sublayer; higher means more important.
-
-    Args:
-        values: sublayer name -> one score per unit, in unit order.
-        signature: everything that changes the numbers, for example
-            `taylor|per:token|normalized:layer|rows:400`.
-        cost: measured cost, with units in the key names (`seconds`, `forward_passes`, …).
-        weights: fingerprint of the scored weights; empty where it was not recorded.
-    """
+    """A score per unit per sublayer; higher means more important."""
 
     values: Mapping[str, tuple[float, ...]]
     method: str
-    signature: str
-    cost: Mapping[str, float] = field(compare=False)
-    weights: str = ""
+    signature: str  # all that changes the numbers: `taylor|per:token|normalized:layer|rows:400`
+    cost: Mapping[str, float] = field(compare=False)  # units in the names: `seconds`
+    weights: str = ""  # fingerprint of the scored weights; empty where it was not recorded
 
     def ascending(self) -> list[tuple[str, int]]:
         """All units as (sublayer name, unit), least important first; ties by position."""
@@ -141,7 +119,6 @@ class Scores:
         return sorted(units, key=units.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
-        """The file that `compress score` writes."""
         return {
             "schema": SCORES_SCHEMA,
             "method": self.method,
@@ -162,9 +139,7 @@ class Scores:
 class Mask:
     """Keep (True) or remove (False) for every unit of every sublayer.
 
-    Args:
-        dropped: Transformer layers that are skipped, normalizations and biases included; they keep
-            no unit. A layer that merely has no units still has those.
+    Layers that are `dropped` keep no unit, nor normalizations and biases, which others still have.
     """
 
     keep: Mapping[str, tuple[bool, ...]]
@@ -172,7 +147,6 @@ class Mask:
 
     @classmethod
     def full(cls, sublayers: Iterable[Sublayer]) -> Mask:
-        """The mask that keeps every unit."""
         return cls({sublayer.name: (True,) * sublayer.units for sublayer in sublayers})
 
     def without(self, units: Iterable[tuple[str, int]]) -> Mask:
@@ -222,15 +196,12 @@ class Mask:
         return sum(len(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def counts(self) -> dict[str, int]:
-        """Kept units per sublayer name."""
         return {name: sum(flags) for name, flags in self.keep.items()}
 
     def totals(self) -> dict[str, int]:
-        """Units before any removal per sublayer name."""
         return {name: len(flags) for name, flags in self.keep.items()}
 
     def kinds(self) -> list[str]:
-        """Kinds of sublayers that occur, in the canonical order."""
         present = {kind_of(name) for name in self.keep}
         return [kind for kind in KINDS if kind in present]
 

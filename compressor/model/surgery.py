@@ -50,7 +50,8 @@ def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) ->
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
         if len(kept) < sublayer.units and sublayer.layer not in mask.dropped:
-            keep_units(model, find_sublayer(model, paths[sublayer.kind], sublayer.index), kept)
+            placed = find_sublayer(model, paths[sublayer.kind], sublayer.index)
+            keep_units(model, placed, kept)
     skip_layers(model, sublayers, mask)
 
 
@@ -129,11 +130,7 @@ def verify_surgery(
 ) -> Check:
     """Compare the pruned model's logits with those of the gated dense model.
 
-    Args:
-        batches: model inputs (without labels), preferably of unequal lengths with padding.
-
-    Raises:
-        VerificationError: `relative_difference` exceeds `SURGERY_TOLERANCE`.
+    The batches, without labels, should have padding. Raises VerificationError.
     """
     dense.eval(), pruned.eval()
     left = [x for x in sublayers if x.layer not in mask.dropped]
@@ -163,16 +160,11 @@ def relative_difference(actual: Tensor, expected: Tensor) -> float:
 
 
 class SkippedLayer(nn.Module):
-    """Holds the place of a Transformer layer that is skipped.
-
-    Args:
-        returns: as `Architecture.layers_return`.
-        attention: that still hands on a bias of relative positions, as T5's layers do.
-    """
+    """Holds the place of a layer that is skipped; an attention still hands on T5's bias."""
 
     def __init__(self, layer: nn.Module, returns: str, attention: Sublayer | None = None) -> None:
         super().__init__()
-        self.returns = returns
+        self.returns = returns  # as `Architecture.layers_return`
         # ModernBERT's model reads it, to choose the mask that it hands over.
         self.attention_type = getattr(layer, "attention_type", None)
         self.path = ""
@@ -202,7 +194,6 @@ class SkippedLayer(nn.Module):
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
-    """Replace the layers that `mask` drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
         attention = layers[0] if entry.position_bias == "first_layer" else None
@@ -225,18 +216,12 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
 
 def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
-    paths = {x.layer_path for x in sublayers}
-    dropped = {path for path in paths if isinstance(model.get_submodule(path), SkippedLayer)}
-    return [x for x in sublayers if x.layer_path not in dropped]
+    layers = {x.layer_path: model.get_submodule(x.layer_path) for x in sublayers}
+    return [x for x in sublayers if not isinstance(layers[x.layer_path], SkippedLayer)]
 
 
 def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Checkpoint:
-    """A pruned model in the form in which it is saved and exported, without skipped layers.
-
-    Args:
-        checkpoint: the dense one that the model was made from; it is returned with the new model,
-            which shares its parameters, and the sublayers and the mask that belong to it.
-    """
+    """The dense checkpoint with a pruned model, and what belongs to it, without skipped layers."""
     if not mask.dropped:
         return replace(checkpoint, model=model, mask=mask)
     made = shared_copy(model)

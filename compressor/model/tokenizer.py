@@ -135,10 +135,7 @@ def remember_limits(tokenizer: Any) -> None:
 
 
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:
-    """Write a tokenizer's files, to cut and pad as those that it was loaded from.
-
-    transformers writes what the last call asked for, and other programs follow the file.
-    """
+    """Write a tokenizer's files, which cut and pad as they did, not as in the last call."""
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         truncation, padding = getattr(tokenizer, "stored_limits", (None, None))
@@ -155,10 +152,7 @@ def save_tokenizer(tokenizer: Any, directory: Path) -> None:
 def follow_sentence_settings(
     tokenizer: Any, config: Any, settings: SentenceSettings | None
 ) -> None:
-    """Make a tokenizer cut and lower-case texts as sentence-transformers does, in place.
-
-    `sentence_settings_of` then has their prompts.
-    """
+    """Make a tokenizer cut and lower-case texts as sentence-transformers does, in place."""
     settings = settings or SentenceSettings()
     tokenizer.sentence_settings = settings  # which is not saved
     # Of both lengths that files may give the package takes its own, even a larger one, and the
@@ -191,12 +185,9 @@ def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
 
 
 def uncut_copy(tokenizer: Any) -> Tokenizer:
-    """A copy of a fast tokenizer's part in Rust, which neither cuts nor pads.
-
-    Where transformers does not hand token types to the model, which then takes 0 for all, they are
-    0 here.
-    """
+    """A copy of a fast tokenizer's part in Rust, which neither cuts nor pads."""
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # Where transformers does not hand token types to the model, that takes 0 for all.
     if "token_type_ids" not in tokenizer.model_input_names:
         copy.post_processor = _without_types(copy)
     copy.no_truncation()
@@ -225,7 +216,6 @@ def _without_types(backend: Tokenizer) -> Any:
 
 
 def read_sentencepiece(path: Path) -> Any:
-    """A SentencePiece model as the message that its file holds."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]

@@ -19,12 +19,11 @@ from compressor.model.configuration import require_layers
 from compressor.model.generation import check_generation, require_start
 from compressor.model.location import StoredTensor
 from compressor.model.memory import drop_mapped_weights
-from compressor.model.modeling_pruned import WeightsMisfit
+from compressor.model.modeling_pruned import WeightsMisfit, pruned_class
 from compressor.model.modes import quiet_transformers
 from compressor.model.pruning_record import (
     PRUNING_RECORD,
     PruningRecord,
-    pruned_class,
     pruned_config,
     without_code,
 )
@@ -74,17 +73,13 @@ def load_model(
     pruning: PruningRecord | None,
     stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer]]:
-    """The model, and the dense model's sublayers; sizes are checked before memory is taken.
-
-    Strict: raises InputError if any weight is missing, left over, of the wrong shape or type, or no
-    finite number.
-    """
+    """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
     if entry.decoder:
         check_generation(directory, decoder_tokens(config))
     path = directory / "config.json"
     require_layers(config, len(stored), path)
     without_code(config)
-    model_class = getattr(transformers, entry.auto_class)
+    model_class: Any = getattr(transformers, entry.auto_class)
     outline = _outline(path, config, model_class.from_config)
     sublayers = find_sublayers(outline)
     if pruning is not None:
@@ -96,7 +91,8 @@ def load_model(
                 id="units-file-of-another-model",
             )
         _require_not_larger(outline, stored, path, _MOST_TIMES_STORED)
-        model_class, config = pruned_class(outline), pruned_config(outline, mask)
+        model_class = pruned_class(type(outline).__name__)
+        config = pruned_config(outline, mask)
         outline = _outline(path, config, model_class._from_config)
     _require_not_larger(outline, stored, path)
     with quiet_transformers():
@@ -136,11 +132,9 @@ def _outline(path: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Mod
 
 
 def _move_weights(model: nn.Module) -> None:
-    """Copy all weights out of the mapped file.
-
-    They lie at any address there, and kernels then add up in another order: a reloaded model would
-    not give the saved one's last bits.
-    """
+    """Copy all weights out of the mapped file."""
+    # They lie at any address there, and kernels then add up in another order: a reloaded model
+    # would not give the saved one's last bits.
     copied = 0
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
@@ -151,7 +145,6 @@ def _move_weights(model: nn.Module) -> None:
 
 
 def misfit(path: Path, problem: str, advice: str = "get the checkpoint again") -> InputError:
-    """The error for weights that are not those of the model that a configuration describes."""
     return InputError(f"{path} {problem}; {advice}", id="weights-do-not-fit")
 
 
@@ -226,10 +219,7 @@ def _require_plain_names(
 def _require_not_larger(
     model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
 ) -> None:
-    """Check that a model without memory yet is at most so many times larger than what is stored.
-
-    Else it is not the stored one, and might not fit into memory.
-    """
+    """Else the model is not the stored one, and might not fit into memory."""
     wanted = count_parameters(model)
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
     if wanted > times * held:

@@ -12,11 +12,7 @@ _REPORTED_MIB = 64
 
 
 def sha256_of(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> str:
-    """Hex SHA-256 of a file's bytes.
-
-    Args:
-        progress: called with (MiB done, MiB in all), of large files.
-    """
+    """Hex SHA-256 of a file's bytes; `progress` is called with MiB done and in all, if large."""
     digest, done = hashlib.sha256(), 0
     total = -(-path.stat().st_size // MIB)
     with path.open("rb") as file:
@@ -29,7 +25,6 @@ def sha256_of(path: Path, progress: Callable[[int, int], None] = lambda done, to
 
 
 def sha256_of_text(text: str) -> str:
-    """Hex SHA-256 of a text in UTF-8."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 

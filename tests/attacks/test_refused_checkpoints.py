@@ -104,7 +104,7 @@ def test_links_out_of_the_directory_are_refused_but_those_of_the_hubs_cache(file
     elsewhere = tmp_path / "elsewhere"
     (directory / file).rename(elsewhere)
     (directory / file).symlink_to(elsewhere)
-    refused(directory, "checkpoint-file-outside", str(directory / file))
+    refused(directory, "file-outside", str(directory / file))
     blobs = tmp_path / "models--a--b" / "blobs"
     blobs.mkdir(parents=True)
     (directory / file).unlink()

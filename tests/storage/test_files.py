@@ -47,7 +47,7 @@ def test_scores_replace_scores_alone_and_leave_their_neighbours_alone(model, tmp
         score(model, neighbour)
     assert neighbour.read_text(encoding="utf-8") == "mine"
     assert sorted(tmp_path.iterdir()) == [output, neighbour]
-    with raises(InputError, "output-is-a-directory"):
+    with raises(InputError, "output-not-ours"):
         score(model, tmp_path)
     score(model, tmp_path / "new" / "deep" / "s.json")
     assert (tmp_path / "new" / "deep" / "s.json").exists()
