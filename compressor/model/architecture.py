@@ -185,7 +185,6 @@ class Architecture:
 
     @property
     def position_bias(self) -> PositionBias | None:
-        """Where its attention has the table of a bias by distance, as in `SublayerPaths`."""
         return next((x.position_bias for x in self.sublayers if x.position_bias), None)
 
     @property

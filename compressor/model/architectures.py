@@ -316,7 +316,6 @@ _REASONS = {
 
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
-    """The entry for `config.model_type`; raises InputError where it is not supported."""
     if model_type not in ARCHITECTURES:
         raise InputError(
             f"architecture {model_type!r} of {where} is not supported"

@@ -88,14 +88,12 @@ def open_checkpoint(
     verify: bool = True,
     dense: bool = False,
 ) -> Checkpoint:
-    """Load model and tokenizer in float32 on the CPU, in evaluation mode.
+    """Load model and tokenizer in float32 on the CPU, in evaluation mode, or raise InputError.
 
     Args:
-        model: a directory, or a hub id.
-        task: None takes the one that a pruned checkpoint was pruned for, or the usual one of models
-            of its class (`Head.usual_task`).
-        auto_class: the class of transformers that opens models for the task, where `architectures`
-            in `config.json` names no head; None: the one in `ENCODER_HEADS`.
+        task: None takes that of a pruned checkpoint, or the usual one of models of its class.
+        auto_class: of transformers, where `architectures` in `config.json` names no head; None: the
+            one of the task in `ENCODER_HEADS`.
         verify: as in `load`.
         dense: refuse a checkpoint that has lost units already.
     """
@@ -106,21 +104,12 @@ def open_checkpoint(
     settings = sentence_settings.read_sentence_settings(directory)
     config = read_configuration(directory, trust_remote_code)
     sentence_settings.note_cross_encoder(config, settings)
-    pruning = None
-    if (directory / PRUNING_RECORD).exists():
-        pruning = pruning_record.read_pruning_record(directory)
-        if dense:
-            origin = pruning.contents.get("model", "unknown")
-            raise InputError(
-                f"{model} has lost units already; give the dense checkpoint it was made from "
-                f"({origin})",
-                id="checkpoint-already-pruned",
-            )
-    elif getattr(config, KEPT_UNITS, None):
+    pruning = pruning_record.find_pruning_record(directory, config)
+    if dense and pruning is not None:
         raise InputError(
-            f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units are "
-            f"kept; copy {PRUNING_RECORD} from the artifact that it was made from",
-            id="units-file-missing",
+            f"{model} has lost units already; give the dense checkpoint it was made from "
+            f"({pruning.contents.get('model', 'unknown')})",
+            id="checkpoint-already-pruned",
         )
     if task is None and pruning is not None:
         task = pruning.contents.get("task")
@@ -175,11 +164,9 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
 def save_checkpoint(
     source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
 ) -> list[Path]:
-    """Write a pruned model in its source's format and precision; the files at the root.
+    """Write a pruned model, after `round_to`, as its source is stored; the files at the root.
 
-    Args:
-        model: without skipped layers (`surgery.without_skipped`), rounded by `round_to`.
-        record: the contents of `units.json`.
+    It has no skipped layers (`surgery.without_skipped`); the record is what `units.json` holds.
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}

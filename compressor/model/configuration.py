@@ -52,11 +52,9 @@ _MODELS = {
     "add_cross_attention": "is one part of an encoder–decoder",
     "pruned_heads": "lost heads in an earlier transformers, and version 5 reads no such checkpoint",
 }
-_OWN_CODE = "modeling_pruned."  # which `compress` copies, and never runs
 
 
 def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
-    """The configuration of a checkpoint; raises InputError where the model is not supported."""
     require_checkpoint(directory)
     path = directory / "config.json"
     values = read_object(path, _MALFORMED)
@@ -119,20 +117,18 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
         raise _unsupported(path, problem, reason, "positions-unsupported")
     maps = values.get("auto_map")
     for auto_class, code in maps.items() if isinstance(maps, dict) else ():
-        if str(auto_class).startswith("AutoModel") and not str(code).startswith(_OWN_CODE):
-            reason = "it is not run; remove auto_map if this is an ordinary model of its kind"
-            raise _unsupported(
-                path, f"names the model's own code (auto_map: {code!s:.100})", reason
-            )
+        is_ours = str(code).startswith("modeling_pruned.")  # which is copied, and never run
+        if str(auto_class).startswith("AutoModel") and not is_ours:
+            problem = f"names the model's own code (auto_map: {code!s:.100})"
+            raise _unsupported(path, problem, "remove auto_map if it is an ordinary model")
 
 
 def _unsupported(
     path: Path, problem: str, reason: str = "", id: str = "architecture-variant-unsupported"
 ) -> InputError:
-    kinds = "an encoder such as bert, or an encoder–decoder that generates texts"
     return InputError(
-        f"{path} {problem}, which is not supported{reason and f' ({reason})'}; give another "
-        f"checkpoint: {kinds}",
+        f"{path} {problem}, which is not supported{reason and f' ({reason})'}; give an encoder "
+        "such as bert, or an encoder–decoder that generates texts, as transformers saves them",
         id=id,
     )
 
@@ -141,12 +137,8 @@ def _wrong_sizes(values: Mapping[str, Any], entry: Architecture) -> Iterator[str
     for name, (least, most) in entry.size_bounds().items():
         value = values.get(name, least)
         is_left_out = value is None and name in _MAY_BE_NULL
-        if not is_left_out and not (_is_whole(value) and least <= value <= most):
+        if not is_left_out and not (type(value) is int and least <= value <= most):
             yield f"{name} is {shown(value, 40)}, not a number from {least} to {most:,}"
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]:
@@ -166,7 +158,7 @@ def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]
     for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:
-            if value is not None and not (_is_whole(value) and 0 <= value < rows):
+            if value is not None and not (type(value) is int and 0 <= value < rows):
                 yield f"{name} is {shown(value, 40)}, not a token below {rows:,}"
     for name in _ACTIVATIONS:
         value = getattr(config, name, None)

@@ -115,8 +115,13 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
     setting = _setting(tokenizer, entry)
     forced = names.get(getattr(model.generation_config, setting))
     target = tokenizer.tgt_lang
-    if tokenizer.src_lang is not None:
-        _require_language("src_lang", tokenizer.src_lang, known, where)
+    for name, code in (("src_lang", tokenizer.src_lang), ("tgt_lang", target)):
+        if code is not None and code not in known:
+            raise InputError(
+                f"the tokenizer of {where} says {name}={code}, and has no such language; name one "
+                "with --source-language and --target-language",
+                id="language-unknown",
+            )
     if target is None and forced is None:
         raise target_missing(where, sorted(known))
     if target and forced and target != forced:
@@ -150,7 +155,6 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
 def target_missing(
     where: str, known: Sequence[str], more: str = "and the other with --source-language"
 ) -> InputError:
-    """The error where none of the languages `known` is set as the target."""
     return InputError(
         f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
         f"which; name it with --target-language, {more}",

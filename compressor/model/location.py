@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import nn
 
 from compressor.errors import InputError, cannot_read
 from compressor.model.card import CARD
@@ -21,8 +22,8 @@ PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their n
 INDEX = f"{WEIGHTS}.index.json"
 PICKLE, _PICKLES = "pytorch_model.bin", "pytorch_model*.bin"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_PRECISIONS = tuple(_FLOATS.values())
 _UNREADABLE = "weights-unreadable"
+_CHECKED_AT_ONCE = 1 << 20  # numbers
 _LFS = b"version https://git-lfs"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 _CONVERT = "open it with {} in transformers 4, which reads them, and save it with save_pretrained"
@@ -65,9 +66,8 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise InputError(
-            f"there is no directory {model}, and the hub does not give a model of that name "
-            f"(revision {revision or 'main'}): {first_line(error)}; check --model, or the "
-            "connection",
+            f"there is no directory {model}, and the hub gives no such model (revision "
+            f"{revision or 'main'}): {first_line(error)}; check --model, or the connection",
             id="hub-model-missing",
         ) from error
 
@@ -111,7 +111,6 @@ def require_checkpoint(directory: Path) -> None:
 
 
 def _refuse_other_form(directory: Path, lacks: str) -> None:
-    """Raise InputError if a directory has a model in a form which is not read."""
     for pattern, (form, advice) in _FORMS.items():
         path = next(directory.glob(pattern), None)
         if path is not None:
@@ -165,17 +164,11 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
         if others:
             raise ValueError(f"{others[0]!r} is called otherwise")
     except ValueError as error:
-        raise InputError(
-            f"{index} names files of weights, of which only those in its directory called "
-            f"{pattern} are loaded: {error}; get the checkpoint again",
-            id="weights-outside",
-        ) from error
+        reason = f"only files of its directory called {pattern} are loaded, and {error}"
+        raise malformed(index, reason, "weights-outside") from error
     for name in files:
         if not (index.parent / name).exists():
-            raise InputError(
-                f"{index} names {name}, which is not there; get the checkpoint again",
-                id="weights-missing",
-            )
+            raise malformed(index, f"it names {name}, which is not there", "weights-missing")
     return [index.parent / name for name in files]
 
 
@@ -200,9 +193,9 @@ def _read_tensors(path: Path) -> dict[str, StoredTensor]:
             name: StoredTensor(tuple(x.get_shape()), _FLOATS.get(x.get_dtype()), path)
             for name, x in headers.items()
         }
-    values = torch.load(path, map_location="meta", weights_only=True)
+    values, floats = torch.load(path, map_location="meta", weights_only=True), _FLOATS.values()
     return {
-        str(name): StoredTensor(tuple(x.shape), x.dtype if x.dtype in _PRECISIONS else None, path)
+        str(name): StoredTensor(tuple(x.shape), x.dtype if x.dtype in floats else None, path)
         for name, x in values.items()
         if isinstance(x, torch.Tensor)
     }
@@ -232,3 +225,35 @@ def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
     dtypes = (tensors[name].dtype for name in sorted(tensors))
     first = next((dtype for dtype in dtypes if dtype is not None), torch.float32)
     return first if first in (torch.float16, torch.bfloat16) else torch.float32
+
+
+def misfit(path: Path, problem: str, advice: str = "get the checkpoint again") -> InputError:
+    return InputError(f"{path} {problem}; {advice}", id="weights-do-not-fit")
+
+
+def require_usable(
+    model: nn.Module, stored: Mapping[str, StoredTensor], logits_bias: str | None = None
+) -> None:
+    """Raise InputError if loaded weights were not stored as floats, or are no finite numbers."""
+    state = model.state_dict()
+    for name, tensor in stored.items():
+        if tensor.dtype is None and name in state and state[name].is_floating_point():
+            raise InputError(
+                f"{tensor.file} stores {name} in a form that only quantized models have; give a "
+                "checkpoint in float32, float16 or bfloat16",
+                id="weights-not-float",
+            )
+    for name, value in state.items():
+        # In parts, since PyTorch makes copies.
+        parts = value.flatten().split(_CHECKED_AT_ONCE) if value.is_floating_point() else ()
+        if all(bool(part.isfinite().all()) for part in parts):
+            continue
+        # A bias of minus infinity bans a token.
+        if name == logits_bias and not (value.isnan() | (value == torch.inf)).any():
+            continue
+        file = stored[name].file if name in stored else min(x.file for x in stored.values())
+        raise InputError(
+            f"a weight of {name} in {file} is not a finite number; the checkpoint is damaged, or "
+            "its training failed: give another one",
+            id="weights-not-finite",
+        )

@@ -57,11 +57,7 @@ class OutputBias(nn.Module):
 
 
 class NoHeads(nn.Module):
-    """Replaces the block of an attention without heads.
-
-    A decoder's self-attention still puts one zero per token into the key/value cache, because
-    `generate` reads the length of the past from the first layer.
-    """
+    """Replaces the block of an attention without heads."""
 
     def __init__(self, kind: str, index: int) -> None:
         super().__init__()
@@ -74,7 +70,8 @@ class NoHeads(nn.Module):
         if self.kind == "decoder_self" and past_key_values is not None:
             cache = getattr(past_key_values, "self_attention_cache", past_key_values)
             batch, tokens, _ = hidden_states.shape
-            length = hidden_states.new_zeros((batch, 1, tokens, 1))  # one head of width 1
+            # `generate` reads the length of the past from the first layer: one head of width 1.
+            length = hidden_states.new_zeros((batch, 1, tokens, 1))
             cache.update(length, length, self.index)
         return _output_bias(self, hidden_states), None
 
@@ -88,8 +85,6 @@ def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
 
 
 class NoNeurons(nn.Module):
-    """Replaces the block of a feed-forward part without neurons."""
-
     def forward(self, hidden_states: Tensor) -> Tensor:
         return _output_bias(self, hidden_states)
 

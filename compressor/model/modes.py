@@ -42,7 +42,6 @@ def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout while the context lasts; every module then trains or not as before."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -54,7 +53,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No weight requires a gradient while the context lasts."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -84,10 +82,7 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
 
 @contextmanager
 def masks_unread(device: str) -> Iterator[None]:
-    """On a GPU, transformers does not look whether attention masks hide anything.
-
-    To know that, the host would wait in every forward pass until the GPU is done with the last one.
-    """
+    """On a GPU, transformers does not look whether masks hide anything: the host would wait."""
     if not device.startswith("cuda"):
         yield
         return

@@ -1,7 +1,6 @@
 """How a pruned checkpoint says which units it has kept: `units.json`, by which `compress` goes.
 
-By its configuration transformers opens it without this package, with the copy of
-`modeling_pruned.py` beside the weights, which `compress` never runs.
+By its configuration transformers opens it, with a copy of `modeling_pruned.py` beside the weights.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from compressor.errors import InputError
 from compressor.model import modeling_pruned
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of
@@ -55,7 +55,6 @@ def render_pruning_record(contents: Mapping[str, Any]) -> str:
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:
-    """Read the `units.json` of a pruned checkpoint; raises InputError where it is malformed."""
     path, id = directory / PRUNING_RECORD, "units-file-malformed"
     contents = read_object(path, id)
     try:
@@ -63,6 +62,19 @@ def read_pruning_record(directory: Path) -> PruningRecord:
         return PruningRecord(recorded_mask(contents), contents)
     except (ValueError, LookupError) as error:
         raise malformed(path, " ".join(str(error).split())[:300], id) from error
+
+
+def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
+    """`read_pruning_record`; None for a dense checkpoint with this configuration."""
+    if (directory / PRUNING_RECORD).exists():
+        return read_pruning_record(directory)
+    if getattr(config, KEPT_UNITS, None):
+        raise InputError(
+            f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units are "
+            f"kept; copy {PRUNING_RECORD} from the artifact that it was made from",
+            id="units-file-missing",
+        )
+    return None
 
 
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:

@@ -63,7 +63,6 @@ def require_supported(path: Path, name: str, value: Any, values: Any, **context:
 
 
 def unsupported(path: Path, name: str, value: Any, reason: str) -> InputError:
-    """The error for a setting that is not followed."""
     return InputError(
         f"{path} sets {name} to {shown(value)}, which is not supported ({reason}); remove it there "
         "if the model's answers do not depend on it",

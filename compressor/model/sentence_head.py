@@ -19,7 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compressor.model.location import PICKLE, WEIGHTS, stored_tensors, weight_files
+from compressor.model.location import (
+    PICKLE,
+    WEIGHTS,
+    misfit,
+    require_usable,
+    stored_tensors,
+    weight_files,
+)
 from compressor.model.modeling_pruned import pruned_class
 from compressor.model.reading import first_line, read_settings, unsupported
 from compressor.model.sentence_settings import (
@@ -31,7 +38,6 @@ from compressor.model.sentence_settings import (
     SentenceSettings,
     encoder_settings_file,
 )
-from compressor.model.weights import misfit, require_usable
 
 HEAD = "sentence_head"
 _ACTIVATIONS = {

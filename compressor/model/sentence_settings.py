@@ -1,7 +1,6 @@
 """Settings of sentence-transformers: `modules.json`, and the files beside it.
 
 The tables have all settings that are followed or change no answer; others are refused by name.
-No code of a checkpoint runs: modules are known by the names of their classes.
 """
 
 from __future__ import annotations

@@ -184,7 +184,6 @@ class Mask:
         return ", ".join(parts)
 
     def kept(self, name: str) -> list[int]:
-        """Indices of the kept units of one sublayer, ascending."""
         return [unit for unit, flag in enumerate(self.keep[name]) if flag]
 
     def count(self, which: str | None = None) -> int:
@@ -192,7 +191,6 @@ class Mask:
         return sum(sum(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def total(self, which: str | None = None) -> int:
-        """Number of units before any removal, as in `count`."""
         return sum(len(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def counts(self) -> dict[str, int]:
@@ -211,7 +209,6 @@ class Mask:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
-        """Inverse of `to_json`, with each sublayer's dense unit count."""
         units = {name: set(kept[name]) for name in totals}
         return cls({name: tuple(i in units[name] for i in range(n)) for name, n in totals.items()})
 

@@ -112,7 +112,6 @@ def _gate_hook(gate: Tensor, unit_width: int) -> Hook:
 
 
 def mask_gates(mask: Mask) -> dict[str, Tensor]:
-    """Gates of 0 and 1 for the sublayers that lose units."""
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()

@@ -15,7 +15,7 @@ from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
 from compressor.model.languages import languages
 from compressor.model.modes import quiet_transformers
-from compressor.model.reading import first_line
+from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.storage.input_files import panics_raised
 
@@ -48,11 +48,8 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             tokenizer("a", truncation=True, max_length=8)
             tokenizer.convert_tokens_to_ids(tokenizer.all_special_tokens)
     except Exception as error:  # whatever the library trips over is in the files
-        raise InputError(
-            f"cannot load the tokenizer of {directory}: {first_line(error)}; get all of its files "
-            "again",
-            id="tokenizer-unreadable",
-        ) from error
+        reason = f"its tokenizer cannot be loaded, {first_line(error)}"
+        raise malformed(directory, reason, "tokenizer-unreadable") from error
     names = getattr(type(tokenizer), "vocab_files_names", {})
     needed = [names[key] for key in _NEEDED if key in names]
     missing = [name for name in needed if not (directory / name).exists()]
@@ -70,7 +67,6 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
 def _require_fit(
     tokenizer: Any, vocabulary: Mapping[str, int], config: Any, directory: Path
 ) -> None:
-    """Check that a tokenizer has the model's vocabulary, and the tokens that are needed."""
     # M2M100's vocabulary does not list the tokens of its languages.
     known = {*vocabulary.values(), *languages(tokenizer).values()}
     highest, tokens = max(known, default=-1), max(len(tokenizer), len(known))

@@ -17,7 +17,7 @@ from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
 from compressor.model.architectures import find_sublayers
 from compressor.model.configuration import require_layers
 from compressor.model.generation import check_generation, require_start
-from compressor.model.location import StoredTensor
+from compressor.model.location import StoredTensor, misfit, require_usable
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit, pruned_class
 from compressor.model.modes import quiet_transformers
@@ -34,7 +34,6 @@ from compressor.model.sublayers import Mask, Sublayer
 _NUMBERING = r"(^|\.)(position_ids|token_type_ids)$|(^|\.)(encoder|decoder)\.version$"
 # A pruned checkpoint's dense model may be larger than what is stored by this factor.
 _MOST_TIMES_STORED = 256
-_CHECKED_AT_ONCE = 1 << 20  # numbers
 _COPIED_AT_ONCE = 64 << 20  # bytes that are in memory twice, in the file's mapping and as a copy
 
 # What is around a model, by the beginning of its weights' names -> what to save instead.
@@ -85,11 +84,8 @@ def load_model(
     if pruning is not None:
         mask = pruning.mask.of_layers_left()
         if mask.totals() != Mask.full(sublayers).totals():
-            raise InputError(
-                f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's "
-                "units; prune the dense checkpoint again",
-                id="units-file-of-another-model",
-            )
+            reason = "its units are not those of the model in config.json"
+            raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
         _require_not_larger(outline, stored, path, _MOST_TIMES_STORED)
         model_class = pruned_class(type(outline).__name__)
         config = pruned_config(outline, mask)
@@ -142,10 +138,6 @@ def _move_weights(model: nn.Module) -> None:
         if copied > _COPIED_AT_ONCE:
             drop_mapped_weights()
             copied = 0
-
-
-def misfit(path: Path, problem: str, advice: str = "get the checkpoint again") -> InputError:
-    return InputError(f"{path} {problem}; {advice}", id="weights-do-not-fit")
 
 
 def _require_fit(
@@ -224,34 +216,6 @@ def _require_not_larger(
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
     if wanted > times * held:
         raise misfit(path, f"describes a model of {wanted:,} weights, and {held:,} are stored")
-
-
-def require_usable(
-    model: nn.Module, stored: Mapping[str, StoredTensor], logits_bias: str | None = None
-) -> None:
-    """Raise InputError if loaded weights were not stored as floats, or are no finite numbers."""
-    state = model.state_dict()
-    for name, tensor in stored.items():
-        if tensor.dtype is None and name in state and state[name].is_floating_point():
-            raise InputError(
-                f"{tensor.file} stores {name} in a form that only quantized models have; give a "
-                "checkpoint in float32, float16 or bfloat16",
-                id="weights-not-float",
-            )
-    for name, value in state.items():
-        # In parts, since PyTorch makes copies.
-        parts = value.flatten().split(_CHECKED_AT_ONCE) if value.is_floating_point() else ()
-        if all(bool(part.isfinite().all()) for part in parts):
-            continue
-        # A bias of minus infinity bans a token.
-        if name == logits_bias and not (value.isnan() | (value == torch.inf)).any():
-            continue
-        file = stored[name].file if name in stored else min(x.file for x in stored.values())
-        raise InputError(
-            f"a weight of {name} in {file} is not a finite number; the checkpoint is damaged, or "
-            "its training failed: give another one",
-            id="weights-not-finite",
-        )
 
 
 def _require_ties(

@@ -29,7 +29,6 @@ def sha256_of_text(text: str) -> str:
 
 
 def sha256_below(directory: Path) -> dict[str, str]:
-    """Path from a directory -> SHA-256, of all files below it."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {path.relative_to(directory).as_posix(): sha256_of(path) for path in files}
 
