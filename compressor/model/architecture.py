@@ -108,7 +108,7 @@ class SublayerPaths:
     # What replaces the block when no unit is left: `feed_forward`, `attention`, or
     # `bias_to_hand_on`, which still makes the bias for other layers.
     stand_in: str = "attention"
-    unit_width: str | None = None
+    unit_width: str | None = None  # the attribute for the columns of a unit
     optional: Mapping[str, str] = field(default_factory=dict)  # inputs of some configurations
 
 

@@ -47,7 +47,7 @@ def manifest_of(
 
 
 def read_contents(path: Path) -> dict[str, Any] | None:
-    """The contents of a manifest; None for a file of another program, InputError for a damaged."""
+    """The contents of a manifest of ours, or None; raises InputError where it is damaged."""
     if not path.is_file():
         return None
     try:
