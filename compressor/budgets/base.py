@@ -1,8 +1,4 @@
-"""What the program asks of a budget, whatever its kind, and what a budget may ask of a run.
-
-A kind of budget is one class: its options, its text, how it chooses units, and what it needs
-measured. `compressor.budgets` lists the kinds.
-"""
+"""What the program asks of a budget, whatever its kind, and what a budget may ask of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ from compressor.results import (
 )
 
 UNREACHABLE = "speedup-unreachable"  # id of the error, which a search for layers survives
-Search = SpeedSearch | QualitySearch
 Prune = Literal["heads", "neurons", "both"]
 Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a step leaves
 
@@ -47,7 +42,7 @@ class Choice:
     mask: Mask
     scores: Scores
     text: str = ""  # how they were chosen, where scores alone do not say
-    search: Search | None = None  # what was measured on the way
+    search: SpeedSearch | QualitySearch | None = None  # what was measured on the way
     weights: str = ""  # SHA-256 of those that belong to the mask; empty for the dense model's
 
 
@@ -85,9 +80,7 @@ class Evaluator(Protocol):
     def limits(self) -> Limits: ...
     @property
     def costs(self) -> UnitCosts: ...
-    def message(self, text: str) -> None:
-        """Show the user a line."""
-
+    def message(self, text: str) -> None: ...
     def scores(self) -> Scores:
         """Scores of all units of the dense model that may go."""
 
@@ -95,10 +88,7 @@ class Evaluator(Protocol):
         """Remove units in steps, scoring anew (and recovering, if the run does) between them."""
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        """Time models in which all sublayers of some kinds have one of these numbers of units.
-
-        The rows are of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
-        """
+        """Time `dense`, and `KIND+KIND=COUNT`, whose sublayers of these kinds have COUNT units."""
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         """Time one choice against the dense model; `number` counts the tries, from 1."""
@@ -110,8 +100,7 @@ class Evaluator(Protocol):
         """Drop layers, choose units of the others, and measure what that costs after a recovery."""
 
     def require_sight(self, asked: str, drop: float) -> None:
-        """Raise `InputError` if a drop beyond this one would not be seen, on the searched or the
-        held-out rows, because the dense model is at the metric's floor; `asked` needs that."""
+        """Raise `InputError` if rows show no drop beyond this: the dense model is at the floor."""
 
     def least_provable_drop(self, error: float) -> float:
         """The drop that a model without one changed answer to the searched rows can just prove."""
@@ -187,12 +176,12 @@ class Budget(Options):
 
     @abstractmethod
     def units(self, full: Mask) -> frozenset[Units]:
-        """Whether heads go, or neurons, or both; UsageError if the model lacks what is counted."""
+        """Whether heads go, or neurons, or both."""
 
     def limits(self, full: Mask) -> Limits:
         """What may go of a model; UsageError if it lacks the units, or options are no numbers."""
         floors = parse_floors(self.floor or self.default_floor, full)
-        multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
+        multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple)
         return Limits(full, self.units(full), floors, multiples)
 
     def require_possible(self, limits: Limits) -> None:
@@ -264,9 +253,8 @@ class SearchedUnits(CompetingUnits):
             max(totals[name] for name in tied) <= max(floors[kind_of(name)] for name in tied)
             for tied in lose_together(list(totals), limits.even)
         ):
-            total = sum(totals.values())
             raise UsageError(
-                f"{self.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
-                "--floor",
+                f"{self.text}: the floors keep all {sum(totals.values()):,} "
+                f"{' and '.join(sorted(units))}; lower --floor",
                 id="floors-too-high",
             )

@@ -1,15 +1,8 @@
 """`--speedup`: the cheapest loss that makes a model so much faster on this machine.
 
-What a unit costs is measured, not counted: for every kind of sublayer the model with all sublayers
-of the kind at n units is timed against the dense one (`Evaluator.time_units`). From these
-timings follows what each sublayer saves at n units; from the scores, what it loses. Without units,
-a sublayer's fixed cost is saved as well, which multiply-adds do not show. Choosing one count per
-sublayer so that the savings suffice and the losses add up to the least is a multiple-choice
-knapsack, solved by dynamic programming over finely divided time. ZipLM (Kurtic et al. 2023) prunes
-by such a table of measured times, with SPDY's dynamic program (Frantar & Alistarh 2022).
-
-Savings of different sublayers are taken to add up. Where they do not, the measured speed-up of the
-choice says so, and `reach` asks the table for more.
+What a sublayer saves at n units is measured (`Evaluator.time_units`), what it loses follows from
+scores, and dynamic programming chooses one count per sublayer, as ZipLM (Kurtic et al. 2023) does
+with SPDY's program (Frantar & Alistarh 2022). Savings of sublayers are taken to add up.
 """
 
 from __future__ import annotations
@@ -31,9 +24,7 @@ from compressor.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
-# How many tighter choices may follow one that misses the wanted speed-up. Each is exported and
-# timed.
-RETRIES = 3
+RETRIES = 3  # tighter choices after one that misses the wanted speed-up; each is exported and timed
 # Steps that the wanted saving is divided into. Rounding wastes less than one step per layer:
 # of a model with 36 layers 0.2 % of the saving at most.
 _STEPS = 20_000
@@ -50,10 +41,10 @@ class PredictedChoice:
 def counts_to_measure(
     units: int, floor: int, kind: str, multiples: Multiples = MULTIPLES
 ) -> list[int]:
-    """Unit counts below `units` that sublayers of a kind are timed at, ascending.
+    """Unit counts below `units` that sublayers of a kind are timed at, ascending: quarters.
 
-    Quarters, or every count where there are at most four; one group beside none, because nothing
-    can be interpolated there: without units the sublayer's fixed cost goes as well.
+    One group beside none, because nothing can be interpolated there: without units the sublayer's
+    fixed cost goes as well.
     """
     size = min(multiples[units_of(kind)], units)
     groups = units // size
@@ -63,10 +54,7 @@ def counts_to_measure(
 
 
 def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
-    """The mask that keeps the first `units` units in every sublayer of some kinds.
-
-    Which units stay does not matter for the time. All units of other kinds stay.
-    """
+    """The mask that keeps the first `units` units in every sublayer of some kinds, for timing."""
     return full.without(
         (name, unit)
         for name, flags in full.keep.items()
@@ -76,11 +64,10 @@ def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
 
 
 def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
-    """Rows of the cost table for one kind with so many layers.
+    """Rows of the cost table for one kind, from timings by the numbers of units.
 
-    `timings` are those of `trial_mask`'s models against dense, by their numbers of units. Savings
-    are monotone in the number of removed units, by isotonic regression, and at least 0: time lost
-    by removing units is noise, and would otherwise be chosen for or against.
+    Savings are monotone in the number of removed units, by isotonic regression, and at least 0:
+    time lost by removing units is noise, and would otherwise be chosen for or against.
     """
     from scipy.optimize import isotonic_regression
 
@@ -102,24 +89,20 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
 
 
 def _speedup(timing: Timing) -> tuple[float, tuple[float, float]]:
-    """The speed-up over dense, and its interval."""
     assert timing.speedup is not None
     assert timing.speedup_interval is not None
     return timing.speedup, timing.speedup_interval
 
 
 def savings(table: CostTable, full: Mask) -> dict[str, Array]:
-    """Share of the dense time that each sublayer saves at 0, 1, … all units, linear between rows.
-
-    Below the fewest units that were measured, the saving is that of the fewest.
-    """
+    """Share of the dense time that each sublayer saves at 0, 1, … all units, [units + 1]."""
     saved = {}
     for name, flags in full.keep.items():
         rows = [row for row in table.rows if row.kind == kind_of(name)]
         points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
-        saved[name] = np.interp(np.arange(len(flags) + 1), counts, shares)  # [units + 1]
+        saved[name] = np.interp(np.arange(len(flags) + 1), counts, shares)
     return saved
 
 
@@ -128,9 +111,8 @@ def choose(
 ) -> PredictedChoice | None:
     """The mask with the least summed score of removed units that the table says is fast enough.
 
-    A sublayer that keeps n units keeps those with the highest scores; for `second-order` the sum
-    of the others' scores is exactly the error of removing them together. Layers that are dropped
-    save what sublayers without units do. None where even `fewest` units are not fast enough.
+    Layers that are dropped save what sublayers without units do. None where even `fewest` units
+    are not fast enough.
     """
     start, items = limits.start, _removal_groups(scores, limits)
     saved, counts = savings(table, start), start.counts()
@@ -154,12 +136,8 @@ def choose(
     chosen = cheapest(losses, gains, wanted)
     if chosen is None:
         return None
-    mask = start.without(
-        unit
-        for groups, count in zip(items, chosen, strict=True)
-        for group in groups[:count]
-        for unit in group.units
-    )
+    taken = chain.from_iterable(x[:count] for x, count in zip(items, chosen, strict=True))
+    mask = start.without(unit for group in taken for unit in group.units)
     return PredictedChoice(mask, predicted_speedup(mask, saved))
 
 
@@ -184,12 +162,8 @@ def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
 def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> list[int] | None:
     """Multiple-choice knapsack: one option per item, enough gain in all, the least summed loss.
 
-    Gains are rounded down to multiples of `wanted / _STEPS`, so the result is always enough; its
-    loss is the least among all choices that stay enough after that rounding.
-
-    Losses and gains are one number per option of each item; gains are not negative. Returned is the
-    option of every item, the earliest of equally good ones, or None if the most there is to gain is
-    not enough.
+    Losses and gains [options] of each item; gains are not negative, and rounded down to multiples
+    of `wanted / _STEPS`. Returns the option of every item, or None if all is not enough.
     """
     step = wanted / _STEPS
     steps = np.arange(_STEPS + 1)
@@ -199,13 +173,9 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
     taken: list[tuple[NDArray[np.intp], NDArray[np.int64]]] = []
     for loss, gain in zip(losses, gains, strict=True):
         units = np.minimum(np.floor(gain / step), _STEPS).astype(np.int64)
-        sums = np.stack(
-            [
-                # With this option, the items before have to gain the rest.
-                lost + least[np.maximum(0, steps - won)]
-                for lost, won in zip(loss, units, strict=True)
-            ]
-        )  # [options, steps + 1]
+        # [options, steps + 1]: with an option, the items before have to gain the rest.
+        rest = [least[np.maximum(0, steps - won)] for won in units]
+        sums = np.stack([lost + others for lost, others in zip(loss, rest, strict=True)])
         best = sums.argmin(axis=0)  # [steps + 1]
         least = sums[best, steps]
         taken.append((best, units))
@@ -232,11 +202,8 @@ def reach(
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
-    `measure` times a choice against dense; it also gets the number of the try, from 1. Returns the
-    first choice that reached `wanted`, else the fastest measured, and all tries.
-
-    Raises:
-        UsageError: even the fewest units were measured to be slower.
+    `measure` also gets the number of the try, from 1. Returns the first choice that reached
+    `wanted`, else the fastest measured, and all tries; UsageError if the fewest units are slower.
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []

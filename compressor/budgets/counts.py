@@ -1,17 +1,23 @@
-"""`--keep` and `--remove`: a number of units, or a fraction; `--penalty`: as many as it leaves."""
+"""Budgets that are computed: a number of units, what a penalty leaves, or a share of the work."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from compressor.budgets.base import Budget, Choice, Evaluator, Limits
+from pydantic import BeforeValidator, Field
+
+from compressor.budgets.base import Budget, Choice, CompetingUnits, Evaluator, Limits
+from compressor.budgets.path import RemovalPath, UnitCosts, removal_path
 from compressor.budgets.units import parse_amount, select
 from compressor.errors import UsageError
 from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, belongs, kind_of, units_of
 from compressor.options.bounds import MOST_STEPS, Amounts
-from compressor.options.declare import option
+from compressor.options.declare import option, split_commas
+
+STEPS = option(1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each.")
+Shares = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], BeforeValidator(split_commas)]
 
 
 class Counts(Budget):
@@ -72,13 +78,29 @@ class Counts(Budget):
 class SteppedCounts(Counts):
     """A number of units, or a fraction of them, at once or in steps; several budgets in one run."""
 
-    steps: int = option(
-        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
-    )
+    steps: int = STEPS
 
     @property
     def scorings(self) -> int:
         return self.steps
+
+
+def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
+
+    Steps without effect are left out; there is at least one.
+    """
+    targets = []
+    left = {pool: full.total(pool) for pool in keep}
+    for step in range(1, steps + 1):
+        wanted = {
+            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
+            for pool, kept in keep.items()
+        }
+        if wanted != left:
+            targets.append(wanted)
+        left = wanted
+    return targets or [left]
 
 
 class Penalty(Budget):
@@ -107,19 +129,53 @@ class Penalty(Budget):
         raise AssertionError("gates choose, by the penalty of `to_learn`")
 
 
-def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
-    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
+class Macs(CompetingUnits):
+    """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
 
-    Steps without effect are left out; there is at least one.
-    """
-    targets = []
-    left = {pool: full.total(pool) for pool in keep}
-    for step in range(1, steps + 1):
-        wanted = {
-            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
-            for pool, kept in keep.items()
-        }
-        if wanted != left:
-            targets.append(wanted)
-        left = wanted
-    return targets or [left]
+    macs: Shares = option(
+        min_length=1,
+        selects=True,
+        help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
+    )
+    steps: int = STEPS
+
+    needs_scores: ClassVar[str] = "a share of the multiply-adds"
+
+    def each(self) -> Sequence[Self]:
+        return [self.model_copy(update={"macs": [share]}) for share in self.macs]
+
+    @property
+    def text(self) -> str:
+        return f"macs {self.macs[0]:.15g}"
+
+    @property
+    def scorings(self) -> int:
+        return self.steps
+
+    def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
+        if not limits.to_drop:  # else how much is left depends on which layers these are
+            _longest_path(limits, costs).position_at(self.macs[0])
+
+    def least_share(self, limits: Limits, costs: UnitCosts) -> float:
+        """The smallest share of the multiply-adds that can be asked for."""
+        return _longest_path(limits, costs).shares[-1]
+
+    def choose(self, evaluator: Evaluator) -> Choice:
+        limits, costs = evaluator.limits, evaluator.costs
+
+        def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
+            path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
+            return path.mask(path.position_at(share))
+
+        removed, steps = 1 - self.macs[0], self.steps
+        return evaluator.cut_in_steps(
+            [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
+        )
+
+
+def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:
+    """From all units to the fewest; scores order a path, and do not change where it ends."""
+    totals = limits.full.totals()
+    values = {name: (0.0,) * n for name, n in totals.items() if units_of(name) in limits.units}
+    scores = Scores(values, "none", "", {})
+    return removal_path(scores, limits.full, limits.floors, costs, limits.multiples, limits.even)

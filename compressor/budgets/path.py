@@ -1,12 +1,7 @@
 """Which units go first when heads and neurons compete: one path of nested masks.
 
-The units of every sublayer stand in the order in which they go, with the error that each group
-adds and the multiply-adds that it saves. Taking the group with the least error per multiply-add
-first, over all sublayers, gives one path from the dense model to the smallest that the floors
-allow. It is the greedy form of the knapsack in ZipLM (Kurtic et al. 2023) and Kwon et al. 2022; as
-errors within a sublayer only rise, every point of the path has the least summed error for its cost.
-
-Nothing is measured, so the same scores and rows give the same mask on every machine.
+Groups of units go by error per multiply-add: the greedy form of the knapsack in ZipLM (Kurtic et
+al. 2023) and Kwon et al. 2022. Nothing is measured, so the masks are the same on every machine.
 """
 
 from __future__ import annotations
@@ -32,14 +27,10 @@ class UnitCosts:
     token: float = 0.0  # of one of them
 
     def of(self, group: Group) -> float:
-        """What goes with the units of a group."""
         return sum(self.units[kind_of(name)] for name, _ in group.units)
 
     def share(self, mask: Mask, tokens: int | None = None) -> float:
-        """What a mask leaves of the dense model's multiply-adds.
-
-        `tokens` are those that the pruned model's decoder scores; None: as many as the dense one's.
-        """
+        """What a mask leaves of them; `tokens` as in `tokens`, of the pruned model, if others."""
         saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
         counts = mask.counts()
         saved += sum(
@@ -79,25 +70,21 @@ class RemovalPath:
         return shares
 
     def mask(self, position: int) -> Mask:
-        """The mask after the first `position` groups are removed."""
         return self.start.without(x for group in self.groups[:position] for x in group.units)
 
     def cut(self, position: int) -> PathCut:
-        """The mask at a position, and what it leaves."""
         return PathCut(position, self.mask(position), self.shares[position])
 
-    def position_at(self, share: float, asked: str) -> int:
-        """The first position that leaves at most a share of the multiply-adds.
-
-        UsageError if none does, in the words of what was `asked`: an option and its value.
-        """
+    def position_at(self, share: float) -> int:
+        """The first position that leaves at most a share; UsageError if none does."""
         rounding = 1e-12  # shares are sums of thousands of differences
         for position, left in enumerate(self.shares):
             if left <= share + rounding:
                 return position
         raise UsageError(
-            f"{asked} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left when all "
-            "is removed that may be; ask for more, or prune both heads and neurons with --floor 0",
+            f"--macs {share:g} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left "
+            "when all is removed that may be; ask for more, or prune both heads and neurons with "
+            "--floor 0",
             id="macs-unreachable",
         )
 
@@ -110,9 +97,10 @@ def removal_path(
     multiples: Multiples = MULTIPLES,
     even: bool = False,
 ) -> RemovalPath:
-    """The path from a mask by error per multiply-add; only units that have scores go.
+    """The path from a mask; only units that have scores go, which are errors.
 
-    Scores are errors, comparable between sublayers. For `even` see `removal_groups`.
+    As errors within a sublayer only rise, every mask has the least summed error for its cost.
+    For `even` see `removal_groups`.
     """
     ranked = []
     for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):

@@ -1,9 +1,7 @@
 """`--speedup`: removes what makes the model faster by a factor on this machine.
 
-With `--drop-layers search` it also finds how many whole layers go before units are chosen. The same
-speed can be had with fewer layers and more units, or with more layers and fewer units. Starting
-with all layers, one more of either stack is tried; where that leaves less divergence from the dense
-model it is kept, and the next one is tried.
+With `--drop-layers search` it also finds how many whole layers go before units are chosen: one more
+at a time of either stack, while that leaves less divergence at the same speed.
 """
 
 from __future__ import annotations
@@ -66,7 +64,6 @@ class Speedup(SearchedUnits):
         return self._choose(evaluator, table)
 
     def _choose(self, evaluator: Evaluator, table: CostTable) -> Choice:
-        """Units of the layers that `evaluator` starts with."""
         from compressor.budgets.cost_table import reach  # imports NumPy
 
         scores = evaluator.scores()
@@ -88,7 +85,6 @@ class Speedup(SearchedUnits):
         return Choice(mask, scores, text, search)
 
     def _measure_costs(self, evaluator: Evaluator) -> CostTable:
-        """The cost table, from models with all sublayers of a kind at some numbers of units."""
         from compressor.budgets.cost_table import counts_to_measure, layer_costs
 
         limits = evaluator.limits
@@ -114,10 +110,7 @@ class Speedup(SearchedUnits):
 
 
 def _kinds_to_measure(limits: Limits) -> list[list[str]]:
-    """Kinds of sublayers that are timed at some number of units, each with those that keep as many.
-
-    An engine that pads attentions to the largest of a stack shows nothing while one kind keeps all.
-    """
+    """Kinds of sublayers that are timed together: even attentions of a stack, others alone."""
     groups: dict[str, list[str]] = {}
     for kind in limits.full.kinds():
         if (units := units_of(kind)) in limits.units:
@@ -129,10 +122,7 @@ def _kinds_to_measure(limits: Limits) -> list[list[str]]:
 def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
     """The best choice of units after different numbers of layers were dropped.
 
-    `choose` chooses units for the wanted speed-up, by scores and timings without some layers.
-
-    Raises:
-        UsageError: no number of layers makes the speed-up possible.
+    `choose` reaches the wanted speed-up without some layers; UsageError if none does.
     """
     choices: list[Choice | None] = []
     errors: list[UsageError] = []
@@ -188,7 +178,7 @@ def climb(
     """All tries in the order in which they were made, until none was better than the best.
 
     `layers` has each stack's number of layers, one of which stays. `attempt` drops some layers and
-    one more of a stack (or no more), reaches the speed, and measures the divergence.
+    one more of a stack (or no more).
     """
     best = attempt([], None)
     tries = [best]

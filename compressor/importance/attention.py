@@ -1,8 +1,7 @@
 """Attention probabilities of every head, and scores by them.
 
-They are computed from the outputs of the query and key projections, so the model keeps its own
-attention kernel. Where scores are more than products of queries and keys, the model runs with
-eager attention, and the probabilities are the outputs of its own softmax.
+They are computed from queries and keys, so the model keeps its own attention kernel; where scores
+are more than products of these, they are the outputs of the softmax of eager attention.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
 @torch.no_grad()
 def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
-    """Run all batches forward and call `visit` once per layer and batch; returns the passes of all
-    ranks."""
+    """Run all batches forward and call `visit` once per layer and batch; the passes of all
+    ranks.
+    """
     model, total = scoring.model, len(scoring.batches)
     plain = architecture_of(model).plain_scores
     # Where scores are more than products, these may be one projection for all.
@@ -86,7 +86,6 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
 
 @contextmanager
 def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
-    """Record softmax outputs of the model, which uses eager attention within the context."""
     kernel = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -113,13 +112,9 @@ class _SoftmaxOutputs(TorchFunctionMode):
 def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     """Mean over real query tokens of a head's largest attention weight, between 0 and 1.
 
-    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4: the average of a head's
-    maximum attention weight, excluding the end-of-sentence symbol. Here the tokenizer's boundary
-    tokens are excluded as queries and as keys (without renormalizing the other weights). Queries
-    that attend to boundary tokens only are excluded too.
-
-    Raises:
-        InputError: no token is left to average over.
+    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4. The tokenizer's boundary
+    tokens are excluded as queries and as keys (without renormalizing the other weights), and so are
+    queries that attend to those alone.
     """
     sums = {x.name: torch.zeros(x.units, dtype=torch.float64) for x in scoring.layers}
     counts = dict.fromkeys(sums, 0)

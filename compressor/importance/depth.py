@@ -1,10 +1,7 @@
 """Which whole Transformer layers to drop: those whose skipping changes the predictions least.
 
-A layer is skipped with its normalizations. The change is the divergence KL(p_dense || p_skipped)
-over the calibration rows, the mean over the loss's terms, as in distillation. Layers are dropped
-one at a time; after each, the remaining ones are measured again.
-
-Cost per dropped layer: a forward pass over the rows for each candidate, and one of the dense model.
+The change is KL(p_dense || p_skipped), the mean over the loss's terms. One layer goes at a time;
+each costs a forward pass over the rows for each candidate, and one of the dense model.
 """
 
 from __future__ import annotations
@@ -38,7 +35,6 @@ def layers_to_drop(
     Args:
         batches: of this rank, on the CPU.
         numbers: stack (`encoder`, `decoder`) -> how many of its layers to drop.
-        progress: called with (layers chosen, layers in all).
         dropped: layers that are dropped already.
     """
     mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()

@@ -1,28 +1,19 @@
 """Second order: the error that remains when the other units compensate for a removed one.
 
-Optimal Brain Surgeon (Hassibi & Stork 1993) for whole units, as in ZipLM (Kurtic et al. 2023).
-An output projection computes y = W x + b. When units S are removed, the columns of the kept units K
-and the bias are solved for again by least squares. The remaining error and the new weights are
+Optimal Brain Surgeon (Hassibi & Stork 1993) for whole units, as in ZipLM (Kurtic et al. 2023). When
+units S of y = W x + b are removed, the columns of the kept units K and the bias are solved for
+again by least squares. The remaining error and the new weights are
 
     error(S) = tr(G . W_S (C_SS - C_SK C_KK^-1 C_KS) W_S^T),
     W_K <- W_K + W_S C_SK C_KK^-1,
 
 where C is the damped covariance of the inputs x, and G = sum g g^T, g = dL/dy, is the sensitivity
-of the loss in nats squared per row. G makes layers and kinds of attention comparable.
+of the loss in nats squared per row. G makes layers and kinds of units comparable.
 
-Heads are removed one at a time, the one that adds the least error first, and after each removal
-the errors of the others are computed again: this is the sublayer's removal order. A unit's score is
-the error it adds, raised above those of all units before it (running maximum), so that ascending
-scores remove the units of a sublayer in this order. Scores are comparable across sublayers, so they
-are not normalized.
-
-Neurons are removed in blocks of `BLOCK` with the least individual error, which is w G w / (C^-1)_jj
-for the column w of neuron j; the neurons of a block share the block's joint error equally.
-
-Cost: one forward and one backward pass (several of both where the statistics of all sublayers do
-not fit into memory, see `statistics.groups_within`), per attention and head one solve of up to
-(heads x head_dim) unknowns, and per feed-forward part n^2 x (width + n) / 3 multiply-adds for n
-neurons: five seconds for 3,072 on one core.
+Of a sublayer the unit goes first that adds the least error; then the errors of the others are
+computed again. A unit's score is the error it adds, raised above those of all units before it.
+Neurons go in blocks of `BLOCK` with the least w G w / (C^-1)_jj for the column w of neuron j, and
+share the block's error equally.
 """
 
 from __future__ import annotations
@@ -107,12 +98,9 @@ def removal_order(
 
     Args:
         weight: of the output projection, [width, D], D = all heads x head_dim, float64.
-        covariance: of its inputs, [D, D]; in single precision where D is large.
+        covariance: of its inputs, [D, D].
         sensitivity: G, [width, width], symmetric.
         kept: the heads to order; the inputs of all others are zero.
-
-    Returns (head, growth of the error) in order of removal. The growths of the first k add up to
-    the error of removing these k heads at once, after reconstruction.
     """
     columns = unit_columns(kept, head_dim)
     dense = weight[:, columns]
@@ -142,10 +130,9 @@ def block_removal_order(
     block: int = BLOCK,
     damping: float = DAMPING,
 ) -> list[tuple[int, float]]:
-    """The order in which to remove the neurons of one feed-forward part, in blocks of some neurons.
+    """As `removal_order`, of neurons in blocks, the first of which has the remainder.
 
-    As `removal_order`, with the weight of the projection down, [width, n]. The first block has the
-    remainder. The neurons of a block share its growth equally.
+    `weight` is of the projection down, [width, n]. The neurons of a block share its growth equally.
     """
     if not kept:
         return []

@@ -1,8 +1,7 @@
 """Second moments of an output projection's inputs and gradients, collected in bounded memory.
 
-Rows are centered on their batch and multiplied in single precision; sums are in double precision
-(for wide inputs in single precision, to save memory), and merged as in Chan, Golub & LeVeque 1983,
-"Algorithms for Computing the Sample Variance", so a large mean with a small spread loses no digits.
+Sums are merged as in Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance", so
+a large mean with a small spread loses no digits.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _PANEL = 256  # columns
 
 
 class Moments:
-    """Mean and covariance of rows x, and their cross-covariance with rows y.
+    """Mean and covariance of rows x [rows, width], and their cross-covariance with rows y [rows,
+    other].
 
-    `width` and `other` are the columns of x and of y, 0 without y; `precision` is that of the sums
-    of products of x.
+    `precision` is that of the sums of products of x.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Moments:
         self._spread = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Add x [rows, width] and y [rows, other]."""
         x = x.float()
         y = x.new_zeros(len(x), 0) if y is None else y.float()
         if len(x) == 0:
@@ -73,7 +71,6 @@ class Moments:
         self._spread += y.double().pow(2).sum() + spread
 
     def merge(self, more: Moments) -> None:
-        """Add the rows of `more`."""
         if more.rows:
             self._scatter += more._scatter
             cross, spread = self._add_means(more.rows, more.mean, more.other_mean)
@@ -81,9 +78,8 @@ class Moments:
             self._spread += more._spread + spread
 
     def _add_means(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the means and, for the shift of the mean, the products of x.
-
-        Returns the terms for the shift in the products of x with y, and in the squares of y.
+        """Update the means and, for their shift, the products of x; terms for x with y, and squares
+        of y.
         """
         shift, other_shift = mean - self.mean, other_mean - self.other_mean
         total = self.rows + rows
@@ -184,12 +180,8 @@ def collect_statistics(
 ) -> tuple[dict[str, LayerStatistics], int]:
     """Statistics per layer name, of some layers or all, and the number of batches.
 
-    One forward and one backward pass over all batches. G is per row and not per token, so layers
-    with more tokens (a longer source) weigh more: a layer's error is the joint effect of all its
-    tokens on the loss of a row.
-
-    Raises:
-        InputError: a layer's inputs or gradients are not finite.
+    One forward and one backward pass over all batches. G is per row and not per token: a layer's
+    error is the joint effect of all its tokens on the loss of a row.
     """
     layers = scoring.layers if layers is None else layers
     rows = parallel.total(sum(len(next(iter(batch.values()))) for batch in scoring.batches))
@@ -236,9 +228,8 @@ def require_finite(name: str, *moments: Tensor) -> None:
 
 
 def add_damping(covariance: Tensor, damping: float) -> Tensor:
-    """Add a fraction of the mean diagonal to the diagonal, in place; returns the same tensor.
-
-    If no input varies, a tiny diagonal keeps the matrix invertible.
+    """Add a fraction of the mean diagonal, or a tiny number if that is 0, to the diagonal, in
+    place.
     """
     amount = damping * float(covariance.diagonal().mean()) if len(covariance) else 0.0
     covariance.diagonal().add_(amount or 1e-12)

@@ -26,15 +26,8 @@ class UnitGroup:
 class GateLayout:
     """The position of each unit's gate, and the pools in which units are counted.
 
-    A training step never loops over units, of which there may be thousands. `keep`, `floors` and
-    `multiples` are those of `LearningJob`; without `keep` all heads are one pool.
-
-    Attributes:
-        gated: the sublayers whose units have gates: those that belong to a pool.
-        total: number of gates, n.
-        layer_groups: each sublayer's positions, and its floor.
-        pools: each pool's positions, and the number of units it keeps (all without a target).
-        pool_of_layer, pool_of: number of the pool of each sublayer with gates, and of each gate.
+    A training step never loops over units, of which there may be thousands. Arguments are those of
+    `LearningJob`; without `keep` all heads are one pool.
     """
 
     def __init__(
@@ -94,10 +87,7 @@ class GateLayout:
         return {x.name: scores.get(x.name, (highest,) * x.units) for x in self.layers}
 
     def exact_mask(self, values: Tensor) -> Mask:
-        """The mask that keeps the wanted number of largest values, with respect to the floors.
-
-        Of units in groups, it keeps the smallest number of groups that is enough.
-        """
+        """The mask that `select` makes of values [n] as scores."""
         assert self.keep is not None
         scores = Scores(self.score_values(values), "gates", "", {})
         return select(scores, Mask.full(self.layers), self.keep, self.floors, self.multiples)
@@ -154,9 +144,7 @@ class Gates(ABC):
         """[n], higher is kept."""
 
     @abstractmethod
-    def mask(self) -> Mask:
-        """The current hard mask."""
-
+    def mask(self) -> Mask: ...
     @abstractmethod
     def converged(self, progress: float) -> bool:
         """Whether the gates are near enough to a mask of the wanted size to evaluate it."""
@@ -166,8 +154,7 @@ class Gates(ABC):
         """A short description of the gates, for the line after every epoch."""
 
     @abstractmethod
-    def signature(self) -> str:
-        """The settings that change the result."""
+    def signature(self) -> str: ...
 
 
 def distance_from_hard(gates: Tensor) -> tuple[float, float]:

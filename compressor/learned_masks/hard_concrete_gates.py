@@ -8,13 +8,7 @@ A hard concrete gate is random, and often exactly 0 or exactly 1 (Louizos, Welli
     g = min(1, max(0, s (ZETA - GAMMA) + GAMMA))
     P(g > x) = sigmoid(log alpha - BETA logit((x - GAMMA) / (ZETA - GAMMA)))   for x in [0, 1)
 
-One gate per head, or per neuron as in CoFi, and one draw of the noise per batch, as in Voita et al.
-The term added to the loss is
-
-    lambda * sum of P(g != 0)        with a penalty, which determines the head count, or
-    CoFi's Lagrangian                with a count, see `Lagrangian`.
-
-A sublayer counts with at least its floor, so closing more of its gates lowers no penalty.
+To the loss is added lambda * sum of P(g != 0), or `Lagrangian` where units are counted.
 """
 
 from __future__ import annotations
@@ -78,8 +72,7 @@ class Lagrangian:
 
     and t falls linearly from 1 to the wanted share while training warms up. The multipliers are in
     units of the loss's sensitivity to a gate (the running mean of |dL/dg| over the pool, times the
-    pool's size), which differs a hundredfold between models and between heads and neurons; so one
-    learning rate of the multipliers suits all.
+    pool's size), which differs a hundredfold between models; so one learning rate suits all.
     """
 
     def __init__(self, pools: Sequence[UnitGroup], pool_of: Tensor, device: str) -> None:
@@ -131,8 +124,7 @@ class Lagrangian:
 class HardConcreteGates(Gates):
     """Gates with a parameter log alpha each, [n].
 
-    With Voita et al.'s lambda as `penalty`, in units of the loss (nats) per open head, it decides
-    on the count; without it the layout's counts are the targets.
+    With Voita et al.'s lambda as `penalty`, nats per open head, it decides on the count.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.budgets.units import NEURONS
 from compressor.importance import TrainedWeights
+from compressor.learned_masks import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
-from compressor.learned_masks.method import Learned, LearnedMask, LearningJob
 from compressor.model.architectures import layer_paths
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import gated
@@ -33,7 +33,6 @@ _NOTABLE = 0.05
 
 @sharding.noticing_lost_ranks()
 def run(method: LearnedMask, job: LearningJob) -> Learned:
-    """See `compressor.learned_masks.learn`."""
     gates = method.make_gates(GateLayout(job.layers, job.keep, job.floors, job.multiples), job)
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
@@ -106,8 +105,8 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
 def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
     """The weights to train, by name.
 
-    `encoder` is a translator's encoder without the embeddings that the decoder shares, so that the
-    decoder does not change; for a classifier, all but the classification head.
+    `encoder` is a translator's encoder without embeddings that the decoder shares; for a
+    classifier, all but the classification head.
     """
     if which == "none":
         return {}
@@ -123,9 +122,8 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 
 
 class GatedModel(Problem):
-    """The model to train, and its loss with some gates.
-
-    As a `Problem`, it trains the weights with the final mask.
+    """The model to train, and its loss with some gates; as a `Problem`, with those of the final
+    mask.
     """
 
     gates: Tensor  # of the final mask

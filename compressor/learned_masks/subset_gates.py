@@ -1,18 +1,14 @@
 """Differentiable subset pruning: exactly K heads at every step (Li, Cotterell & Sachan 2021).
 
-Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax,
-so the gates sum to K in every step ("Differentiable Subset Pruning of Transformer Heads", section
-on Gumbel top-K, after Xie & Ermon 2019). Each softmax selects one element, which then is removed
-from the scores r in proportion to its probability, before the next softmax:
+Every batch gets gates for weights w + Gumbel noise, relaxed by iterated softmax, so they sum to K
+("Differentiable Subset Pruning of Transformer Heads", section on Gumbel top-K, after Xie & Ermon
+2019). Each softmax selects one element, which then is removed from the scores r in proportion to
+its probability:
 
     p = softmax(r / T),   r <- r + log(max(1 - p, tiny)),   gates = sum of all p
 
-A round may have several softmaxes over disjoint groups: one per pool of heads that are counted
-separately, or one per layer that must keep a head (`rounds`). The temperature T falls geometrically
-and the gates harden, to 1 for the largest of each group in each round, and 0 for the rest: with
-floors, the same heads that `compressor.budgets.units.select` keeps. At the end the K largest w are
-kept. With `straight-through` the forward pass uses the hard K largest from the start, with the
-gradient of the relaxed gates.
+A round may have several softmaxes over disjoint groups: pools, or layers that must keep a head. The
+temperature T falls geometrically, and the gates harden to the K largest.
 """
 
 from __future__ import annotations
@@ -37,14 +33,10 @@ _OUTSIDE = -1e30  # a logit with probability 0; an infinite one would make NaN g
 
 
 def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) -> list[Tensor]:
-    """The groups that select one element each, round by round.
+    """The groups that select one element each: [groups, n] bool for each round, True at members.
 
-    Args:
-        layers: with the least number of units each keeps; they select first.
-        pools: each the union of some of the layers, with its total number of kept units.
-        total: number of units, n.
-
-    Returns [groups, n] bool for each round; a group's row is True at its members.
+    `layers`, with the least number of units each keeps, select first. `pools` are each the union of
+    some layers, with its number of kept units; n is `total`.
     """
     by_round = [
         [layer.members for layer in layers if layer.count > turn]
@@ -68,8 +60,7 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
 def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
     """Gates [n] that sum to the number of elements that `plan`, from `rounds`, selects.
 
-    An entry can exceed 1 while the temperature, which is above zero, is high. `scores` [n] have
-    their noise. Without rounds the gates are zero.
+    An entry can exceed 1 while the temperature is high. `scores` [n] have their noise.
     """
     gates = scores * 0  # part of the autograd graph also without rounds
     for rows in plan:
@@ -83,7 +74,7 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
 def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
     """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
 
-    For the largest p in each row, 1 - p is computed as the sum of all others, without cancellation.
+    For the largest p in each row, 1 - p is the sum of all others, without cancellation.
     """
     largest = torch.zeros_like(logits, dtype=torch.bool)
     largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
@@ -94,10 +85,8 @@ def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
 
 
 class SubsetGates(Gates):
-    """Gates with a weight each, [n].
-
-    Args:
-        estimator: relaxed gates (`gumbel`), or hard ones with the gradient of relaxed ones.
+    """Gates with a weight each, [n]; relaxed (`gumbel`), or hard with the gradient of relaxed
+    ones.
     """
 
     def __init__(

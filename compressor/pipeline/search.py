@@ -33,8 +33,8 @@ from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import precision_timed
 from compressor.importance.depth import divergence
+from compressor.learned_masks import LearnedMask, LearningJob
 from compressor.learned_masks import learn as learn_mask
-from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.pipeline.build import keep_weights

@@ -81,7 +81,7 @@ def test_a_share_that_cannot_be_reached_says_the_least_there_is():
     floors = parse_floors("encoder_self=1,neurons=2", FULL)
     path = removal_path(scores(), FULL, floors, COSTS, PAIRS)
     with raises(UsageError, "macs-unreachable") as caught:
-        path.position_at(0.3, "--macs 0.3")
+        path.position_at(0.3)
     assert "0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
 
 
