@@ -1,9 +1,8 @@
 """Several processes that share the rows of one run, with the result of one process.
 
 Every process (rank) runs the same steps. Where a model runs over rows, each rank takes its `shard`
-and sums are added up over ranks (`add_up`); rank 0 alone writes, measures and decides (`on_main`),
-and broadcasts the result. All functions here also work with one process, so callers need not
-distinguish the cases. `compressor.parallel.launch` starts and ends the ranks.
+and sums are added up over ranks (`add_up`); rank 0 alone writes, measures and decides (`on_main`).
+All functions here also work with one process.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Value = TypeVar("Value")
-
-
 Number = TypeVar("Number", int, float)
 
 
@@ -43,7 +40,6 @@ _ranks = Ranks()
 
 
 def use(ranks: Ranks) -> None:
-    """Set the ranks of this process."""
     global _ranks
     _ranks = ranks
 
@@ -54,7 +50,6 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Number of processes."""
     return _ranks.size
 
 
@@ -77,10 +72,9 @@ def threads() -> int | None:
 
 
 def shard(examples: Sequence[Value]) -> Sequence[Value]:
-    """The encoded rows of this rank, with about the same number of tokens on every rank.
+    """The encoded rows of this rank, in their order, with about as many tokens as other ranks have.
 
-    Rows are assigned by length, longest first, in alternating order of the ranks, and keep their
-    order within a rank.
+    Rows are assigned by length, longest first, in alternating order of the ranks.
     """
     if _ranks.size == 1:
         return examples
@@ -122,8 +116,7 @@ def total(number: Number) -> Number:
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Add up gradients over all ranks; a parameter without a gradient on all ranks keeps none.
 
-    A rank without rows in a step contributes zeros. The gradients of sharded parameters are added
-    up in the backward pass (`compressor.parallel.sharding`).
+    Those of sharded parameters are added up in the backward pass (`compressor.parallel.sharding`).
     """
     if _ranks.size == 1:
         return
@@ -180,7 +173,6 @@ def gather(value: Value) -> list[Value]:
 
 
 def agree(value: Value) -> Value:
-    """The value of rank 0."""
     return on_main(lambda: value)
 
 
@@ -233,10 +225,10 @@ def _communicating() -> Iterator[None]:
         raise rank_lost() from error
 
 
-def rank_lost() -> EnvironmentProblem:
-    """The error of a connection to another process, which has ended or does not respond."""
+def rank_lost(
+    what: str = "another process of the run ended or does not respond",
+) -> EnvironmentProblem:
+    """The error of a connection to another process."""
     return EnvironmentProblem(
-        "another process of the run ended or does not respond; see its output, and run the same "
-        "command again to resume",
-        id="rank-lost",
+        f"{what}; see its output, and run the same command again to resume", id="rank-lost"
     )

@@ -8,37 +8,29 @@ from typing import Literal
 from compressor.errors import EnvironmentProblem
 
 _USE_FSDP = "ACCELERATE_USE_FSDP"
-# Parallelism of accelerate that a run does not support: variable -> its name.
-_UNSUPPORTED = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, context or replicated parallelism",
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
+# Variable -> the option of accelerate's configuration, and the values that a run supports, of which
+# the first stands for a missing variable; empty for an option that must be left out.
+_SUPPORTED: dict[str, tuple[str, tuple[str, ...]]] = {
+    _PRECISION: ("mixed_precision", ("no", "bf16")),
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", ("false",)),
+    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", ("false",)),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": ("parallelism_config", ("false",)),
 }
-# Option of accelerate's configuration -> its variable, the one supported value (None: the option
-# must be left out), and accelerate's default.
-_FSDP: dict[str, tuple[str, str | None, str | None]] = {
-    "fsdp_version": ("FSDP_VERSION", "2", "1"),
-    "fsdp_offload_params": ("FSDP_OFFLOAD_PARAMS", "false", "false"),
-    "fsdp_reshard_after_forward": ("FSDP_RESHARD_AFTER_FORWARD", "true", "true"),
-    "fsdp_activation_checkpointing": ("FSDP_ACTIVATION_CHECKPOINTING", "false", "false"),
-    "fsdp_auto_wrap_policy": (
-        "FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP", "TRANSFORMER_BASED_WRAP",
-    ),
-    "fsdp_transformer_layer_cls_to_wrap": ("FSDP_TRANSFORMER_CLS_TO_WRAP", None, None),
-    "fsdp_ignored_modules": ("FSDP_IGNORED_MODULES", None, None),
-}  # fmt: skip
+_SUPPORTED_WITH_FSDP: dict[str, tuple[str, tuple[str, ...]]] = {
+    "FSDP_VERSION": ("fsdp_version", ("2",)),
+    "FSDP_OFFLOAD_PARAMS": ("fsdp_offload_params", ("false",)),
+    "FSDP_RESHARD_AFTER_FORWARD": ("fsdp_reshard_after_forward", ("true",)),
+    "FSDP_ACTIVATION_CHECKPOINTING": ("fsdp_activation_checkpointing", ("false",)),
+    "FSDP_AUTO_WRAP_POLICY": ("fsdp_auto_wrap_policy", ("TRANSFORMER_BASED_WRAP",)),
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": ("fsdp_transformer_layer_cls_to_wrap", ("",)),
+    "FSDP_IGNORED_MODULES": ("fsdp_ignored_modules", ("",)),
+}
 
 
 def training_precision() -> Literal["fp32", "bf16"] | None:
     """The configured mixed precision; None if it is not configured."""
-    wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
-    if wanted not in ("no", "bf16"):
-        raise EnvironmentProblem(
-            f"accelerate's mixed_precision is {wanted!r}, and `compress run` trains in float32 or "
-            "bf16; set it to 'no' or 'bf16'",
-            id="accelerate-option-unsupported",
-        )
-    return "bf16" if wanted == "bf16" else None
+    return "bf16" if _value(_PRECISION, *_SUPPORTED[_PRECISION]) == "bf16" else None
 
 
 def wants_cpu() -> bool:
@@ -47,35 +39,26 @@ def wants_cpu() -> bool:
 
 
 def wants_shards() -> bool:
-    """Whether the configuration enables FSDP.
+    """Whether the configuration enables FSDP; EnvironmentProblem for what a run does not support.
 
     The variable is deleted, since transformers reads it too, and would then load models without
     weights on all ranks but the first.
-
-    Raises:
-        EnvironmentProblem: another kind of parallelism, or an unsupported option of FSDP.
     """
-    for variable, name in _UNSUPPORTED.items():
-        if _is_true(variable):
-            raise EnvironmentProblem(
-                f"accelerate is configured for {name}, and `compress run` supports data "
-                "parallelism and FSDP only; configure several CPUs or GPUs, or FSDP",
-                id="accelerate-option-unsupported",
-            )
-    if not _is_true(_USE_FSDP):
-        return False
-    for option, (variable, supported, default) in _FSDP.items():
-        value = os.environ.get(variable, default)
-        if (value or "").lower() != (supported or "").lower():
-            advice = "leave it out" if supported is None else f"set it to {supported}"
-            raise EnvironmentProblem(
-                f"accelerate's {option} is {value}, which `compress run` does not support; "
-                f"{advice}",
-                id="accelerate-option-unsupported",
-            )
-    del os.environ[_USE_FSDP]
-    return True
+    shards = os.environ.get(_USE_FSDP, "").lower() == "true"
+    for variable, row in (_SUPPORTED | (_SUPPORTED_WITH_FSDP if shards else {})).items():
+        _value(variable, *row)
+    if shards:
+        del os.environ[_USE_FSDP]
+    return shards
 
 
-def _is_true(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() == "true"
+def _value(variable: str, option: str, supported: tuple[str, ...]) -> str:
+    """The value of a variable, which must be one of those that are supported."""
+    value = os.environ.get(variable, supported[0])
+    if value.lower() not in map(str.lower, supported):
+        advice = f"set it to {' or '.join(supported)}" if supported[0] else "leave it out"
+        raise EnvironmentProblem(
+            f"accelerate's {option} is {value}, which `compress run` does not support; {advice}",
+            id="accelerate-option-unsupported",
+        )
+    return value.lower()

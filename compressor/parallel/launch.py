@@ -1,8 +1,7 @@
 """Start and end of the processes of a run that `accelerate launch` or `torchrun` started.
 
-A launcher passes each process its rank in environment variables. The first process with an error
-reports it (`is_first_to_report`); the others end silently. A thread in each process writes a
-heartbeat to the launcher's key-value store and reads those of the others, since a process that is
+The first process with an error reports it; the others end silently. A thread in each process writes
+a heartbeat to the launcher's key-value store and reads those of the others, since a process that is
 suspended, or whose machine has failed, closes no connection.
 """
 
@@ -61,14 +60,9 @@ def start(device: str, shards: bool = False) -> None:
 
     `device` is `auto`, `cpu` or `cuda`; each process of a machine takes its own GPU. With `shards`
     models in training are sharded.
-
-    Raises:
-        EnvironmentProblem: accelerate is not installed, the ranks are invalid, a process is
-            missing, or two share a GPU.
     """
     if processes() == 1:
         return
-    _require_numbers()
     try:
         from accelerate import PartialState
     except ModuleNotFoundError as error:
@@ -99,11 +93,19 @@ def start(device: str, shards: bool = False) -> None:
     parallel.use(Ranks(rank(), processes(), control, patient, shards))
     _watch.start(_open_store(seconds()))
     signal.signal(signal.SIGTERM, _interrupt)
-    _require_one_device(on_gpu)
+    if on_gpu:
+        gpu = f"GPU {torch.cuda.get_device_properties(0).uuid} of {socket.gethostname()}"
+        name, count = Counter(parallel.gather(gpu)).most_common(1)[0]
+        if count > 1:
+            raise EnvironmentProblem(
+                f"{count} processes share {name}; start as many processes on a machine as it has "
+                "GPUs, or give --device cpu",
+                id="ranks-share-a-gpu",
+            )
 
 
 def finish() -> None:
-    """Disconnect from the other processes; all of them call this when the work is done."""
+    """Disconnect from the other processes, when all are done."""
     if parallel.size() == 1:
         return
     from torch import distributed
@@ -145,10 +147,7 @@ def require_same_versions(compress: str) -> None:
 
 
 def is_first_to_report() -> bool:
-    """Whether this process is the first of the run to report an error; always True if it is alone.
-
-    The launcher then ends the others, which report nothing.
-    """
+    """Whether no other process has reported an error; the launcher then ends the others."""
     if processes() == 1:
         return True
     with suppress(ValueError, OSError):
@@ -166,10 +165,7 @@ def is_first_to_report() -> bool:
 
 
 def wait_for_others() -> None:
-    """Give the others some seconds to see that this process has reported, if it hosts the store.
-
-    With torchrun and accelerate, the launcher hosts the store.
-    """
+    """Give the others some seconds to see that this process has reported, if it hosts the store."""
     store = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _watch.store
     if store is None or rank() > 0:
         return
@@ -180,18 +176,6 @@ def wait_for_others() -> None:
             time.sleep(0.1)
 
 
-def _require_numbers() -> None:
-    """Check environment variables for which `init_process_group` would hang or fail obscurely."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    missing = [name for name in names if not os.environ.get(name)]
-    number = os.environ["RANK"]
-    if missing or not number.isdecimal() or int(number) >= processes():
-        problem = f"{', '.join(missing)} is not set" if missing else f"RANK={number}"
-        raise EnvironmentProblem(
-            f"WORLD_SIZE={processes()}, but {problem}; {_STARTED_BY}", id="ranks-invalid"
-        )
-
-
 def _take_own_gpu() -> None:
     """Make one GPU visible, so that `cuda` is the same device for torch and onnxruntime."""
     number = int(os.environ.get("LOCAL_RANK", "0"))
@@ -200,27 +184,6 @@ def _take_own_gpu() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number]
     elif "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
-
-
-def _require_one_device(on_gpu: bool) -> None:
-    """Check that all processes compute on CPUs, or each on its own GPU."""
-    import torch
-
-    require_same(
-        {"the device": "cuda" if on_gpu else "cpu"},
-        "start as many processes on a machine as it has GPUs, or give --device cpu",
-        EnvironmentProblem,
-        "ranks-differ-in-device",
-    )
-    if on_gpu:
-        gpu = f"GPU {torch.cuda.get_device_properties(0).uuid} of {socket.gethostname()}"
-        name, count = Counter(parallel.gather(gpu)).most_common(1)[0]
-        if count > 1:
-            raise EnvironmentProblem(
-                f"{count} processes share {name}; start as many processes on a machine as it has "
-                "GPUs, or give --device cpu",
-                id="ranks-share-a-gpu",
-            )
 
 
 def _open_store(limit: float) -> TCPStore:
@@ -234,8 +197,8 @@ def _open_store(limit: float) -> TCPStore:
 
 
 def _key(name: str) -> str:
-    """A key of this attempt: torchrun may restart the processes."""
-    return f"compress/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may restart processes
+    return f"compress/{attempt}/{name}"
 
 
 def _interrupt(number: int, frame: Any) -> None:
@@ -301,13 +264,7 @@ class Watch:
         """End this process, whose main thread would wait forever."""
         if self._ended.is_set():
             return
-        self.report(
-            EnvironmentProblem(
-                f"{name} did not respond for {limit:g} s; see its output, and run the same command "
-                "again to resume",
-                id="rank-lost",
-            )
-        )
+        self.report(parallel.rank_lost(f"{name} did not respond for {limit:g} s"))
         os._exit(EnvironmentProblem.exit_code)
 
 
@@ -320,7 +277,7 @@ def is_ended() -> bool:
 
 
 def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Progress of a pass over rows: (steps done, total) of all ranks, by their last heartbeats."""
+    """Progress (steps done, total) of all ranks, by their last heartbeats."""
     if parallel.size() == 1:
         return progress
     _watch.passes += 1  # the same number on all ranks, which make the same passes

@@ -1,12 +1,8 @@
 """Models in training whose weights, gradients and moments are sharded over ranks (FSDP).
 
-Each rank holds a part of every weight; the weights of a Transformer layer are gathered for
-computing it, and freed afterwards (Zhao et al. 2023, "PyTorch FSDP"; `torch.distributed.fsdp`). All
-other weights, embeddings and heads, are gathered for a whole pass.
-
-All ranks must compute a layer together. So a rank with fewer batches than others computes spare
-ones, which do not count (`Batch.spare`), and decisions that depend on a rank's own rows are made
-together (`everywhere`). All functions here also work with models that are not sharded.
+All ranks must compute a layer together (Zhao et al. 2023, "PyTorch FSDP"). So a rank with fewer
+batches than others computes spare ones (`Batch.spare`), and decisions that depend on a rank's own
+rows are made together (`everywhere`). All functions also work with models that are not sharded.
 """
 
 from __future__ import annotations
@@ -40,10 +36,10 @@ def everywhere(condition: bool) -> bool:
 
 
 def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
-    """This rank's part of a copy of a model, on the device; gradients are sums over ranks.
+    """This rank's part of a copy of a model on the CPU, on the device; gradients are summed over
+    ranks.
 
-    The model is on the CPU (`home`) and does not change; `layers` are paths of its Transformer
-    layers.
+    `layers` are paths of its Transformer layers.
     """
     if not parallel.shards():
         return copy.deepcopy(model)
@@ -71,8 +67,8 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
 def _return_freed_memory() -> None:
     """Make glibc return freed blocks of 256 KiB and more to the system.
 
-    By default its threshold grows up to 32 MiB, and it keeps most of the freed weights: a process
-    with half of the weights then needs more memory than one with whole models.
+    By default it keeps most of the freed weights, so that half of the weights need more memory than
+    whole models.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -94,7 +90,7 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
 def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[nn.Module]:
     """A model to compute with: itself, or a sharded copy, during which its own weights are freed.
 
-    They are not restored after an error, which ends the run: gathering needs all ranks.
+    An error, which ends the run, does not restore them: gathering needs all ranks.
     """
     if not parallel.shards():
         yield model
@@ -107,19 +103,16 @@ def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[
 
 
 def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
-    """A whole model with the weights of a sharded one; the model itself if it is not sharded.
-
-    `like` is a whole model of the same structure, which does not change.
-    """
+    """A whole model like another with the weights of a sharded one; itself if it is not sharded."""
     from torch import nn
     from torch.distributed.fsdp import FSDPModule
 
     if not isinstance(model, FSDPModule):
         return model
     empty = {id(p): nn.Parameter(p.new_empty(0), p.requires_grad) for p in like.parameters()}
-    gathered_copy = copy.deepcopy(like, empty)  # with `empty` for its parameters
-    _load(gathered_copy, model)
-    return gathered_copy
+    whole_model = copy.deepcopy(like, empty)  # with `empty` for its parameters
+    _load(whole_model, model)
+    return whole_model
 
 
 def _load(model: nn.Module, shards: nn.Module) -> None:
@@ -162,7 +155,7 @@ def noticing_lost_ranks() -> Iterator[None]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor; all ranks call this together if it is a shard."""
+    """All ranks call this together if the tensor is a shard."""
     return cast("DTensor", tensor).full_tensor() if parallel.is_shard(tensor) else tensor
 
 
@@ -184,5 +177,4 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def local_bytes(model: nn.Module) -> int:
-    """Memory of this rank's weights of a model."""
     return sum(x.numel() * x.element_size() for x in map(local, model.parameters()))

@@ -176,7 +176,6 @@ class Distill(RecoveryMethod):
 
 
 def usual_precision(device: str) -> Precision:
-    """Of the products of distillation."""
     return "fp32" if device == "cpu" else "bf16"
 
 
@@ -199,9 +198,8 @@ class RecoveryJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Recovered:
-    """A recovered model, and a description for the report.
-
-    Parameters that no method changed are shared with the pruned model.
+    """A recovered model, whose unchanged parameters are the pruned model's, and a text for the
+    report.
     """
 
     model: nn.Module
@@ -219,12 +217,7 @@ def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
 
 
 def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
-    """Recover a pruned model with some methods in their order; without any it is `job.pruned`.
-
-    Raises:
-        UsageError: without calibration rows.
-        InputError: too few rows to train on, or values that are not finite.
-    """
+    """Recover a pruned model with some methods in their order; without any it is `job.pruned`."""
     if not methods:
         return Recovered(job.pruned, "")
     if not job.examples:

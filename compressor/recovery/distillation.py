@@ -4,28 +4,12 @@ The loss is the divergence of the student's predictions from the teacher's,
 
     KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
 
-or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (except as
-decoder inputs of translators). Optionally, `hidden` times the difference of the residual streams
-after every Transformer layer is added,
+or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used. Optionally,
+`hidden` times the difference of the residual streams after every Transformer layer is added,
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
 
-over real tokens (`compressor.recovery.teacher`). A tenth of the rows is held out; the weights with
-the lowest divergence on them are kept, and training stops when it falls no further. The student is
-trained without dropout, as the teacher's outputs are computed without.
-
-Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 with 30 % of the multiply-adds, on
-1,000 rows, has a divergence of 0.0995, 0.0953 and 0.0935 nats on 1,500 other rows with weights of
-0, 1 and 10 (0.1205 before); accuracy is 93.5, 93.5 and 93.6 % (93.3 before, 95.3 dense); 31, 35 and
-32 s of CPU time. The bundled translator with 58 of 144 heads, on 6,000 pairs: 0.1009 nats and 38.24
-BLEU with 0, 0.0992 and 38.33 with 1 (dense 40.27), a difference within chance that costs memory or
-time for hidden states. So classifiers match hidden states by default, and translators do not
-(`Task.hidden_weight`).
-
-Cost: a forward pass of the dense model over the calibration rows and the text, whose results are
-cached as far as memory allows (`compressor.recovery.teacher`), and in each epoch a forward and
-backward pass of the pruned one. Hidden states of all layers take more memory than predictions; rows
-that do not fit cost a forward pass of the dense model in every epoch.
+over real tokens (`compressor.recovery.teacher`). docs/recovery.md has measurements.
 """
 
 from __future__ import annotations
@@ -78,10 +62,8 @@ from compressor.training.precision import Precision, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
-    """A copy of a pruned model with the weights of an artifact that keeps the same units, `mask`.
-
-    Raises:
-        InputError: it is no pruned checkpoint, keeps other units, or has other shapes.
+    """A copy of a pruned model with the weights of an artifact that keeps the same units,
+    `mask`.
     """
     earlier = open_checkpoint(str(directory))
     if earlier.pruning is None or earlier.pruning.mask != mask:

@@ -1,10 +1,7 @@
 """The dense model as a teacher: its predictions, and its hidden states to compare two models by.
 
-A hidden state is the residual stream of real tokens after a Transformer layer: after the
-normalization in post-norm models (BERT, Marian), before the final normalization of the stack in
-pre-norm models (mBART). Pruning does not change its width, so the pruned and the dense model
-compare without the projections that narrower students need (TinyBERT, Jiao et al. 2020, eq. 8;
-CoFi, Xia et al. 2022, section 2.3).
+A hidden state is the residual stream of real tokens after a Transformer layer (TinyBERT, Jiao et
+al. 2020, eq. 8; CoFi, Xia et al. 2022, section 2.3), whose width pruning does not change.
 """
 
 from __future__ import annotations
@@ -56,11 +53,10 @@ def states_of(
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
-    """Variances of the dense model's hidden states, block by block.
+    """Variances of the dense model's hidden states, the mean over their width; 1 for constant ones.
 
-    The mean over the width of the variance over tokens. It is the unit of differences between two
-    models, so that their weight has the same meaning for all layers and models. 1 for a constant
-    stream. `batches` are the hidden states of this rank's, [tokens, width] for each block.
+    They are the unit of differences, so that the weight of these means the same for all models.
+    `batches` are this rank's states, [tokens, width] for each block.
     """
     sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
     for states in batches:
@@ -84,10 +80,10 @@ def difference(
     variances: Sequence[float],
     tokens: Sequence[int],
 ) -> Tensor:
-    """Mean squared difference of hidden states in units of their variance, mean over blocks.
+    """Mean squared difference of hidden states [tokens, width] in units of their variance, over
+    blocks.
 
-    0 for equal states; about 1 for a model that outputs each layer's mean. States are [tokens,
-    width] for each block; `tokens` is the number to average over, of which they may be a part.
+    `tokens` is the number to average over, of which the states may be a part.
     """
     parts = [
         (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
@@ -109,7 +105,6 @@ class TeacherOutputs:
 
     @property
     def bytes(self) -> int:
-        """Memory in bytes."""
         return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
 
     def to(self, device: torch.device | str) -> TeacherOutputs:
@@ -121,16 +116,13 @@ class TeacherOutputs:
 class Teacher:
     """The dense model, with a cache of its outputs.
 
-    The cache has a translator's last hidden states, since logits are as wide as the vocabulary, or
-    a classifier's logits, and, if hidden states are matched, those of all blocks. Its size is that
-    of the model's weights on this rank, but at least `LEAST_ROOM`, or on a GPU a quarter of its
-    memory. It is filled with whole rows in the order of `batches`, then with those of a text if
-    half of it fits. Outputs for other rows are computed each time.
+    Its size is that of the model's weights on this rank, but at least `LEAST_ROOM`, or on a GPU a
+    quarter of its memory. It is filled with whole rows in the order of `batches`, then with those
+    of a text if half of it fits. Outputs for other rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
-        batches: the rows to cache, in batches of any efficient size, the same number on all ranks
-            if it is sharded; each rank computes its own rows and gets those of all others.
+        batches: this rank's rows to cache; as many batches on all ranks if the model is sharded.
         blocks: whose hidden states are matched.
     """
 
@@ -163,8 +155,8 @@ class Teacher:
     ) -> None:
         """Cache the dense model's outputs for the rows of a text, as far as memory allows.
 
-        Nothing is cached if less than half of the text fits, which is estimated from the first
-        rows: it would take long and save little, or nothing if training ends in the first epoch.
+        Nothing is cached if less than half of the text fits, by the first rows: it would save
+        little.
         """
         device = next(self.dense.parameters()).device
         blocks, before = -(-text.rows // BLOCK_ROWS), self.memory_left
@@ -187,8 +179,8 @@ class Teacher:
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Predictions as from `Objective.predictions`, and the hidden states after each block.
 
-        [loss terms, classes, vocabulary or width], float32, in the order of the batch; [tokens,
-        width] of each block's real tokens, row by row.
+        [loss terms, classes, vocabulary or width], float32; [real tokens, width] of each block, row
+        by row.
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.
@@ -239,7 +231,6 @@ class Teacher:
             kept[row] = outputs
 
     def _compute(self, batch: Batch) -> tuple[Tensor, TeacherOutputs]:
-        """One pass of the dense model: logits [loss terms, vocabulary or classes], and outputs."""
         with received(self.projection) as read, record_outputs(self.dense, self.blocks) as recorded:
             logits = self.task.logits(self.dense, batch)
         terms = self.task.term_mask(batch.host)

@@ -1,8 +1,7 @@
 """The dense model's translations of a text, made once and stored in a file, line by line.
 
-Translating a large text takes hours, so it can be interrupted and resumed: translations are
-appended in chunks, and an unfinished chunk is dropped. Every chunk is translated by itself, so the
-file is the same after interruptions, and with several ranks, which translate chunks in turn.
+That takes hours, so it can be interrupted and resumed: every chunk is translated by itself and
+appended, so the file is the same after interruptions, and with several ranks.
 """
 
 from __future__ import annotations
@@ -32,10 +31,8 @@ def translate_lines(
     """Write a translation for each line; resume an earlier call that was interrupted.
 
     Args:
-        output: the file; it is created when all lines are translated. Until then finished chunks
-            are in a file next to it, whose name ends with `.partial`.
-        key: everything the translations depend on (hashes of the text and of the model, beam
-            width); chunks are reused only with the same key.
+        output: created when all lines are translated; until then chunks are in a `.partial` file.
+        key: everything the translations depend on; chunks are reused only with the same key.
         chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
     """
     size = CHUNK_ROWS if chunk_rows is None else chunk_rows

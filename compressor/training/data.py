@@ -70,10 +70,9 @@ def batches_of_rank(
 class Batches:
     """The batches of every epoch; all epochs have the same number of batches.
 
-    An epoch uses all rows once, in windows of `WINDOW_ROWS` stored rows or more. A window has
-    blocks drawn from the whole file, and its share of the rows in memory. The latter have batches
-    of their own, since cached teacher outputs (see `compressor.recovery.teacher`) save a forward
-    pass only for a batch whose rows are all cached.
+    An epoch uses all rows once, in windows: blocks drawn from the whole file, and a share of the
+    rows in memory. The latter have batches of their own, since cached teacher outputs save a
+    forward pass only for a batch whose rows are all cached.
     """
 
     def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
@@ -92,7 +91,6 @@ class Batches:
         ]
 
     def __len__(self) -> int:
-        """Batches of one epoch."""
         return sum(self._counts)
 
     def of_epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:

@@ -1,10 +1,8 @@
 """The training loop.
 
-Shuffled batches of similar length, AdamW or Muon, warm-up and linear decay, validation after every
-epoch, early stopping, and a file to resume an interrupted training from. All randomness of a step
-depends on the seed and the step's number, so a resumed training equals an uninterrupted one (on the
-CPU; a GPU adds up some gradients in no fixed order). With several ranks each computes its rows of
-every batch, and gradients are summed, so the steps are those of one process.
+All randomness of a step depends on the seed and the step's number, so a resumed training equals an
+uninterrupted one (on the CPU). With several ranks each computes its rows of every batch, and
+gradients are summed, so the steps are those of one process.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ class Problem(ABC):
         """Parameter groups of AdamW, each with its learning rate `lr`.
 
         With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
-        to zero. `clip` is the largest gradient norm of the group, 1 by default. A group with `muon`
-        is trained by Muon instead.
+        to zero. `clip` is the largest gradient norm, 1 by default. A group with `muon` is trained
+        by Muon instead.
         """
 
     @abstractmethod
@@ -57,7 +55,7 @@ class Problem(ABC):
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         """Mean loss of a batch, or a part's contribution to the mean loss of a `whole` larger one.
 
-        The losses of its parts add up to its loss. `progress` is the completed share of all steps.
+        `progress` is the completed share of all steps.
         """
 
     @abstractmethod
@@ -76,7 +74,7 @@ class Problem(ABC):
         return
 
     def status(self) -> str:
-        """A description of the state for the line after an epoch; empty for none."""
+        """For the line after an epoch; empty for none."""
         return ""
 
 
@@ -109,9 +107,6 @@ def train(
         state: file to resume from if it exists, and to save to (safetensors).
         report: called with a line after every epoch, and if the state cannot be resumed from.
         progress: called with (steps done, total steps).
-
-    Raises:
-        InputError: the loss is not finite.
     """
     run = _Run(problem, data, schedule, seed, state)
     try:
@@ -241,9 +236,8 @@ class _Run:
         self.trained = replace(self.trained, seconds=seconds, **changes)
 
     def end_epoch(self, steps: int) -> None:
-        """Validate, keep the parameters if they are the best so far, and save.
-
-        `steps` are those of the epoch since it began or was resumed.
+        """Validate after `steps` of the epoch, keep the parameters if they are the best so far, and
+        save.
         """
         self.read_losses()
         loss, self._loss = parallel.total(self._loss) / steps, 0.0
@@ -278,7 +272,7 @@ class _Run:
             self.save()
 
     def save(self) -> None:
-        """Write the state atomically; with sharded weights all ranks call this together."""
+        """Write the state; with sharded weights all ranks call this together."""
         if self.state is None or not (parallel.is_main() or parallel.shards()):
             return
         self.read_losses()  # raises before weights after a loss that is not finite are saved
@@ -293,9 +287,8 @@ class _Run:
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Resume from the file, if it exists.
-
-        Raises `UnusableState` if it cannot be read, or is of another training; nothing has changed.
+        """Resume from the file, if it exists; `UnusableState`, with nothing changed, if that is not
+        possible.
         """
         path = self.state
         if path is None or not parallel.on_main(path.exists):

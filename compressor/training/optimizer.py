@@ -2,13 +2,9 @@
 
 AdamW scales each weight's step by itself. Muon (Jordan et al. 2024) takes the momentum of a whole
 matrix, U S V^T, and steps along U V^T, so that rare directions learn as fast as frequent ones.
-docs/recovery.md has measurements. `torch.optim.Muon` does the same, but always in bfloat16, which
-is slower than the rest of a step on processors without bfloat16 products, and without shards.
-
-An embedding table has tens of thousands of rows, and a step some hundred tokens. AdamW would read
-and write all rows, with both moments, in every step, which takes longer than a small model's
-forward and backward pass; and weight decay would shrink rows of tokens that never occur. Here the
-moments of a row change only in steps with its token, as in `torch.optim.SparseAdam`.
+`torch.optim.Muon` does the same, but always in bfloat16, and without shards. The moments of an
+embedding table's row change only in steps with its token, as in `torch.optim.SparseAdam`: AdamW
+would read and write tens of thousands of rows in every step.
 """
 
 from __future__ import annotations
@@ -46,9 +42,8 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
     """Within the context, gradients of tables on the CPU have only the rows of the batch.
 
-    On a GPU they have all rows: counting those of the batch would synchronize with the host, which
-    takes longer than a pass over the table. Shards (`compressor.parallel.sharding`) have whole
-    gradients.
+    On a GPU, where counting those would synchronize with the host, and of shards they have all
+    rows.
     """
     changed = [t for t in tables if not parallel.is_shard(t.weight) and _counts_rows(t.weight)]
     for table in changed:
@@ -94,10 +89,7 @@ def parameter_groups(
     learning_rate: float,
     precision: Precision,
 ) -> list[dict[str, Any]]:
-    """Groups for `MuonAdamW`: Muon for the parameters among `matrices`, AdamW for all others.
-
-    Gradients are clipped by the norm of each group.
-    """
+    """Groups for `MuonAdamW`: Muon for the parameters among `matrices`, AdamW for all others."""
     chosen = set(map(id, matrices))
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
     for parameter in parameters:
@@ -117,7 +109,7 @@ class MuonAdamW(torch.optim.AdamW):
 
     Args:
         groups: as for AdamW; those with `muon` have matrices, orthogonalized in that precision (in
-            fp32 where the device has no bf16 products, since emulated ones take 30 times as long).
+            fp32 where the device has no bf16 products, which take 30 times as long if emulated).
         tables: weights [rows, width] for AdamW, of which only rows with a gradient change; their
             gradients are sparse, or zero in rows of tokens that do not occur in the step.
     """
@@ -209,7 +201,8 @@ def _counts_rows(table: Tensor) -> bool:
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Groups of matrices to update together: those of equal shape on a GPU, where launching a
-    product of small ones takes longer than computing it; single ones on CPUs and of shards."""
+    product of small ones takes longer than computing it.
+    """
     if not matrices or not _stacks_pay(matrices[0]):
         return [[matrix] for matrix in matrices]
     by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
@@ -223,10 +216,10 @@ def _stacks_pay(matrix: Tensor) -> bool:
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Nearly U V^T of a matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
+    """Nearly U V^T of U S V^T, [..., rows, columns]: values above 2 % of the norm become 0.7 to
+    1.2.
 
-    [rows, columns] of any two sizes, or several such; steps of Jordan's quintic Newton-Schulz
-    iteration.
+    By steps of Jordan's quintic Newton-Schulz iteration.
     """
     if matrix.shape[-2] > matrix.shape[-1]:
         return orthogonalize(matrix.mT).mT

@@ -1,13 +1,7 @@
 """Unlabeled text of any size for distillation: one sentence a line, read from disk in every epoch.
 
-A classifier learns from the dense model's predictions for it. A translator learns from the dense
-model's own translations (sequence-level knowledge distillation, Kim & Rush 2016), which are made
-once and kept in a file (`compressor.recovery.translations`).
-
-Memory holds an offset for every 256 lines (a byte for 32 lines), the rows of one window
-(`compressor.training.data`), and for texts of up to some hundred thousand lines their token ids,
-since encoding takes as long as a training step on a GPU. A compressed file is decompressed to disk
-first, since it has no random access.
+A translator learns from the dense model's own translations (sequence-level knowledge distillation,
+Kim & Rush 2016), which are made once and kept in a file (`compressor.recovery.translations`).
 """
 
 from __future__ import annotations
@@ -36,16 +30,11 @@ class TextLines:
     """The lines of a file of texts, in blocks of `BLOCK_ROWS`; lines without text are skipped.
 
     For `columns` and `pairs` see `open_texts`. With `blank` lines without text count, too.
-    `progress` is called with the number of lines read, for long files.
 
     Attributes:
         rows: number of lines.
         size: bytes, unpacked.
         is_packed: whether the file must be decompressed before lines can be read.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, holds no text, or a line is no pair.
-        EnvironmentProblem: the package that unpacks it is not installed.
     """
 
     def __init__(
@@ -89,7 +78,6 @@ class TextLines:
                 progress(done // MIB, -(-self.size // MIB))
 
     def block(self, number: int) -> list[tuple[str, ...]]:
-        """The texts of the lines of one block."""
         return list(islice(self._rows_from(number), BLOCK_ROWS))
 
     def after(self, rows: int) -> Iterator[str]:
@@ -124,7 +112,6 @@ class Text:
 
     @property
     def rows(self) -> int:
-        """Number of lines with text."""
         return self.lines.rows
 
     def unpacked(self, path: Path) -> Text:
@@ -150,7 +137,6 @@ class Text:
         return [row for block in blocks for row in rows_of[block]]
 
     def _encode(self, blocks: Sequence[int]) -> list[list[Example]]:
-        """The rows of some blocks, block by block."""
         texts = [texts for block in blocks for texts in self.lines.block(block)]
         if self.translations is not None:
             targets = [row[0] for block in blocks for row in self.translations.block(block)]
