@@ -13,8 +13,8 @@ from compressor.training.optimizer import (
     MuonAdamW,
     clip_gradients,
     embedding_tables,
-    layer_matrices,
     orthogonalize,
+    parameter_groups,
     sparse_gradients,
 )
 
@@ -175,8 +175,7 @@ def test_products_of_the_layers_are_chosen_each_once():
     layer["none"] = nn.Linear(0, 4, bias=False)
     model = nn.ModuleDict({"words": nn.Embedding(9, 4), "layer": layer, "head": nn.Linear(4, 9)})
 
-    def same(found: list[Tensor], *expected: Tensor) -> bool:
-        return [id(x) for x in found] == [id(x) for x in expected]
-
-    assert same(layer_matrices(model, ["layer"]), layer["up"].weight)
-    assert layer_matrices(model, []) == []
+    _, muon = parameter_groups(model, model.parameters(), ["layer"], RATE, "fp32")
+    assert [id(x) for x in muon["params"]] == [id(layer["up"].weight)]
+    (group,) = parameter_groups(model, model.parameters(), [], RATE, "fp32")
+    assert len(group["params"]) == len(list(model.parameters()))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, Self
 
-from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import (
     MULTIPLES,
     Floors,
     Multiples,
+    PathCut,
+    UnitCosts,
     lose_together,
     parse_floors,
     parse_layers,
@@ -65,14 +66,6 @@ class Limits:
         return self.full.without_layers(self.dropped)
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A choice of units after layers were dropped, and its divergence from the dense model."""
-
-    choice: Choice
-    divergence: float
-
-
 class Evaluator(Protocol):
     """What a run does for a budget that chooses units."""
 
@@ -96,8 +89,10 @@ class Evaluator(Protocol):
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         """The layer of a stack whose skipping changes predictions least, beside those dropped."""
 
-    def try_layers(self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]) -> Tried:
-        """Drop layers, choose units of the others, and measure what that costs after a recovery."""
+    def try_layers(
+        self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]
+    ) -> tuple[Choice, float]:
+        """Units chosen after layers were dropped, and the divergence from the dense model."""
 
     def require_sight(self, asked: str, drop: float) -> None:
         """Raise `InputError` if rows show no drop beyond this: the dense model is at the floor."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.budgets.base import UNREACHABLE, Limits
-from compressor.budgets.units import MULTIPLES, Group, Multiples, removal_groups
+from compressor.budgets.units import MULTIPLES, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
@@ -28,14 +27,6 @@ RETRIES = 3  # tighter choices after one that misses the wanted speed-up; each i
 # Steps that the wanted saving is divided into. Rounding wastes less than one step per layer:
 # of a model with 36 layers 0.2 % of the saving at most.
 _STEPS = 20_000
-
-
-@dataclass(frozen=True)
-class PredictedChoice:
-    """Units to keep, and the speed-up that the cost table expects of them."""
-
-    mask: Mask
-    predicted: float
 
 
 def counts_to_measure(
@@ -106,15 +97,14 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
     return saved
 
 
-def choose(
-    scores: Scores, limits: Limits, table: CostTable, speedup: float
-) -> PredictedChoice | None:
+def choose(scores: Scores, limits: Limits, table: CostTable, speedup: float) -> Mask:
     """The mask with the least summed score of removed units that the table says is fast enough.
 
-    Layers that are dropped save what sublayers without units do. None where even `fewest` units
-    are not fast enough.
+    Layers that are dropped save what sublayers without units do. It is that with the fewest units
+    where not even these are fast enough.
     """
-    start, items = limits.start, _removal_groups(scores, limits)
+    start, floors = limits.start, limits.floors
+    items = removal_groups(scores, start, floors, limits.multiples, limits.even)
     saved, counts = savings(table, start), start.counts()
     losses, gains = [], []
     for groups in items:
@@ -132,24 +122,10 @@ def choose(
     # Share of the dense time that is still to be saved, beside what dropped layers save.
     wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
     if wanted <= 0:
-        return PredictedChoice(start, predicted_speedup(start, saved))
-    chosen = cheapest(losses, gains, wanted)
-    if chosen is None:
-        return None
+        return start
+    chosen = cheapest(losses, gains, wanted) or list(map(len, items))
     taken = chain.from_iterable(x[:count] for x, count in zip(items, chosen, strict=True))
-    mask = start.without(unit for group in taken for unit in group.units)
-    return PredictedChoice(mask, predicted_speedup(mask, saved))
-
-
-def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
-    """Every sublayer down to its floor: the fastest choice."""
-    groups = chain.from_iterable(_removal_groups(scores, limits))
-    mask = limits.start.without(unit for group in groups for unit in group.units)
-    return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
-
-
-def _removal_groups(scores: Scores, limits: Limits) -> list[list[Group]]:
-    return removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
+    return start.without(unit for group in taken for unit in group.units)
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
@@ -203,39 +179,41 @@ def reach(
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
     `measure` also gets the number of the try, from 1. Returns the first choice that reached
-    `wanted`, else the fastest measured, and all tries; UsageError if the fewest units are slower.
+    `wanted`, else the fastest, and all tries; UsageError if the fewest units are slower.
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []
-    smallest = fewest(scores, limits, table)
-    aim = wanted
+    start, aim = limits.start, wanted
+    saved = savings(table, start)
+    groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
+    smallest = start.without(unit for group in chain(*groups) for unit in group.units)
     for number in range(1, RETRIES + 2):
-        # The smallest is tried where the table expects no choice to be fast enough.
-        choice = choose(scores, limits, table, aim) or smallest
-        speedup, interval = _speedup(measure(choice.mask, number))
-        masks.append(choice.mask)
+        mask = choose(scores, limits, table, aim)
+        predicted = predicted_speedup(mask, saved)
+        speedup, interval = _speedup(measure(mask, number))
+        masks.append(mask)
         tries.append(
             SpeedTry(
                 aim=aim,
-                predicted=choice.predicted,
-                kept=str(choice.mask),
+                predicted=predicted,
+                kept=str(mask),
                 speedup=speedup,
                 speedup_interval=interval,
                 met=speedup >= wanted,
             )
         )
         if speedup >= wanted:
-            return choice.mask, tries
+            return mask, tries
         # By counts alone: which units stay does not matter for the time.
-        if choice.mask.counts() == smallest.mask.counts():
+        if mask.counts() == smallest.counts():
             lower = ", or lower --floor (0 lets a sublayer lose all)"
             raise UsageError(
                 f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
-                f"{max(one.speedup for one in tries):.3f}, with {smallest.mask} kept as the floors "
-                f"demand; ask for less{lower if smallest.mask.count() else ''}",
+                f"{max(one.speedup for one in tries):.3f}, with {smallest} kept as the floors "
+                f"demand; ask for less{lower if smallest.count() else ''}",
                 id=UNREACHABLE,
             )
         # What was predicted is what this choice was good for, and may be more than was asked.
-        aim = choice.predicted * wanted / speedup
+        aim = predicted * wanted / speedup
     fastest = max(range(len(tries)), key=lambda number: tries[number].speedup)
     return masks[fastest], tries

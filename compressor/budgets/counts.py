@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BeforeValidator, Field
 
 from compressor.budgets.base import Budget, Choice, CompetingUnits, Evaluator, Limits
-from compressor.budgets.path import RemovalPath, UnitCosts, removal_path
-from compressor.budgets.units import parse_amount, select
+from compressor.budgets.units import RemovalPath, UnitCosts, parse_amount, removal_path, select
 from compressor.errors import UsageError
 from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, belongs, kind_of, units_of
 from compressor.options.bounds import MOST_STEPS, Amounts

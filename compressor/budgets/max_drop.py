@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from compressor.budgets.base import Choice, Evaluator, SearchedUnits
-from compressor.budgets.path import removal_path
+from compressor.budgets.units import removal_path
 from compressor.errors import UsageError
 from compressor.options.declare import option
 from compressor.results import ROUNDING, QualityCandidate, QualitySearch
@@ -34,13 +34,10 @@ def within(candidate: QualityCandidate, drop: float) -> bool:
     return -candidate.comparison.difference <= drop + ROUNDING
 
 
-def proven(candidate: QualityCandidate, drop: float) -> bool:
-    """Whether the bound shows that the drop is at most `drop`; false for NaN."""
-    return -candidate.bound <= drop + ROUNDING
-
-
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
-    return within(candidate, drop) and (proof == "measured" or proven(candidate, drop))
+    """Whether the measured drop, and where it must be proven the bound, is within the limit."""
+    is_proven = -candidate.bound <= drop + ROUNDING
+    return within(candidate, drop) and (proof == "measured" or is_proven)
 
 
 def search(last: int, accepts: Callable[[int], bool]) -> int:
@@ -75,8 +72,7 @@ def find(
     last: int,
     drop: float,
     proof: Proof,
-    judge: Callable[[int], QualityCandidate],
-    judge_held_out: Callable[[int, int], QualityCandidate],
+    judge: Callable[[int, int], QualityCandidate],
 ) -> SearchResult:
     """Search for the largest cut within a limit, and confirm it on the held-out rows.
 
@@ -85,15 +81,15 @@ def find(
 
     Args:
         last: position of the largest cut on the path.
-        judge: builds the model at a position and judges it on the rows of the search.
-        judge_held_out: judges it on the held-out rows; takes the number of the look, too.
+        judge: builds the model at a position and judges it on the rows of the search, or in the
+            look of this number, from 1, on the held-out rows.
     """
     candidates: dict[int, QualityCandidate] = {}
     looks: dict[int, QualityCandidate] = {}
 
     def accepts(position: int) -> bool:
         if position not in candidates:
-            candidates[position] = judge(position)
+            candidates[position] = judge(position, 0)
         return accepted(candidates[position], drop, proof)
 
     position = search(last, accepts)
@@ -102,7 +98,7 @@ def find(
         proof = "measured"
         position = search(last, accepts)
     while position:
-        looks[position] = judge_held_out(position, len(looks) + 1)
+        looks[position] = judge(position, len(looks) + 1)
         if accepted(looks[position], drop, proof):
             break
         # The next smaller cut that the search accepted; beyond those, half the cut until one is.
@@ -112,7 +108,7 @@ def find(
             position //= 2
     if position == 0:
         position = max((p for p, seen in looks.items() if within(seen, drop)), default=0)
-    is_proven = position > 0 and proven(looks[position], drop)
+    is_proven = position > 0 and accepted(looks[position], drop, "bound")
     return SearchResult(position, is_proven, list(candidates.values()), list(looks.values()))
 
 
@@ -159,19 +155,22 @@ class MaxDrop(SearchedUnits):
             f"{held_out:,} are held out for the final figures"
         )
 
-        def judge(position: int) -> QualityCandidate:
+        def judge(position: int, look: int) -> QualityCandidate:
             cut = path.cut(position)
-            # As strict as the first look, which the chosen cut has to pass on the held-out rows.
-            judged = evaluator.judge(cut, self.max_drop, error_of_look(1))
-            return self._with_verdict(evaluator, judged, f"  {cut.mask}")
-
-        def judge_held_out(position: int, number: int) -> QualityCandidate:
-            cut = path.cut(position)
-            judged = evaluator.judge_held_out(cut, self.max_drop, error_of_look(number))
-            return self._with_verdict(evaluator, judged, f"  on the held-out rows: {cut.mask}")
+            on_rows = evaluator.judge_held_out if look else evaluator.judge
+            # A search is as strict as the first look, which the chosen cut has to pass.
+            judged = on_rows(cut, self.max_drop, error_of_look(max(look, 1)))
+            is_accepted = accepted(judged, self.max_drop, self.drop_proof)
+            refused = "not proven" if within(judged, self.max_drop) else "refused"
+            evaluator.message(
+                f"  {'on the held-out rows: ' if look else ''}{cut.mask}: "
+                f"{judged.comparison.metric} {judged.comparison.difference:+.2f}, bound "
+                f"{judged.bound:+.2f}: {'accepted' if is_accepted else refused}"
+            )
+            return judged.model_copy(update={"accepted": is_accepted})
 
         proof = self._proof(evaluator, rows.rows, metric)
-        result = find(len(path) - 1, self.max_drop, proof, judge, judge_held_out)
+        result = find(len(path) - 1, self.max_drop, proof, judge)
         if result.position == 0:
             seen = result.looks or result.candidates
             best = max(seen, key=lambda candidate: candidate.comparison.difference)
@@ -209,15 +208,3 @@ class MaxDrop(SearchedUnits):
             "a model without one changed answer; the search goes by the measured drop"
         )
         return "measured"
-
-    def _with_verdict(
-        self, evaluator: Evaluator, candidate: QualityCandidate, what: str
-    ) -> QualityCandidate:
-        """The candidate with its verdict, which is also shown to the user."""
-        is_accepted = accepted(candidate, self.max_drop, self.drop_proof)
-        refused = "not proven" if within(candidate, self.max_drop) else "refused"
-        evaluator.message(
-            f"{what}: {candidate.comparison.metric} {candidate.comparison.difference:+.2f}, bound "
-            f"{candidate.bound:+.2f}: {'accepted' if is_accepted else refused}"
-        )
-        return candidate.model_copy(update={"accepted": is_accepted})

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from compressor.budgets.base import UNREACHABLE, Choice, Evaluator, Limits, SearchedUnits
+from compressor.budgets.base import UNREACHABLE, Choice, Evaluator, SearchedUnits
+from compressor.budgets.units import lose_together
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, kind_of, stack_of, units_of
+from compressor.model.sublayers import Mask, kind_of, units_of
 from compressor.options.bounds import BatchSize
 from compressor.options.declare import option
 from compressor.results import CostTable, LayerCost, LayersTry, SpeedSearch
@@ -91,7 +92,11 @@ class Speedup(SearchedUnits):
         rows: list[LayerCost] = []
         seconds: list[float] = []
         lengths = ""
-        for kinds in _kinds_to_measure(limits):
+        # Even attentions of a stack are timed together: an engine that pads them to the largest
+        # shows nothing while one kind keeps all.
+        firsts = [f"{x}.0" for x in limits.full.kinds() if units_of(x) in limits.units]
+        for tied in lose_together(firsts, limits.even):
+            kinds = list(map(kind_of, tied))
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
             # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
@@ -109,16 +114,6 @@ class Speedup(SearchedUnits):
         return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)
 
 
-def _kinds_to_measure(limits: Limits) -> list[list[str]]:
-    """Kinds of sublayers that are timed together: even attentions of a stack, others alone."""
-    groups: dict[str, list[str]] = {}
-    for kind in limits.full.kinds():
-        if (units := units_of(kind)) in limits.units:
-            tied = limits.even and units == "heads"
-            groups.setdefault(stack_of(f"{kind}.0") if tied else kind, []).append(kind)
-    return list(groups.values())
-
-
 def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
     """The best choice of units after different numbers of layers were dropped.
 
@@ -130,19 +125,18 @@ def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
         layers = [*dropped, evaluator.layer_to_drop(stack, dropped)] if stack else [*dropped]
         try:
-            result = evaluator.try_layers(layers, choose)
+            choice, lost = evaluator.try_layers(layers, choose)
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
             errors.append(error)  # the speed may be reached without one more layer
             choices.append(None)
             return LayersTry(layers=layers)
-        choice = result.choice
         choices.append(choice)
         assert isinstance(choice.search, SpeedSearch)
         # The one that `reach` returned: it met the speed, or was the fastest.
         delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
-        divergence = result.divergence if delivered.met else None
+        divergence = lost if delivered.met else None
         without = f"without {' and '.join(layers)}" if layers else "with all layers"
         evaluator.message(
             f"  {without}: divergence {divergence:.4f} at {delivered.speedup:.3g} times the speed"

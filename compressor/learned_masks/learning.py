@@ -22,8 +22,7 @@ from compressor.model.surgery import gated
 from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
-from compressor.training.loop import Problem, Schedule, train
-from compressor.training.state import Trained
+from compressor.training.loop import Problem, Schedule, Trained, train
 
 # Share of the epochs for fine-tuning trained weights with the final mask.
 FITTING = 0.25

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from compressor import parallel
 from compressor.errors import CompressError, EnvironmentProblem
@@ -295,3 +295,60 @@ def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
 def on_lost(report: Callable[[EnvironmentProblem], None]) -> None:
     """Set the function that reports a lost process; this process ends afterwards."""
     _watch.report = report
+
+
+_USE_FSDP = "ACCELERATE_USE_FSDP"
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
+# Variable -> the option of accelerate's configuration, and the values that a run supports, of which
+# the first stands for a missing variable; empty for an option that must be left out.
+_SUPPORTED: dict[str, tuple[str, tuple[str, ...]]] = {
+    _PRECISION: ("mixed_precision", ("no", "bf16")),
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", ("false",)),
+    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", ("false",)),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": ("parallelism_config", ("false",)),
+}
+_SUPPORTED_WITH_FSDP: dict[str, tuple[str, tuple[str, ...]]] = {
+    "FSDP_VERSION": ("fsdp_version", ("2",)),
+    "FSDP_OFFLOAD_PARAMS": ("fsdp_offload_params", ("false",)),
+    "FSDP_RESHARD_AFTER_FORWARD": ("fsdp_reshard_after_forward", ("true",)),
+    "FSDP_ACTIVATION_CHECKPOINTING": ("fsdp_activation_checkpointing", ("false",)),
+    "FSDP_AUTO_WRAP_POLICY": ("fsdp_auto_wrap_policy", ("TRANSFORMER_BASED_WRAP",)),
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": ("fsdp_transformer_layer_cls_to_wrap", ("",)),
+    "FSDP_IGNORED_MODULES": ("fsdp_ignored_modules", ("",)),
+}
+
+
+def training_precision() -> Literal["fp32", "bf16"] | None:
+    """The configured mixed precision; None if it is not configured."""
+    return "bf16" if _value(_PRECISION, *_SUPPORTED[_PRECISION]) == "bf16" else None
+
+
+def wants_cpu() -> bool:
+    """Whether the configuration disables GPUs."""
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
+
+
+def wants_shards() -> bool:
+    """Whether the configuration enables FSDP; EnvironmentProblem for what a run does not support.
+
+    The variable is deleted, since transformers reads it too, and would then load models without
+    weights on all ranks but the first.
+    """
+    shards = os.environ.get(_USE_FSDP, "").lower() == "true"
+    for variable, row in (_SUPPORTED | (_SUPPORTED_WITH_FSDP if shards else {})).items():
+        _value(variable, *row)
+    if shards:
+        del os.environ[_USE_FSDP]
+    return shards
+
+
+def _value(variable: str, option: str, supported: tuple[str, ...]) -> str:
+    """The value of a variable, which must be one of those that are supported."""
+    value = os.environ.get(variable, supported[0])
+    if value.lower() not in map(str.lower, supported):
+        advice = f"set it to {' or '.join(supported)}" if supported[0] else "leave it out"
+        raise EnvironmentProblem(
+            f"accelerate's {option} is {value}, which `compress run` does not support; {advice}",
+            id="accelerate-option-unsupported",
+        )
+    return value.lower()

@@ -30,14 +30,13 @@ from compressor.recovery import (
     earlier_artifact,
     extra_text,
 )
-from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Variant
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 from compressor.tasks import Rows, Task
 from compressor.tasks.texts import columns_of
-from compressor.training.text import Text, TextLines
+from compressor.training.text import GPU_CHUNK_ROWS, Text, TextLines, translate_lines
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from typing import Any
 
 from compressor import parallel
 from compressor.budgets import Budget, Limits
-from compressor.budgets.path import UnitCosts
+from compressor.budgets.units import UnitCosts
 from compressor.errors import InputError, UsageError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows

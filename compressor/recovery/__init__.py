@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from compressor.model.sublayers import Mask
     from compressor.tasks import Task
-    from compressor.training.precision import Precision
+    from compressor.training.optimizer import Precision
     from compressor.training.text import Text
 
 # Rows of a step with AdamW, and with Muon, which has a fixed cost per step.

@@ -40,31 +40,21 @@ from compressor.recovery import (
     RecoveryJob,
     usual_precision,
 )
-from compressor.recovery.teacher import (
-    Teacher,
-    difference,
-    find_blocks,
-    record_outputs,
-    states_of,
-    variances,
-)
+from compressor.recovery.teacher import Teacher, difference, find_blocks, outputs_of, variances
 from compressor.tasks import Batch
-from compressor.tasks.batching import chosen
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.optimizer import (
+    Precision,
     embedding_tables,
-    layer_matrices,
     parameter_groups,
+    products_in,
     sparse_gradients,
 )
-from compressor.training.precision import Precision, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
-    """A copy of a pruned model with the weights of an artifact that keeps the same units,
-    `mask`.
-    """
+    """A copy of a pruned model with the weights of an artifact that keeps the same units."""
     earlier = open_checkpoint(str(directory))
     if earlier.pruning is None or earlier.pruning.mask != mask:
         has = "no units.json" if earlier.pruning is None else str(earlier.pruning.mask)
@@ -192,9 +182,8 @@ class Distillation(Problem):
 
     def groups(self) -> list[dict[str, object]]:
         layers = layer_paths(self.student) if by_muon(self.job) else ()
-        matrices = layer_matrices(self.student, layers)
         weights = self._parameters.values()
-        return parameter_groups(weights, matrices, self.learning_rate, self.precision)
+        return parameter_groups(self.student, weights, layers, self.learning_rate, self.precision)
 
     def tables(self) -> list[Tensor]:
         return [table.weight for table in embedding_tables(self.student)]
@@ -206,13 +195,10 @@ class Distillation(Problem):
         task, whole, device = self.job.task, (whole or batch).host, self.job.device
         with products_in(self.precision, device), masks_unread(device):
             target, target_states = self.teacher.outputs(batch)
-            with record_outputs(self.student, self.blocks) as recorded:
-                logits = task.logits(self.student, batch)
-        predictions = task.predictions(chosen(logits, task.term_mask(batch.host)))
-        loss = task.divergence(predictions, target) / task.loss_terms(whole)
+            logits, states = outputs_of(self.student, task, batch, self.blocks)
+        loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
-        states = states_of(recorded, self.blocks, task, batch)
         tokens = [int(task.token_mask(whole, block.kind).sum()) for block in self.blocks]
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)
 
@@ -221,9 +207,9 @@ class Distillation(Problem):
         task, divergence = self.job.task, 0.0
         for batch in self.held:
             moved = batch.to(self.job.device)
-            logits = task.logits(self.student, moved)
-            predictions = task.predictions(chosen(logits, task.term_mask(batch)))
-            part = float(task.divergence(predictions, self.teacher.outputs(moved)[0]))
+            logits, _ = outputs_of(self.student, task, moved, ())
+            target, _ = self.teacher.outputs(moved)
+            part = float(task.divergence(task.predictions(logits), target))
             divergence += 0.0 if batch.spare else part
         counted = [batch for batch in self.held if not batch.spare]
         terms = parallel.total(sum(map(task.loss_terms, counted)))

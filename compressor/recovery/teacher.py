@@ -6,10 +6,8 @@ al. 2020, eq. 8; CoFi, Xia et al. 2022, section 2.3), whose width pruning does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,23 +31,18 @@ def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
     return [sublayers[0] for sublayers in by_layer(layers).values()]
 
 
-def record_outputs(
-    model: nn.Module, blocks: Sequence[Sublayer]
-) -> AbstractContextManager[dict[str, Any]]:
-    """Outputs of blocks in forward passes within the context, for `states_of`; with gradients."""
-    return returned(model, [block.layer_path for block in blocks])
-
-
-def states_of(
-    recorded: Mapping[str, Any], blocks: Sequence[Sublayer], task: Objective, batch: Batch
-) -> list[Tensor]:
-    """Recorded states without padding: [real tokens, width] for each block, row by row."""
+def outputs_of(
+    model: nn.Module, task: Objective, batch: Batch, blocks: Sequence[Sublayer]
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits [loss terms, any], and the hidden states after each block, [real tokens, width]."""
+    with returned(model, [block.layer_path for block in blocks]) as recorded:
+        logits = task.logits(model, batch)
     states = []
     for block in blocks:
         output = recorded[block.layer_path]
         stream = output[0] if isinstance(output, tuple) else output
         states.append(chosen(stream, task.token_mask(batch.host, block.kind)))
-    return states
+    return chosen(logits, task.term_mask(batch.host)), states
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
@@ -231,12 +224,10 @@ class Teacher:
             kept[row] = outputs
 
     def _compute(self, batch: Batch) -> tuple[Tensor, TeacherOutputs]:
-        with received(self.projection) as read, record_outputs(self.dense, self.blocks) as recorded:
-            logits = self.task.logits(self.dense, batch)
-        terms = self.task.term_mask(batch.host)
-        states = tuple(states_of(recorded, self.blocks, self.task, batch))
-        read_terms = chosen(read[-1] if read else logits, terms)
-        return chosen(logits, terms), TeacherOutputs(read_terms, states)
+        with received(self.projection) as read:
+            logits, states = outputs_of(self.dense, self.task, batch, self.blocks)
+        terms = chosen(read[-1], self.task.term_mask(batch.host)) if read else logits
+        return logits, TeacherOutputs(terms, tuple(states))
 
 
 def _to_half(states: Tensor) -> Tensor:

@@ -7,14 +7,19 @@ gradients are summed, so the steps are those of one process.
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,13 +31,87 @@ from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.optimizer import MuonAdamW, clip_gradients
-from compressor.training.state import SavedState, Trained, UnusableState, write_state
+
+Value = TypeVar("Value")
+
+
+class UnusableState(Exception):
+    """A saved state that is truncated, corrupt, of another version or of another training."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Progress and history of a training."""
+
+    steps: int = 0
+    best: float | None = None  # the lowest validation loss; None if nothing was validated
+    best_epoch: int = 0  # the epoch of that, from 1; 0 for none
+    waited: int = 0  # validated epochs since the best one
+    stopped_early: bool = False  # whether `waited` reached the schedule's patience
+    history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
+    # Of steps and validation, including earlier runs that were interrupted.
+    seconds: float = field(default=0.0, compare=False)
+
+
+# Names in the safetensors format.
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
+    """Write the state as a safetensors file, atomically, tensor by tensor.
+
+    With sharded tensors all ranks call this together, to gather them; rank 0 writes. Tensors are
+    `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
+    """
+    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    temporary = path.with_suffix(".tmp")
+    with ExitStack() as stack:
+        file = None
+        if parallel.is_main():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(temporary.open("wb"))
+            file.write(struct.pack("<Q", len(header)) + header)
+        for tensor in tensors.values():
+            full = sharding.whole(tensor.detach())
+            if file is not None:
+                file.write(full.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    if parallel.is_main():
+        os.replace(temporary, path)
+
+
+def _read(path: Path, take: Callable[[Any], Value]) -> Value:
+    """What is taken of a file of safetensors, read by rank 0."""
+    from safetensors import SafetensorError, safe_open
+
+    def read() -> Value:
+        try:
+            with safe_open(path, "pt") as file:
+                return take(file)
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+            raise UnusableState(str(error)) from error
+
+    return parallel.on_main(read)
+
+
+def _header(file: Any) -> tuple[Trained, dict[str, torch.Size]]:
+    """Progress, and the shape of each tensor."""
+    fields, names = json.loads(file.metadata()["trained"]), list(file.keys())
+    trained = Trained(**fields | {"history": tuple(fields["history"])})
+    return trained, {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
+
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
 _LARGEST_GRADIENT = 1.0  # norm that gradients are clipped to
-# Steps between two reads of the losses on a GPU; each read waits for the GPU.
-UNREAD_STEPS = 32
+UNREAD_STEPS = {"cpu": 1, "cuda": 32}  # between two reads of the losses, which wait for the GPU
 
 
 class Problem(ABC):
@@ -53,7 +132,7 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        """Mean loss of a batch, or a part's contribution to the mean loss of a `whole` larger one.
+        """Mean loss of a batch, or a part's contribution to that of a `whole` larger one.
 
         `progress` is the completed share of all steps.
         """
@@ -66,7 +145,7 @@ class Problem(ABC):
         """
 
     def tables(self) -> Collection[Tensor]:
-        """Parameters whose rows change only in steps with a gradient for them; see `MuonAdamW`."""
+        """Those of `MuonAdamW`."""
         return ()
 
     def take_step(self) -> None:
@@ -169,7 +248,7 @@ class _Run:
         if schedule.steps is not None:
             self.total = min(self.total, schedule.steps)
         self._unread: list[Tensor] = []  # the losses of the last steps, float64, on the device
-        self.most_unread = _most_unread(data.device)
+        self.most_unread = UNREAD_STEPS[torch.device(data.device).type]
         self._loss = 0.0  # sum of the losses of this epoch that were read, of this rank's rows
         self._saved, self._saving = time.monotonic(), 0.0
 
@@ -236,9 +315,7 @@ class _Run:
         self.trained = replace(self.trained, seconds=seconds, **changes)
 
     def end_epoch(self, steps: int) -> None:
-        """Validate after `steps` of the epoch, keep the parameters if they are the best so far, and
-        save.
-        """
+        """Validate after `steps` of the epoch; keep the parameters if they are the best; save."""
         self.read_losses()
         loss, self._loss = parallel.total(self._loss) / steps, 0.0
         start, last = time.monotonic(), self.done >= 1
@@ -287,25 +364,29 @@ class _Run:
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Resume from the file, if it exists; `UnusableState`, with nothing changed, if that is not
-        possible.
-        """
-        path = self.state
+        """Resume from the file, if it exists; `UnusableState` leaves everything unchanged."""
+        path, tensors = self.state, self.problem.tensors()
         if path is None or not parallel.on_main(path.exists):
             return
-        saved = SavedState(path)
-        tensors = self.problem.tensors()
-        if saved.shapes.get("now") != {name: tensor.shape for name, tensor in tensors.items()}:
+        trained, shapes = _read(path, _header)
+
+        def saved(owner: str) -> Iterator[tuple[str, Tensor]]:
+            for name in shapes:
+                if name.startswith(owner):
+                    yield name.removeprefix(owner), _read(path, methodcaller("get_tensor", name))
+
+        here = {f"now.{name}": tensor.shape for name, tensor in tensors.items()}
+        if here != {name: shape for name, shape in shapes.items() if name.startswith("now.")}:
             raise UnusableState("it is of another training")
         now, best = (
-            {name: sharding.part_of(x, tensors[name]) for name, x in saved.tensors(owner)}
-            for owner in ("now", "best")
+            {name: sharding.part_of(x, tensors[name]) for name, x in saved(owner)}
+            for owner in ("now.", "best.")
         )
         parameters = (p for group in self.optimizer.param_groups for p in group["params"])
         moments = {
             number: {
                 name: sharding.part_of(x, parameter) if x.shape else x
-                for name, x in saved.tensors(f"adam.{number}")
+                for name, x in saved(f"adam.{number}.")
             }
             for number, parameter in enumerate(parameters)
         }
@@ -313,8 +394,4 @@ class _Run:
             tensor.copy_(now[name])
         state = {number: own for number, own in moments.items() if own}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        self.trained, self.best = saved.trained, best
-
-
-def _most_unread(device: str) -> int:
-    return 1 if device == "cpu" else UNREAD_STEPS
+        self.trained, self.best = trained, best

@@ -10,16 +10,58 @@ would read and write tens of thousands of rows in every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
 from compressor.parallel import sharding
-from compressor.training.precision import Precision, has_bf16
+
+Precision = Literal["fp32", "bf16"]
+
+
+def has_bf16(device: str) -> bool:
+    """Whether a device has instructions for products in bfloat16."""
+    on_cpu = torch.device(device).type == "cpu"
+    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@contextmanager
+def products_in(precision: Precision, device: str) -> Iterator[None]:
+    """Compute products in a precision within the context.
+
+    On CPUs attention stays in float32: PyTorch's backward pass of fused attention takes ten times
+    as long in bfloat16 there.
+    """
+    if precision == "fp32":
+        yield
+        return
+    kind = torch.device(device).type
+    attention = _AttentionInFloat32() if kind == "cpu" else nullcontext()
+    with torch.autocast(kind, torch.bfloat16), attention:
+        yield
+
+
+class _AttentionInFloat32(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        with torch.autocast("cpu", enabled=False):
+            named = {name: _wide(value) for name, value in (kwargs or {}).items()}
+            return func(*map(_wide, args), **named)
+
+
+def _wide(value: Any) -> Any:
+    half = isinstance(value, Tensor) and value.dtype == torch.bfloat16
+    return value.float() if half else value
+
 
 MOMENTUM = 0.95
 _ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
@@ -71,29 +113,27 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
     torch._foreach_mul_(values, torch.clamp(largest / (norm + 1e-6), max=1.0))
 
 
-def layer_matrices(model: nn.Module, layers: Iterable[str]) -> list[nn.Parameter]:
-    """The weights of products within the Transformer layers at some paths, each once."""
+def parameter_groups(
+    model: nn.Module,
+    parameters: Iterable[nn.Parameter],
+    layers: Iterable[str],
+    learning_rate: float,
+    precision: Precision,
+) -> list[dict[str, Any]]:
+    """Groups for `MuonAdamW`: Muon for the weights of products in some Transformer layers, by path.
+
+    AdamW for all others.
+    """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = {
-        id(parameter): parameter
+        id(parameter)
         for path in layers
         for parameter in model.get_submodule(path).parameters()
         if parameter.dim() == 2 and parameter.numel() and id(parameter) not in tables
     }
-    return list(matrices.values())
-
-
-def parameter_groups(
-    parameters: Iterable[nn.Parameter],
-    matrices: Sequence[nn.Parameter],
-    learning_rate: float,
-    precision: Precision,
-) -> list[dict[str, Any]]:
-    """Groups for `MuonAdamW`: Muon for the parameters among `matrices`, AdamW for all others."""
-    chosen = set(map(id, matrices))
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
     for parameter in parameters:
-        parts[id(parameter) in chosen].append(parameter)
+        parts[id(parameter) in matrices].append(parameter)
     groups: list[dict[str, Any]] = [{"params": parts[0], "lr": learning_rate}]
     if parts[1]:
         groups.append({"params": parts[1], "lr": learning_rate, "muon": precision})

@@ -1,12 +1,14 @@
 """Unlabeled text of any size for distillation: one sentence a line, read from disk in every epoch.
 
 A translator learns from the dense model's own translations (sequence-level knowledge distillation,
-Kim & Rush 2016), which are made once and kept in a file (`compressor.recovery.translations`).
+Kim & Rush 2016), which are made once and kept in a file (`compressor.training.text`).
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import os
 import pickle
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from compressor import parallel
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES
 from compressor.tasks import Example, Rows, Task
@@ -154,3 +157,63 @@ class Text:
             ]
             for block in blocks
         ]
+
+
+CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by an interruption
+GPU_CHUNK_ROWS = 8192  # takes a GPU seconds, in batches of hundreds of rows
+
+
+def translate_lines(
+    lines: TextLines,
+    output: Path,
+    translate: Callable[[Sequence[str]], list[str]],
+    *,
+    key: str = "",
+    chunk_rows: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a translation for each line; resume an earlier call that was interrupted.
+
+    Args:
+        output: created when all lines are translated; until then chunks are in a `.partial` file.
+        key: everything the translations depend on; chunks are reused only with the same key.
+        chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
+    """
+    size = CHUNK_ROWS if chunk_rows is None else chunk_rows
+    key = key if size == CHUNK_ROWS else f"{key} {size}"
+    digest = hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
+    partial = output.with_name(f"{output.stem}-{digest}.partial")
+    done = parallel.on_main(lambda: _drop_unfinished(partial, size))
+    rest = lines.after(done)
+    while any(chunks := [list(islice(rest, size)) for _ in range(parallel.size())]):
+        progress(done, lines.rows)
+        mine = chunks[parallel.rank()]
+        texts = [text for part in parallel.gather(translate(mine) if mine else []) for text in part]
+        parallel.on_main(lambda texts=texts: _append(partial, texts))  # type: ignore[misc]
+        done += len(texts)
+    progress(done, lines.rows)
+    parallel.on_main(lambda: os.replace(partial, output))
+
+
+def _append(partial: Path, texts: Sequence[str]) -> None:
+    lines = [text.replace("\r", " ").replace("\n", " ") for text in texts]
+    with partial.open("ab") as file:
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _drop_unfinished(partial: Path, size: int) -> int:
+    """Truncate the file after its last complete chunk, or create it; returns its lines."""
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.touch()
+    rows = offset = whole = kept = 0
+    with partial.open("rb") as file:
+        for line in file:
+            offset += len(line)
+            if line.endswith(b"\n"):
+                rows += 1
+                if rows % size == 0:
+                    whole, kept = offset, rows
+    os.truncate(partial, whole)
+    return kept

@@ -55,19 +55,19 @@ def run(
     built: list[int] = []
     looks: list[int] = []
 
-    def probe(position: int):
-        built.append(position)
-        return judged(100 - position, -drops[position - 1], -drops[position - 1] - half, position)
-
-    def look(position: int, number: int):
-        assert position in built
-        looks.append(number)
-        assert looks == list(range(1, number + 1))
-        drop = (held_out or drops)[position - 1]
-        width = half if half_held_out is None else half_held_out
+    def judge(position: int, look: int):
+        drop, width = drops[position - 1], half
+        if look:
+            assert position in built
+            looks.append(look)
+            assert looks == list(range(1, look + 1))
+            drop = (held_out or drops)[position - 1]
+            width = half if half_held_out is None else half_held_out
+        else:
+            built.append(position)
         return judged(100 - position, -drop, -drop - width, position)
 
-    return find(len(drops), 1.0, proof, probe, look), built
+    return find(len(drops), 1.0, proof, judge), built
 
 
 LINEAR = [0.1 * position for position in range(1, 17)]  # a drop of 1 at position 10

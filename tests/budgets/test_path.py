@@ -8,9 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compressor.budgets.path import UnitCosts, removal_path
 from compressor.budgets.speedup import climb
-from compressor.budgets.units import parse_floors
+from compressor.budgets.units import UnitCosts, parse_floors, removal_path
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.results import LayersTry

@@ -26,10 +26,9 @@ from compressor.importance import METHODS
 from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import find_sublayers
 from compressor.parallel import launch, sharding
-from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS, Example
 from compressor.training import loop
-from compressor.training.text import TextLines
+from compressor.training.text import TextLines, translate_lines
 from tests.helpers import stages
 from tests.helpers.batches import examples
 from tests.helpers.learning import learned_by, learning

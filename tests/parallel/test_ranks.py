@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from compressor import parallel
 from compressor.commands import invoke
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.parallel import Ranks, accelerate_options
+from compressor.parallel import Ranks, launch
 from compressor.pipeline.setup import require_rows_for_ranks
 from compressor.tasks.batching import Batch, parts_of_rank
 from tests.helpers import rank_cases, toy
@@ -284,7 +284,7 @@ def test_what_accelerate_can_ask_of_fsdp_and_a_run_does_not(monkeypatch, environ
     for variable, value in (FSDP | environment).items():
         monkeypatch.setenv(variable, value)
     with raises(EnvironmentProblem, "accelerate-option-unsupported") as caught:
-        accelerate_options.wants_shards()
+        launch.wants_shards()
     assert re.search(message, str(caught.value))
 
 
@@ -293,6 +293,6 @@ def test_transformers_does_not_hear_of_fsdp(monkeypatch):
     usual = {"FSDP_OFFLOAD_PARAMS": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
     for variable, value in (FSDP | usual).items():
         monkeypatch.setenv(variable, value)
-    assert accelerate_options.wants_shards()
+    assert launch.wants_shards()
     assert "ACCELERATE_USE_FSDP" not in os.environ
-    assert not accelerate_options.wants_shards()
+    assert not launch.wants_shards()

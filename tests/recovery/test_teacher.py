@@ -17,7 +17,7 @@ from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob
 from compressor.recovery import teacher as teacher_module
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.teacher import Teacher, find_blocks, record_outputs, states_of
+from compressor.recovery.teacher import Teacher, find_blocks, outputs_of
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import STACKS, TRANSLATORS, nothing_left_mask
@@ -104,10 +104,10 @@ def batches_of(setup: RecoveryJob, size: int) -> list[Batch]:
 
 def said(setup: RecoveryJob, blocks: list[Sublayer], batch: Batch) -> list[torch.Tensor]:
     """Log-probabilities, and the hidden states after each block, from one ordinary pass."""
-    with torch.no_grad(), record_outputs(setup.dense, blocks) as seen:
-        logits = setup.task.logits(setup.dense, batch)[setup.task.term_mask(batch)]
+    with torch.no_grad():
+        logits, states = outputs_of(setup.dense, setup.task, batch, blocks)
     answers = logits.double().log_softmax(-1).float()
-    return [answers, *states_of(seen, blocks, setup.task, batch)]
+    return [answers, *states]
 
 
 def require_answers(teacher: Teacher, batch: Batch, expected: list[torch.Tensor]) -> None:

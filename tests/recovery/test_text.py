@@ -15,12 +15,11 @@ import pytest
 
 from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
-from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextColumn
 from compressor.training import data as data_module
 from compressor.training.data import Batches, TrainingRows
-from compressor.training.text import BLOCK_ROWS, Text, TextLines
+from compressor.training.text import BLOCK_ROWS, Text, TextLines, translate_lines
 from tests.helpers.errors import raises
 from tests.helpers.packed import cut_off, jsonl, packed
 from tests.helpers.reconstruction import divergence
