@@ -38,8 +38,6 @@ Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a
 
 @dataclass(frozen=True)
 class Choice:
-    """The units to keep, and what led to them."""
-
     mask: Mask
     scores: Scores
     text: str = ""  # how they were chosen, where scores alone do not say
@@ -107,10 +105,7 @@ class Evaluator(Protocol):
         """Warn the user where the rows were too few to prove what was asked for."""
 
     def judge(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
-        """Build a smaller model and compare its answers to the searched rows with the dense one's.
-
-        `drop` of the main metric is allowed; `error` is that of the bound, one-sided.
-        """
+        """Build a smaller model and compare its answers to the searched rows with dense."""
 
     def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         """The same on the held-out rows, of a model that was within the limit for `judge`."""

@@ -98,11 +98,7 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 
 
 def choose(scores: Scores, limits: Limits, table: CostTable, speedup: float) -> Mask:
-    """The mask with the least summed score of removed units that the table says is fast enough.
-
-    Layers that are dropped save what sublayers without units do. It is that with the fewest units
-    where not even these are fast enough.
-    """
+    """The mask that is fast enough by the table and removes the least summed score, or most."""
     start, floors = limits.start, limits.floors
     items = removal_groups(scores, start, floors, limits.multiples, limits.even)
     saved, counts = savings(table, start), start.counts()

@@ -39,7 +39,6 @@ class Counts(Budget):
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
     def amounts(self, full: Mask) -> dict[str, int]:
-        """Units to keep per pool, of the budget of one artifact."""
         if self.keep:
             return parse_amount("keep", self.keep[0], full)
         return parse_amount("remove", self.remove[0], full)
@@ -85,10 +84,7 @@ class SteppedCounts(Counts):
 
 
 def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
-    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
-
-    Steps without effect are left out; there is at least one.
-    """
+    """Units to keep per pool after each of `steps` equal steps that has an effect."""
     targets = []
     left = {pool: full.total(pool) for pool in keep}
     for step in range(1, steps + 1):

@@ -35,7 +35,6 @@ def within(candidate: QualityCandidate, drop: float) -> bool:
 
 
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
-    """Whether the measured drop, and where it must be proven the bound, is within the limit."""
     is_proven = -candidate.bound <= drop + ROUNDING
     return within(candidate, drop) and (proof == "measured" or is_proven)
 
@@ -60,8 +59,6 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search ended with."""
-
     position: int  # of the model to deliver; 0 if only the dense one is within the limit
     proven: bool  # whether its bound on the held-out rows is within the limit
     candidates: list[QualityCandidate]  # judged on the rows of the search, in this order
@@ -197,7 +194,6 @@ class MaxDrop(SearchedUnits):
         return Choice(path.mask(result.position), scores, text, search)
 
     def _proof(self, evaluator: Evaluator, rows: int, metric: str) -> Proof:
-        """What a model must show: no more than the rows could."""
         if self.drop_proof == "measured":
             return "measured"
         least = evaluator.least_provable_drop(error_of_look(1))

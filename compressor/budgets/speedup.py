@@ -115,10 +115,7 @@ class Speedup(SearchedUnits):
 
 
 def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
-    """The best choice of units after different numbers of layers were dropped.
-
-    `choose` reaches the wanted speed-up without some layers; UsageError if none does.
-    """
+    """The best choice of units after different numbers of layers were dropped."""
     choices: list[Choice | None] = []
     errors: list[UsageError] = []
 

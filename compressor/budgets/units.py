@@ -68,7 +68,7 @@ def parse_floors(text: str, full: Mask) -> dict[str, int]:
 
 
 def parse_layers(text: str, full: Mask) -> dict[str, int]:
-    """Read `--drop-layers`: `decoder=2`, or `encoder=1,decoder=2`; stack -> number of layers."""
+    """Read `--drop-layers`: `encoder=1,decoder=2`; stack -> number of layers."""
     layers = Counter(layer.partition(".")[0] for layer in full.layers())
     numbers = _numbers("--drop-layers", text, layers, least=1)
     for stack, number in numbers.items():
@@ -83,7 +83,6 @@ def parse_layers(text: str, full: Mask) -> dict[str, int]:
 def _numbers(
     option: str, text: str, names: Collection[str], usual: str = "", least: int = 0
 ) -> dict[str, int]:
-    """Name -> whole number."""
     parts = _parts(option, text, names, usual)
     for amount in parts.values():
         if not amount.isdecimal() or int(amount) < least:
@@ -155,7 +154,6 @@ def removal_groups(
 
 
 def lose_together(names: Sequence[str], even: bool) -> list[list[str]]:
-    """Sublayers that lose units at the same time."""
     groups: dict[str, list[str]] = {}
     for name in names:
         tied = even and units_of(name) == HEADS
@@ -231,8 +229,6 @@ class UnitCosts:
 
 
 class PathCut(NamedTuple):
-    """A mask of a path, the dense model's at position 0, and its share of the multiply-adds."""
-
     position: int
     mask: Mask
     macs: float
@@ -247,12 +243,10 @@ class RemovalPath:
     costs: UnitCosts
 
     def __len__(self) -> int:
-        """Number of masks."""
         return len(self.groups) + 1
 
     @cached_property
     def shares(self) -> list[float]:
-        """Share of the dense model's multiply-adds that each mask leaves."""
         shares = [self.costs.share(self.start)]
         # From each mask to the next, without a sum over all sublayers for every one.
         for group in self.groups:

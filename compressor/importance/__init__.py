@@ -41,17 +41,13 @@ class UnitMethod(Options):
 
     @property
     def trained_weights(self) -> TrainedWeights:
-        """Which weights are trained together with the mask."""
         return "none"
 
     @property
     def measures_metric(self) -> bool:
-        """Whether it computes the task's main metric."""
         return False
 
-    def check_units(self, units: Set[Units]) -> None:
-        """Raise `UsageError` if the method cannot handle such units."""
-
+    def check_units(self, units: Set[Units]) -> None: ...
     def check_task(self, task: Task) -> None:
         """Raise `UsageError` if the method cannot handle models of the task."""
         if self.needs_answers and not task.has_answers:
@@ -237,12 +233,7 @@ class RawScores:
 
 
 def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
-    """Score every unit of some sublayers; the model does not change.
-
-    Raises:
-        UsageError: the method cannot score neurons.
-        InputError: a score is not a finite number.
-    """
+    """Score every unit of some sublayers; the model does not change."""
     from compressor.model.modes import evaluating  # imports torch
 
     method.check_units({units_of(layer.kind) for layer in scoring.layers})

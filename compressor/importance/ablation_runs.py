@@ -59,9 +59,7 @@ def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
 
 
 def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
-    """Mean loss with each head as the only one of its layer, in nats per term; infinite for removed
-    ones.
-    """
+    """Mean loss with each head alone in its layer, in nats per term; infinite for removed ones."""
     keep = scoring.mask.keep
     return {
         name: [loss if kept else math.inf for loss, kept in zip(losses, keep[name], strict=True)]
@@ -71,7 +69,6 @@ def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
 
 @torch.no_grad()
 def _mean_losses(scoring: ScoringJob, alone: bool = False) -> dict[str, list[float]]:
-    """With each unit alone, or by how much more without it; of a block of neurons for the first."""
     sums = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
     terms, baseline = 0, torch.tensor(0.0)
 
@@ -93,10 +90,7 @@ def _mean_losses(scoring: ScoringJob, alone: bool = False) -> dict[str, list[flo
 def outputs_without_units(
     scoring: ScoringJob, layers: Sequence[Sublayer], num_beams: int | None = None
 ) -> tuple[list[str], dict[Unit, list[str]]]:
-    """Outputs by row with all units of the mask, and without each unit of some layers.
-
-    `num_beams` is the beam width of a translator; None is greedy search.
-    """
+    """Outputs by row with all units of the mask, and without each of some layers."""
     outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
     encoder = [layer for layer in scoring.layers if layer.stack == "encoder"]
 
@@ -114,7 +108,6 @@ def outputs_without_units(
 
 
 def blocks_of(scoring: ScoringJob, layer: Sublayer) -> list[list[int]]:
-    """Units of a layer that are gated together."""
     kept, size = scoring.mask.kept(layer.name), 1 if layer.is_attention else BLOCK
     return [kept[start : start + size] for start in range(0, len(kept), size)]
 
@@ -133,9 +126,8 @@ def ablated(
 ) -> Iterator[tuple[Batch, Unit | None, Value]]:
     """Results of `run` for each batch with all units (None), then without each unit of `layers`.
 
-    Layers of `recorded` sublayers may return their recorded output while they are below the unit;
-    in generation the decoder's may not. With `alone` all other units of the layer are gated to
-    zero.
+    Layers of `recorded` sublayers return their recorded output while they are below the unit; in
+    generation the decoder's may not. With `alone` all other units of the layer are gated instead.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
     paths = {layer.layer_path for layer in recorded}

@@ -33,9 +33,7 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
 @torch.no_grad()
 def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
-    """Run all batches forward and call `visit` once per layer and batch; the passes of all
-    ranks.
-    """
+    """Call `visit` once per layer and batch of a forward pass; the passes of all ranks."""
     model, total = scoring.model, len(scoring.batches)
     plain = architecture_of(model).plain_scores
     # Where scores are more than products, these may be one projection for all.
@@ -96,8 +94,6 @@ def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
 
 
 class _SoftmaxOutputs(TorchFunctionMode):
-    """Keeps the last output of a softmax within the context."""
-
     last: Tensor
 
     def __torch_function__(

@@ -30,13 +30,7 @@ def layers_to_drop(
     progress: Callable[[int, int], None] = lambda done, total: None,
     dropped: Collection[str] = (),
 ) -> dict[str, float]:
-    """The layers to drop, in this order, and the divergence in nats after each.
-
-    Args:
-        batches: of this rank, on the CPU.
-        numbers: stack (`encoder`, `decoder`) -> how many of its layers to drop.
-        dropped: layers that are dropped already.
-    """
+    """Which further layers to drop, `numbers` by stack, and the divergence in nats after each."""
     mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
     left = dict(numbers)
     kept = {"encoder.0"} if architecture_of(model).first_layer_stays(model.config) else set()
@@ -90,5 +84,4 @@ def divergence(
 
 
 def _predictions(model: nn.Module, batch: Batch, task: Objective) -> Tensor:
-    """[loss terms, classes, vocabulary or width]."""
     return task.predictions(task.logits(model, batch)[task.term_mask(batch)])

@@ -58,7 +58,7 @@ def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
 def _add_batch(
     scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Add the shares of a batch; returns (positions or rows counted, backward passes)."""
+    """Add the shares of a batch; the positions or rows counted, and the backward passes."""
     outputs: dict[str, Tensor] = {}  # inputs of output projections, [batch, tokens, units x width]
 
     def take(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

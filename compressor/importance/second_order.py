@@ -44,11 +44,7 @@ _PANEL = 256  # columns
 
 
 class Moments:
-    """Mean and covariance of rows x [rows, width], and their cross-covariance with rows y [rows,
-    other].
-
-    `precision` is that of the sums of products of x.
-    """
+    """Mean and covariance of x [rows, width], and cross-covariance with y [rows, other]."""
 
     def __init__(
         self,
@@ -91,9 +87,7 @@ class Moments:
             self._spread += more._spread + spread
 
     def _add_means(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the means and, for their shift, the products of x; terms for x with y, and squares
-        of y.
-        """
+        """Update the means and x^T x for their shift; terms for x^T y and the squares of y."""
         shift, other_shift = mean - self.mean, other_mean - self.other_mean
         total = self.rows + rows
         weight = self.rows * rows / total
@@ -143,8 +137,6 @@ class Moments:
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Statistics of one sublayer on the calibration rows, on the device of the model."""
-
     # Of the output projection's inputs over real tokens, [D, D]; centered if the projection has a
     # bias, which absorbs any constant. Float64, but float32 where D is above 1,024, since many
     # sublayers are in memory at the same time.
@@ -155,11 +147,7 @@ class LayerStatistics:
 
 
 def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[Sublayer]]:
-    """Group the sublayers whose statistics are collected in the same pass over the rows.
-
-    Those of a pass take at most so many bytes, by default half of the free memory; a sublayer that
-    needs more gets a pass of its own.
-    """
+    """The sublayers of each pass over the rows, by the bytes that their statistics take."""
     if most is None:
         free = free_bytes(scoring.device)
         most = math.inf if free is None else free / 2
@@ -231,7 +219,6 @@ def collect_statistics(
 
 
 def require_finite(name: str, *moments: Tensor) -> None:
-    """Raise `InputError` if the statistics of the named layer have NaN or infinity."""
     if not all(bool(m.isfinite().all()) for m in moments):
         raise InputError(
             f"layer {name} produces NaN or infinite values on the calibration "
@@ -241,9 +228,7 @@ def require_finite(name: str, *moments: Tensor) -> None:
 
 
 def add_damping(covariance: Tensor, damping: float) -> Tensor:
-    """Add a fraction of the mean diagonal, or a tiny number if that is 0, to the diagonal, in
-    place.
-    """
+    """Add a share of the mean diagonal, or a tiny number if it is 0, to the diagonal, in place."""
     amount = damping * float(covariance.diagonal().mean()) if len(covariance) else 0.0
     covariance.diagonal().add_(amount or 1e-12)
     return covariance
@@ -344,10 +329,7 @@ def block_removal_order(
     block: int = BLOCK,
     damping: float = DAMPING,
 ) -> list[tuple[int, float]]:
-    """As `removal_order`, of neurons in blocks, the first of which has the remainder.
-
-    `weight` is of the projection down, [width, n]. The neurons of a block share its growth equally.
-    """
+    """As `removal_order`, of neurons in blocks with equal shares; `weight` is [width, n]."""
     if not kept:
         return []
     index = torch.tensor(kept, device=weight.device)

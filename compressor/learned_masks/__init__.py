@@ -56,9 +56,7 @@ class LearnedMask(UnitMethod):
         return self
 
     @abstractmethod
-    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
-        """Untrained gates of the units of a layout."""
-
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates: ...
     @property
     def trained_weights(self) -> TrainedWeights:
         return self.train_weights
@@ -126,8 +124,6 @@ class LearningJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Learned:
-    """A learned mask."""
-
     mask: Mask
     # Learned parameter of each unit's gate, higher is kept; units without a gate have the largest.
     scores: Scores
@@ -136,12 +132,7 @@ class Learned:
 
 
 def learn(method: LearnedMask, job: LearningJob) -> Learned:
-    """Learn a mask, and its weights.
-
-    It keeps exactly the wanted number of units (with a penalty, as many as it leaves; of units in
-    groups, the smallest number of groups that is enough). InputError for too few rows, or a loss
-    that is not finite.
-    """
+    """Learn a mask of the wanted counts (rounded up to whole groups), and its weights."""
     from compressor.learned_masks.learning import run
 
     return run(method, job)

@@ -103,10 +103,7 @@ class GateLayout:
 
 
 class Gates(ABC):
-    """Gates of the units of a layout, with learned parameters.
-
-    `progress` is the completed share of the training steps.
-    """
+    """Gates of the units of a layout; `progress` is the completed share of the training."""
 
     def __init__(self, layout: GateLayout) -> None:
         self.layout = layout
@@ -116,9 +113,7 @@ class Gates(ABC):
         """Parameter groups, see `compressor.training.loop.Problem.groups`."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors that training changes, by name."""
-
+    def tensors(self) -> dict[str, Tensor]: ...
     @abstractmethod
     def draw(self, progress: float) -> Tensor:
         """Random gates for one batch, [n]; noise from torch's generator of the CPU."""
@@ -128,7 +123,7 @@ class Gates(ABC):
         """The gates without their noise, [n]: the average gates of the training."""
 
     def penalty(self, progress: float) -> Tensor | None:
-        """A term added to the loss; None for none."""
+        """A term added to the loss."""
         return None
 
     def mask_penalty(self, mask: Mask) -> float:
@@ -150,9 +145,7 @@ class Gates(ABC):
         """Whether the gates are near enough to a mask of the wanted size to evaluate it."""
 
     @abstractmethod
-    def status(self, progress: float) -> str:
-        """A short description of the gates, for the line after every epoch."""
-
+    def status(self, progress: float) -> str: ...
     @abstractmethod
     def signature(self) -> str: ...
 

@@ -85,7 +85,6 @@ class Lagrangian:
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
     def target(self, progress: float) -> Tensor:
-        """Target count of each pool at this point of the training, [pools]."""
         share = min(1.0, progress / WARMUP)
         return self._sizes + (self._wanted - self._sizes) * share
 
@@ -104,10 +103,7 @@ class Lagrangian:
         self._gradient.zero_()
 
     def penalty(self, expected: Tensor, progress: float) -> Tensor:
-        """A term of value zero whose gradient is descent on the gates, ascent on the multipliers.
-
-        `expected` is the expected number of open gates of each pool, [pools].
-        """
+        """A zero whose gradient is descent on the gates, ascent on the multipliers."""
         excess = (expected - self.target(progress)) / self._sizes
         linear, square = self.multipliers.unbind(1)
         down = linear.detach() * excess + square.detach() * excess**2
@@ -116,16 +112,12 @@ class Lagrangian:
         return (unit * (down - up)).sum()
 
     def reached(self, expected: Tensor, progress: float) -> bool:
-        """Whether warm-up is over and every pool has the wanted count, within 2 %."""
         close = (expected - self._wanted).abs() <= (_TOLERANCE * self._sizes).clamp_min(0.5)
         return progress >= WARMUP and bool(close.all())
 
 
 class HardConcreteGates(Gates):
-    """Gates with a parameter log alpha each, [n].
-
-    With Voita et al.'s lambda as `penalty`, nats per open head, it decides on the count.
-    """
+    """Gates with a parameter log alpha each, [n]; `penalty` is Voita et al.'s lambda."""
 
     def __init__(
         self,

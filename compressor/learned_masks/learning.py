@@ -102,11 +102,7 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
 
 
 def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
-    """The weights to train, by name.
-
-    `encoder` is a translator's encoder without embeddings that the decoder shares; for a
-    classifier, all but the classification head.
-    """
+    """The weights to train, by name; `encoder` is without those that a decoder or a head shares."""
     if which == "none":
         return {}
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -121,9 +117,7 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 
 
 class GatedModel(Problem):
-    """The model to train, and its loss with some gates; as a `Problem`, with those of the final
-    mask.
-    """
+    """The model to train, and its loss with some gates; as a `Problem`, with the final mask."""
 
     gates: Tensor  # of the final mask
 
@@ -174,7 +168,6 @@ class GatedModel(Problem):
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
-        """Mean loss on the held-out rows, without dropout."""
         total, terms = 0.0, 0
         self.model.eval()
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
@@ -187,8 +180,6 @@ class GatedModel(Problem):
 
 
 class LearnGates(Problem):
-    """Trains gates, and weights together with them; evaluated with the gates' hard mask."""
-
     def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
         self.gated_model, self.gates = gated_model, gates
         self._progress = 0.0
@@ -230,7 +221,7 @@ class LearnGates(Problem):
 def _harden(
     gated_model: GatedModel, gates: Gates, trained: Trained, epochs: int
 ) -> tuple[float, list[str]]:
-    """The held-out loss with the hard mask, and sentences on its difference from relaxed gates."""
+    """The held-out loss with the hard mask, and sentences on it."""
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)

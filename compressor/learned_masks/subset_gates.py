@@ -58,10 +58,7 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
 
 
 def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
-    """Gates [n] that sum to the number of elements that `plan`, from `rounds`, selects.
-
-    An entry can exceed 1 while the temperature is high. `scores` [n] have their noise.
-    """
+    """Gates [n] of noisy scores [n] that sum to the number of elements that `plan` selects."""
     gates = scores * 0  # part of the autograd graph also without rounds
     for rows in plan:
         logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
@@ -85,9 +82,7 @@ def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
 
 
 class SubsetGates(Gates):
-    """Gates with a weight each, [n]; relaxed (`gumbel`), or hard with the gradient of relaxed
-    ones.
-    """
+    """Gates with a weight each, [n]."""
 
     def __init__(
         self,
@@ -104,7 +99,6 @@ class SubsetGates(Gates):
         self.rate = gate_learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
-        """Falls geometrically from HOT to COLD."""
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
     def groups(self) -> list[dict[str, Any]]:

@@ -26,8 +26,6 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a run."""
-
     rank: int = 0
     size: int = 1
     # For objects and tensors on the CPU; operations time out after `launch.seconds`.
@@ -54,7 +52,6 @@ def size() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which writes and decides."""
     return _ranks.rank == 0
 
 
@@ -72,10 +69,7 @@ def threads() -> int | None:
 
 
 def shard(examples: Sequence[Value]) -> Sequence[Value]:
-    """The encoded rows of this rank, in their order, with about as many tokens as other ranks have.
-
-    Rows are assigned by length, longest first, in alternating order of the ranks.
-    """
+    """The encoded rows of this rank: dealt longest first, back and forth, and in their order."""
     if _ranks.size == 1:
         return examples
     rank, size, rows = _ranks.rank, _ranks.size, cast("Sequence[Any]", examples)
@@ -103,7 +97,6 @@ def add_up(*tensors: Tensor) -> None:
 
 
 def total(number: Number) -> Number:
-    """The sum of a number over all ranks."""
     if _ranks.size == 1:
         return number
     import torch
@@ -114,10 +107,7 @@ def total(number: Number) -> Number:
 
 
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up gradients over all ranks; a parameter without a gradient on all ranks keeps none.
-
-    Those of sharded parameters are added up in the backward pass (`compressor.parallel.sharding`).
-    """
+    """Add up gradients, but of shards; a parameter without one on all ranks keeps none."""
     if _ranks.size == 1:
         return
     import torch
@@ -152,7 +142,6 @@ def equalize(tensors: Iterable[Tensor]) -> None:
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether this rank holds only a part of the tensor."""
     if not _ranks.shards:
         return False
     from torch.distributed.tensor import DTensor
@@ -161,7 +150,6 @@ def is_shard(tensor: Tensor) -> bool:
 
 
 def gather(value: Value) -> list[Value]:
-    """The values of all ranks, in the order of the ranks."""
     if _ranks.size == 1:
         return [value]
     from torch.distributed import all_gather_object
@@ -177,10 +165,7 @@ def agree(value: Value) -> Value:
 
 
 def on_main(compute: Callable[[], Value]) -> Value:
-    """The result of rank 0, while the others wait; an error is raised on all ranks.
-
-    Within `compute`, `size()` is 1, so it may call functions that otherwise involve all ranks.
-    """
+    """The result of rank 0, for which `size()` is 1, or its error, on all ranks."""
     ranks = _ranks
     if ranks.size == 1:
         return compute()
@@ -218,7 +203,6 @@ def _sendable(error: Exception) -> Exception:
 
 @contextmanager
 def _communicating() -> Iterator[None]:
-    """Translate errors of a connection to `rank_lost`."""
     try:
         yield
     except RuntimeError as error:
@@ -228,7 +212,6 @@ def _communicating() -> Iterator[None]:
 def rank_lost(
     what: str = "another process of the run ended or does not respond",
 ) -> EnvironmentProblem:
-    """The error of a connection to another process."""
     return EnvironmentProblem(
         f"{what}; see its output, and run the same command again to resume", id="rank-lost"
     )

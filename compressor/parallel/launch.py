@@ -33,13 +33,11 @@ _STARTED_BY = "start it with `accelerate launch` or `torchrun`"
 
 
 def processes() -> int:
-    """Number of processes that a launcher started, from the environment; 1 without a launcher."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if "RANK" in os.environ and size.isdecimal() and int(size) > 1 else 1
 
 
 def rank() -> int:
-    """Rank of this process, from the environment; 0 without a launcher."""
     number = os.environ.get("RANK", "0")
     return int(number) if processes() > 1 and number.isdecimal() else 0
 
@@ -56,11 +54,7 @@ def seconds() -> float:
 
 
 def start(device: str, shards: bool = False) -> None:
-    """Connect with the other processes, if there are any.
-
-    `device` is `auto`, `cpu` or `cuda`; each process of a machine takes its own GPU. With `shards`
-    models in training are sharded.
-    """
+    """Connect with other processes; `device` is auto, cpu or cuda, and `shards` is for training."""
     if processes() == 1:
         return
     try:
@@ -105,7 +99,6 @@ def start(device: str, shards: bool = False) -> None:
 
 
 def finish() -> None:
-    """Disconnect from the other processes, when all are done."""
     if parallel.size() == 1:
         return
     from torch import distributed
@@ -207,8 +200,7 @@ def _interrupt(number: int, frame: Any) -> None:
     raise EndedByLauncher
 
 
-class EndedByLauncher(KeyboardInterrupt):
-    """The launcher ends this process, because another one has ended."""
+class EndedByLauncher(KeyboardInterrupt): ...
 
 
 class Watch:
@@ -272,7 +264,6 @@ _watch = Watch()
 
 
 def is_ended() -> bool:
-    """Whether the launcher asked this process to end."""
     return _watch.is_ended
 
 
@@ -343,7 +334,6 @@ def wants_shards() -> bool:
 
 
 def _value(variable: str, option: str, supported: tuple[str, ...]) -> str:
-    """The value of a variable, which must be one of those that are supported."""
     value = os.environ.get(variable, supported[0])
     if value.lower() not in map(str.lower, supported):
         advice = f"set it to {' or '.join(supported)}" if supported[0] else "leave it out"

@@ -36,11 +36,7 @@ def everywhere(condition: bool) -> bool:
 
 
 def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
-    """This rank's part of a copy of a model on the CPU, on the device; gradients are summed over
-    ranks.
-
-    `layers` are paths of its Transformer layers.
-    """
+    """This rank's part of a copy of a model on the CPU; gradients are sums. `layers` are paths."""
     if not parallel.shards():
         return copy.deepcopy(model)
     from torch.distributed import DeviceMesh, ProcessGroup, group
@@ -88,10 +84,7 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
 
 @contextmanager
 def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[nn.Module]:
-    """A model to compute with: itself, or a sharded copy, during which its own weights are freed.
-
-    An error, which ends the run, does not restore them: gathering needs all ranks.
-    """
+    """A model to compute with: itself, or a sharded copy while its own weights are freed."""
     if not parallel.shards():
         yield model
         return
@@ -116,7 +109,6 @@ def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
 
 
 def _load(model: nn.Module, shards: nn.Module) -> None:
-    """Load the weights of a sharded copy into a whole model, one at a time."""
     parameters = dict(shards.named_parameters())
     for name, parameter in model.named_parameters():
         parameter.data = whole(parameters[name].detach()).to(parameter.device)
@@ -172,7 +164,6 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor; the tensor itself if it is no shard."""
     return cast("DTensor", tensor).to_local() if parallel.is_shard(tensor) else tensor
 
 

@@ -33,15 +33,11 @@ GPU_BATCH_ROWS = 512
 
 @dataclass(frozen=True)
 class ExtraText:
-    """A file of sentences to train on in addition to the calibration rows."""
-
     path: Path
     beams: int  # width of the dense model's translations of it
 
 
 class RecoveryMethod(Options):
-    """One recovery step: the options of a method, and its properties."""
-
     panel: ClassVar[str] = "Recovery"
 
     name: ClassVar[str] = ""
@@ -52,7 +48,6 @@ class RecoveryMethod(Options):
 
     @property
     def extra_text(self) -> ExtraText | None:
-        """More text to train on, if any."""
         return None
 
     @property
@@ -73,10 +68,7 @@ class RecoveryMethod(Options):
         return self
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Recover `job.pruned`; both models are in evaluation mode, on the device.
-
-        With sharded training, a method that `trains` gets them on the CPU.
-        """
+        """Recover `job.pruned`; the models are on the device, but to train shards on the CPU."""
         recovered: Recovered = opened(self.function)(self, job)
         return recovered
 
@@ -188,8 +180,6 @@ RECOVERIES: Table[type[RecoveryMethod]] = Table(
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryJob(TrainingJob):
-    """The models and the data of a recovery method."""
-
     dense: nn.Module  # before pruning; not changed
     pruned: nn.Module  # to recover; not changed
     mask: Mask  # the units of the dense model that `pruned` keeps
@@ -198,21 +188,17 @@ class RecoveryJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Recovered:
-    """A recovered model, whose unchanged parameters are the pruned model's, and a text for the
-    report.
-    """
+    """A model that shares unchanged parameters with the pruned one, and a text for the report."""
 
     model: nn.Module
     text: str
 
 
 def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
-    """The text that one of the methods trains on, if any."""
     return next((method.extra_text for method in methods if method.extra_text), None)
 
 
 def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
-    """The artifact whose weights one of the methods starts from, if any."""
     return next((method.earlier for method in methods if method.earlier), None)
 
 

@@ -162,7 +162,6 @@ class Distillation(Problem):
         self.blocks = find_blocks(job.layers) if hidden else []
 
         def teacher_batches() -> Iterator[Batch]:
-            """All calibration rows, with progress."""
             batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
             for done, batch in enumerate(batches):
                 job.progress(done, len(batches))

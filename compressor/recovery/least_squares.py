@@ -105,8 +105,7 @@ def _reconstruct_projection(
     """Change one projection; returns the squared difference to the dense model after over before.
 
     The damping grows while the solution of `fit` is worse on the held-out rows, as with few rows
-    and many inputs. `fit` ends with the moments of all rows, which saves the memory of a third
-    copy.
+    and many inputs. `fit` ends with the moments of all rows, which saves memory.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
@@ -157,8 +156,7 @@ def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
     return float(spread + mean.pow(2).sum() - rest.pow(2).sum())
 
 
-class _Reached(Exception):
-    """Ends a forward pass after the observed module."""
+class _Reached(Exception): ...
 
 
 class LayerwiseForward:
@@ -175,12 +173,7 @@ class LayerwiseForward:
         self._finished: list[str] = []
 
     def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
-        """Run batch `number` up to the output projection of a sublayer.
-
-        Returns its input [batch, tokens, columns], and the residual stream with its output added
-        [batch, tokens, width], which is the input of the next layer normalization in every
-        architecture.
-        """
+        """A projection's input, and the residual stream with its output added: a norm's input."""
         values: dict[str, Tensor] = {}
 
         def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

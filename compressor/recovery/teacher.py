@@ -73,11 +73,7 @@ def difference(
     variances: Sequence[float],
     tokens: Sequence[int],
 ) -> Tensor:
-    """Mean squared difference of hidden states [tokens, width] in units of their variance, over
-    blocks.
-
-    `tokens` is the number to average over, of which the states may be a part.
-    """
+    """Mean over blocks of squared differences in units of variance; `tokens` divide the sums."""
     parts = [
         (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
         for state, target, variance, count in zip(states, targets, variances, tokens, strict=True)
@@ -87,8 +83,6 @@ def difference(
 
 @dataclass(frozen=True)
 class TeacherOutputs:
-    """The dense model's outputs for a batch, or for a cached row."""
-
     # The input of its logits, [loss terms, width]: a translator's last hidden states (float16 in
     # the cache), or a classifier's logits.
     read: Tensor
@@ -101,7 +95,7 @@ class TeacherOutputs:
         return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
 
     def to(self, device: torch.device | str) -> TeacherOutputs:
-        """A copy on a device that shares no memory with other rows."""
+        """A copy that shares no memory with other rows."""
         read, *hidden = (x.to(device, copy=True) for x in (self.read, *self.hidden))
         return TeacherOutputs(read, tuple(hidden))
 
@@ -146,11 +140,7 @@ class Teacher:
     def cache_text(
         self, text: Text, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
-        """Cache the dense model's outputs for the rows of a text, as far as memory allows.
-
-        Nothing is cached if less than half of the text fits, by the first rows: it would save
-        little.
-        """
+        """Cache outputs for the rows of a text, unless less than half of them would fit."""
         device = next(self.dense.parameters()).device
         blocks, before = -(-text.rows // BLOCK_ROWS), self.memory_left
         cached: dict[int, TeacherOutputs] = {}

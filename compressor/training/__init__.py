@@ -19,7 +19,6 @@ PATIENCE: Any = option(
 
 
 def rate_option(only_with: str | None = None) -> Any:
-    """Learning rate of weights; None is the task's, see `Task.learning_rate`."""
     return option(
         None,
         gt=0,
@@ -34,8 +33,6 @@ def rate_option(only_with: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """The data for learning a mask, or for recovering a pruned model."""
-
     layers: Sequence[Sublayer]  # of the dense model, or those of the mask
     task: Objective
     examples: Sequence[Example]  # calibration rows

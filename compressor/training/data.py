@@ -22,8 +22,6 @@ WINDOW_ROWS = 4096
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows to train on, and how they become batches."""
-
     examples: Sequence[Example]
     task: Objective
     model: nn.Module  # determines the padding, see `Task.batches`; it is not run
@@ -122,7 +120,6 @@ class Batches:
             skip = 0
 
     def _grouped(self, rows: list[Example]) -> list[Batch]:
-        """Batches of `batch_size` rows of similar length."""
         return self.data.task.batches(
             rows, self.data.model, batch_tokens=None, batch_size=self.batch_size
         )

@@ -41,8 +41,6 @@ class UnusableState(Exception):
 
 @dataclass(frozen=True)
 class Trained:
-    """Progress and history of a training."""
-
     steps: int = 0
     best: float | None = None  # the lowest validation loss; None if nothing was validated
     best_epoch: int = 0  # the epoch of that, from 1; 0 for none
@@ -58,11 +56,7 @@ _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
 
 
 def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """Write the state as a safetensors file, atomically, tensor by tensor.
-
-    With sharded tensors all ranks call this together, to gather them; rank 0 writes. Tensors are
-    `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
-    """
+    """Write safetensors atomically, tensor by tensor; ranks gather shards, and rank 0 writes."""
     entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
     end = 0
     for name, tensor in tensors.items():
@@ -102,7 +96,6 @@ def _read(path: Path, take: Callable[[Any], Value]) -> Value:
 
 
 def _header(file: Any) -> tuple[Trained, dict[str, torch.Size]]:
-    """Progress, and the shape of each tensor."""
     fields, names = json.loads(file.metadata()["trained"]), list(file.keys())
     trained = Trained(**fields | {"history": tuple(fields["history"])})
     return trained, {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
@@ -139,13 +132,9 @@ class Problem(ABC):
 
     @abstractmethod
     def validate(self, progress: float) -> float | None:
-        """Validation loss over the rows of all ranks; None while the parameters are not ready.
-
-        An epoch with None is never the best one, and does not count for early stopping.
-        """
+        """Validation loss of all ranks' rows; None while the parameters are not ready."""
 
     def tables(self) -> Collection[Tensor]:
-        """Those of `MuonAdamW`."""
         return ()
 
     def take_step(self) -> None:
@@ -153,14 +142,11 @@ class Problem(ABC):
         return
 
     def status(self) -> str:
-        """For the line after an epoch; empty for none."""
         return ""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Length of a training, and its optimizer's settings."""
-
     epochs: int
     batch_size: int = 32  # rows per step
     warmup: float = 0.1  # share of all steps over which learning rates rise from zero
@@ -308,7 +294,6 @@ class _Run:
             self._loss += loss
 
     def _count(self, start: float, **changes: Any) -> None:
-        """Add the time since `start`, and record other changes."""
         seconds = self.trained.seconds + time.monotonic() - start
         if self.schedule.seconds is not None:
             seconds = parallel.agree(seconds)  # learning rates depend on it

@@ -33,11 +33,7 @@ def has_bf16(device: str) -> bool:
 
 @contextmanager
 def products_in(precision: Precision, device: str) -> Iterator[None]:
-    """Compute products in a precision within the context.
-
-    On CPUs attention stays in float32: PyTorch's backward pass of fused attention takes ten times
-    as long in bfloat16 there.
-    """
+    """Compute products in a precision within the context."""
     if precision == "fp32":
         yield
         return
@@ -82,11 +78,7 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 
 @contextmanager
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
-    """Within the context, gradients of tables on the CPU have only the rows of the batch.
-
-    On a GPU, where counting those would synchronize with the host, and of shards they have all
-    rows.
-    """
+    """Gradients of tables on the CPU have only the rows of the batch; counting stalls a GPU."""
     changed = [t for t in tables if not parallel.is_shard(t.weight) and _counts_rows(t.weight)]
     for table in changed:
         table.sparse = True
@@ -120,10 +112,7 @@ def parameter_groups(
     learning_rate: float,
     precision: Precision,
 ) -> list[dict[str, Any]]:
-    """Groups for `MuonAdamW`: Muon for the weights of products in some Transformer layers, by path.
-
-    AdamW for all others.
-    """
+    """Groups for `MuonAdamW`: Muon for products in the layers, by path; AdamW for others."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = {
         id(parameter)
@@ -210,7 +199,6 @@ class MuonAdamW(torch.optim.AdamW):
             tensor[rows] = new
 
     def _change_matrices(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
-        """Update matrices of one shape, transposed or not."""
         moved = []
         for matrix in matrices:
             state, gradient = self.state[matrix], matrix.grad
@@ -240,9 +228,7 @@ def _counts_rows(table: Tensor) -> bool:
 
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Groups of matrices to update together: those of equal shape on a GPU, where launching a
-    product of small ones takes longer than computing it.
-    """
+    """On a GPU those of equal shape, since launching small products takes longer than computing."""
     if not matrices or not _stacks_pay(matrices[0]):
         return [[matrix] for matrix in matrices]
     by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
@@ -256,11 +242,7 @@ def _stacks_pay(matrix: Tensor) -> bool:
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Nearly U V^T of U S V^T, [..., rows, columns]: values above 2 % of the norm become 0.7 to
-    1.2.
-
-    By steps of Jordan's quintic Newton-Schulz iteration.
-    """
+    """Nearly U V^T of U S V^T [..., rows, columns], by Jordan's quintic Newton-Schulz steps."""
     if matrix.shape[-2] > matrix.shape[-1]:
         return orthogonalize(matrix.mT).mT
     x = matrix / (torch.linalg.matrix_norm(matrix, keepdim=True) + 1e-7)

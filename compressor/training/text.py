@@ -66,7 +66,6 @@ class TextLines:
             raise self._file.empty()
 
     def unpacked(self, path: Path) -> TextLines:
-        """The same lines, to be read from the file that `unpack` wrote."""
         lines = copy.copy(self)
         lines.is_packed, lines._stored = False, path
         return lines
@@ -118,11 +117,9 @@ class Text:
         return self.lines.rows
 
     def unpacked(self, path: Path) -> Text:
-        """The same text, to be read from the file that `TextLines.unpack` wrote."""
         return replace(self, lines=self.lines.unpacked(path))
 
     def translated(self, path: Path) -> Text:
-        """The same text with translations from a file, one per line."""
         return replace(self, translations=TextLines(path, blank=True))
 
     def read(self, blocks: Sequence[int]) -> list[Example]:
