@@ -200,13 +200,11 @@ class CompetingUnits(Budget):
     """Base of budgets for which heads and neurons compete."""
 
     prune: Prune = option("both", help="Which units go: heads, neurons or both.")
-
     drop_layers: str | None = option(
         None,
         help="Whole layers that go first, those whose skipping changes predictions least: "
         "decoder=2, or encoder=1,decoder=2; with --speedup also search.",
     )
-
     even_heads: bool = option(
         False,
         help="All attentions of the encoder keep equally many heads, all of the decoder too: "

@@ -211,5 +211,5 @@ def reach(
             )
         # What was predicted is what this choice was good for, and may be more than was asked.
         aim = predicted * wanted / speedup
-    fastest = max(range(len(tries)), key=lambda number: tries[number].speedup)
-    return masks[fastest], tries
+    fastest = max(tries, key=lambda one: one.speedup)
+    return masks[tries.index(fastest)], tries

@@ -66,10 +66,7 @@ class SearchResult:
 
 
 def find(
-    last: int,
-    drop: float,
-    proof: Proof,
-    judge: Callable[[int, int], QualityCandidate],
+    last: int, drop: float, proof: Proof, judge: Callable[[int, int], QualityCandidate]
 ) -> SearchResult:
     """Search for the largest cut within a limit, and confirm it on the held-out rows.
 

@@ -116,7 +116,7 @@ class Speedup(SearchedUnits):
 
 def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
     """The best choice of units after different numbers of layers were dropped."""
-    choices: list[Choice | None] = []
+    choices: dict[tuple[str, ...], Choice] = {}  # by the layers that were dropped
     errors: list[UsageError] = []
 
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
@@ -127,9 +127,8 @@ def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -
             if error.id != UNREACHABLE:
                 raise
             errors.append(error)  # the speed may be reached without one more layer
-            choices.append(None)
             return LayersTry(layers=layers)
-        choices.append(choice)
+        choices[tuple(layers)] = choice
         assert isinstance(choice.search, SpeedSearch)
         # The one that `reach` returned: it met the speed, or was the fastest.
         delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
@@ -141,19 +140,15 @@ def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -
             else f"  {without}: {delivered.speedup:.3g} times as fast, less than wanted"
         )
         return LayersTry(
-            layers=layers,
-            kept=str(choice.mask),
-            speedup=delivered.speedup,
-            divergence=divergence,
+            layers=layers, kept=str(choice.mask), speedup=delivered.speedup, divergence=divergence
         )
 
     stacks = Counter(layer.partition(".")[0] for layer in evaluator.limits.full.layers())
     tries = climb(stacks, attempt)
-    # `min` takes the first of equals: no later try keeps more layers.
-    best = min(range(len(tries)), key=lambda number: _rank(tries[number]))
-    choice, layers = choices[best], tries[best].layers
-    if choice is None:
+    layers = min(tries, key=_rank).layers  # the first of equals: no later try keeps more layers
+    if not choices:
         raise errors[-1]
+    choice = choices[tuple(layers)]
     assert isinstance(choice.search, SpeedSearch)
     dropped = f"{' and '.join(layers)} dropped" if layers else "no layer dropped"
     return replace(

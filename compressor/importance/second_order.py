@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -135,17 +135,6 @@ class Moments:
         return float(self._spread / self.rows + self.other_mean.pow(2).sum())
 
 
-@dataclass(frozen=True)
-class LayerStatistics:
-    # Of the output projection's inputs over real tokens, [D, D]; centered if the projection has a
-    # bias, which absorbs any constant. Float64, but float32 where D is above 1,024, since many
-    # sublayers are in memory at the same time.
-    covariance: Tensor
-    # G = sum over real tokens of g g^T, per row of the data, [width, width], with g the gradient of
-    # the summed loss at the projection's output; float64.
-    sensitivity: Tensor
-
-
 def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[Sublayer]]:
     """The sublayers of each pass over the rows, by the bytes that their statistics take."""
     if most is None:
@@ -178,11 +167,13 @@ def _precision(columns: int) -> torch.dtype:
 
 def collect_statistics(
     scoring: ScoringJob, layers: Sequence[Sublayer] | None = None
-) -> tuple[dict[str, LayerStatistics], int]:
-    """Statistics per layer name, of some layers or all, and the number of batches.
+) -> tuple[dict[str, tuple[Tensor, Tensor]], int]:
+    """Covariance and sensitivity per layer name, of some layers or all, and the number of batches.
 
-    One forward and one backward pass over all batches. G is per row and not per token: a layer's
-    error is the joint effect of all its tokens on the loss of a row.
+    The covariance is of the output projection's inputs over real tokens, [D, D], centered if the
+    projection has a bias. G = sum over real tokens of g g^T, per row of the data, [width, width],
+    with g the gradient of the summed loss at the projection's output: a layer's error is the joint
+    effect of all its tokens on the loss of a row.
     """
     layers = scoring.layers if layers is None else layers
     rows = parallel.total(sum(len(next(iter(batch.values()))) for batch in scoring.batches))
@@ -214,7 +205,7 @@ def collect_statistics(
         covariance = moments.covariance(centered=module.bias is not None)
         sensitivity = outputs[name] / rows
         require_finite(name, covariance, sensitivity)
-        statistics[name] = LayerStatistics(covariance, sensitivity)
+        statistics[name] = covariance, sensitivity
     return statistics, passes
 
 
@@ -261,9 +252,16 @@ def second_order_scores(method: SecondOrder, scoring: ScoringJob) -> RawScores:
         statistics, made = collect_statistics(replace(scoring, progress=count), group)
         passes += made
         for layer in parallel.dealt(group):
-            scores, highest = [0.0] * layer.units, 0.0
+            weight: Any = scoring.model.get_submodule(layer.output).weight
             # Popped, since statistics are large and not needed after this.
-            for unit, growth in _removal_order(scoring, layer, statistics.pop(layer.name)):
+            tensors = [weight.detach().double(), *statistics.pop(layer.name)]
+            kept = scoring.mask.kept(layer.name)
+            if layer.is_attention:
+                order = removal_order(*[x.cpu() for x in tensors], kept, layer.unit_width)
+            else:
+                order = block_removal_order(*tensors, kept)
+            scores, highest = [0.0] * layer.units, 0.0
+            for unit, growth in order:
                 highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
                 scores[unit] = highest
             values[layer.name] = scores
@@ -271,18 +269,6 @@ def second_order_scores(method: SecondOrder, scoring: ScoringJob) -> RawScores:
         values |= others
     signature = f"damping:{DAMPING:g}|weighted:gradients"
     return RawScores(values, signature, forward_passes=passes, backward_passes=passes)
-
-
-def _removal_order(
-    scoring: ScoringJob, layer: Sublayer, statistics: LayerStatistics
-) -> list[tuple[int, float]]:
-    weight: Tensor = scoring.model.get_submodule(layer.output).weight  # type: ignore[assignment]
-    kept = scoring.mask.kept(layer.name)
-    tensors = weight.detach().double(), statistics.covariance, statistics.sensitivity
-    if layer.unit_width == 1:
-        return block_removal_order(*tensors, kept)
-    weight, covariance, sensitivity = (tensor.cpu() for tensor in tensors)
-    return removal_order(weight, covariance, sensitivity, kept, layer.unit_width)
 
 
 def removal_order(

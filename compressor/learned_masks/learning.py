@@ -24,10 +24,8 @@ from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, Trained, train
 
-# Share of the epochs for fine-tuning trained weights with the final mask.
-FITTING = 0.25
-# Relative change of the loss by making the gates hard above which the report mentions it.
-_NOTABLE = 0.05
+FITTING = 0.25  # share of the epochs for fine-tuning trained weights with the final mask
+_NOTABLE = 0.05  # relative change of the loss by making the gates hard, which the report mentions
 
 
 @sharding.noticing_lost_ranks()
@@ -36,21 +34,13 @@ def run(method: LearnedMask, job: LearningJob) -> Learned:
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
     data = TrainingRows(rows, job.task, job.model, job.device)
-    weight_epochs = 0
-    if method.train_weights != "none":
-        weight_epochs = max(1, round(FITTING * method.epochs))
+    trains = method.train_weights != "none"
+    weight_epochs = max(1, round(FITTING * method.epochs)) if trains else 0
     gate_epochs = method.epochs - weight_epochs
 
     def fit(problem: Problem, epochs: int, state: Path | None) -> Trained:
-        return train(
-            problem,
-            data,
-            Schedule(epochs, job.batch_size, patience=method.patience),
-            seed=job.seed,
-            state=state,
-            report=job.report,
-            progress=job.progress,
-        )
+        schedule = Schedule(epochs, job.batch_size, patience=method.patience)
+        return train(problem, data, schedule, job.seed, state, job.report, job.progress)
 
     with _model(method, job) as model:
         batches = batches_of_rank(job.task, held, job.model)

@@ -172,9 +172,7 @@ def usual_precision(device: str) -> Precision:
 
 
 RECOVERIES: Table[type[RecoveryMethod]] = Table(
-    "recovery method",
-    {"reconstruct": Reconstruct, "distill": Distill},
-    id="recovery-unknown",
+    "recovery method", {"reconstruct": Reconstruct, "distill": Distill}, id="recovery-unknown"
 )
 
 

@@ -13,10 +13,9 @@ from compressor.errors import InputError
 from compressor.tasks import Batch, Example, Objective
 from compressor.training.text import BLOCK_ROWS, Text
 
-HELD_OUT = 8  # rows at least
-# Rows that are read together, shuffled, and grouped by length: some megabytes of token ids. For
-# steps of up to 64 rows; windows grow with larger steps, so that the share of incomplete steps at
-# the end of a window stays the same.
+HELD_OUT = 8  # rows at least, else a tenth
+# Rows that are read together, shuffled, and grouped by length, for steps of up to 64 rows; windows
+# grow with larger steps, so that the share of incomplete steps at their end stays the same.
 WINDOW_ROWS = 4096
 
 
@@ -38,11 +37,9 @@ def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
         )
 
 
-def hold_out(
-    examples: Sequence[Example], seed: int, share: float = 0.1, least: int = HELD_OUT
-) -> tuple[list[Example], list[Example]]:
+def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
     """Rows to train on and rows to validate on, drawn by the seed; InputError if too few."""
-    count = max(least, round(share * len(examples)))
+    count = max(HELD_OUT, round(0.1 * len(examples)))
     require_enough(len(examples), 2 * count)
     order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
     held = set(order[:count])

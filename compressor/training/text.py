@@ -7,7 +7,6 @@ Kim & Rush 2016), which are made once and kept in a file (`compressor.training.t
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import pickle
 from array import array
@@ -24,8 +23,7 @@ from compressor.tasks import Example, Rows, Task
 from compressor.tasks.texts import DISTILL, TextColumn, open_texts
 
 BLOCK_ROWS = 32
-# Token ids are kept for texts of up to so many lines, in up to so many bytes.
-KEPT_LINES, KEPT_BYTES = 2**19, 2**26
+KEPT_BYTES = 2**26  # of token ids, since encoding takes as long as a step on a GPU
 _BLOCKS = 8  # between two stored offsets; reading a block skips three and a half others on average
 
 
@@ -126,13 +124,12 @@ class Text:
         """The rows of some blocks; their numbers are negative, unlike those of calibration rows."""
         missing = [block for block in blocks if block not in self._encoded]
         encoded = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
-        if self.rows <= KEPT_LINES:
-            free = KEPT_BYTES - sum(map(len, self._encoded.values()))
-            for block, rows in encoded.items():
-                packed = pickle.dumps(rows)  # two or three bytes per id; a tuple has 36
-                if (free := free - len(packed)) < 0:
-                    break
-                self._encoded[block] = packed
+        free = KEPT_BYTES - sum(map(len, self._encoded.values()))
+        for block, rows in encoded.items():
+            packed = pickle.dumps(rows)  # two or three bytes per id; a tuple has 36
+            if (free := free - len(packed)) < 0:
+                break
+            self._encoded[block] = packed
         rows_of = encoded | {b: pickle.loads(self._encoded[b]) for b in blocks if b not in encoded}
         return [row for block in blocks for row in rows_of[block]]
 
@@ -165,7 +162,6 @@ def translate_lines(
     output: Path,
     translate: Callable[[Sequence[str]], list[str]],
     *,
-    key: str = "",
     chunk_rows: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
@@ -173,13 +169,10 @@ def translate_lines(
 
     Args:
         output: created when all lines are translated; until then chunks are in a `.partial` file.
-        key: everything the translations depend on; chunks are reused only with the same key.
         chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
     """
     size = CHUNK_ROWS if chunk_rows is None else chunk_rows
-    key = key if size == CHUNK_ROWS else f"{key} {size}"
-    digest = hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
-    partial = output.with_name(f"{output.stem}-{digest}.partial")
+    partial = output.with_name(f"{output.stem}-{size}.partial")
     done = parallel.on_main(lambda: _drop_unfinished(partial, size))
     rest = lines.after(done)
     while any(chunks := [list(islice(rest, size)) for _ in range(parallel.size())]):

@@ -196,22 +196,20 @@ def test_a_stopped_one_goes_on_and_ends_the_same(tmp_path: Path, torn: bytes):
     lines, whole = TextLines(write(tmp_path / "text.txt", texts)), tmp_path / "whole.txt"
     translate = partial(translate_lines, lines, chunk_rows=10)
     shown: list[tuple[int, int]] = []
-    translate(whole, Translator(), key="a", progress=lambda *x: shown.append(x))
+    translate(whole, Translator(), progress=lambda *x: shown.append(x))
     assert shown == [(0, 35), (10, 35), (20, 35), (30, 35), (35, 35)]
     found = whole.read_text(encoding="utf-8").splitlines()
     assert len(found) == 35
     assert found[34] == "<sentence 34> of 5 from sentence 30"
     output = tmp_path / "out" / "translations.txt"
     with pytest.raises(KeyboardInterrupt):
-        translate(output, Translator(2), key="a")
+        translate(output, Translator(2))
     assert not output.exists()
     (unfinished,) = output.parent.glob("*.partial")
     with unfinished.open("ab") as file:
         file.write(torn)
-    other, rest = Translator(), Translator()
-    translate(output, other, key="b")  # another text or model
-    assert other.seen == 35
-    translate(output, rest, key="a")
+    rest = Translator()
+    translate(output, rest)
     assert rest.seen == 15
     assert output.read_bytes() == whole.read_bytes()
 
