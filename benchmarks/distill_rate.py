@@ -34,10 +34,9 @@ from compressor.request import example
 from compressor.request.recipe import ExportRequest, make_request
 from compressor.tasks import TASKS
 from compressor.throughput.hardware import describe, versions
-from compressor.training.data import TrainingRows
+from compressor.training.data import GPU_CHUNK_ROWS, Text, TextLines, TrainingRows, translate_lines
 from compressor.training.loop import Schedule, _Run
 from compressor.training.optimizer import Precision, embedding_tables, has_bf16, sparse_gradients
-from compressor.training.text import GPU_CHUNK_ROWS, Text, TextLines, translate_lines
 
 KEPT = 0.6  # of the units of every sublayer
 WHOLE = 150_000, 7  # sentences and epochs that the stages are added up for

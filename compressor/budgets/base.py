@@ -13,13 +13,13 @@ from compressor.budgets.units import (
     Multiples,
     PathCut,
     UnitCosts,
-    lose_together,
     parse_floors,
     parse_layers,
     parse_multiples,
+    removal_groups,
 )
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, Units, kind_of, units_of
+from compressor.model.sublayers import Mask, Scores, Units, units_of
 from compressor.options.bounds import UnitsText
 from compressor.options.declare import Options, option
 from compressor.results import (
@@ -235,14 +235,18 @@ class SearchedUnits(CompetingUnits):
         return f"searching units for {self.text}"
 
     def require_possible(self, limits: Limits) -> None:
-        units, floors = limits.units, limits.floors
-        totals = {n: x for n, x in limits.full.totals().items() if units_of(n) in units}
-        if all(
-            max(totals[name] for name in tied) <= max(floors[kind_of(name)] for name in tied)
-            for tied in lose_together(list(totals), limits.even)
+        scores = scores_of_none(limits)
+        if not any(
+            removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
         ):
             raise UsageError(
-                f"{self.text}: the floors keep all {sum(totals.values()):,} "
-                f"{' and '.join(sorted(units))}; lower --floor",
+                f"{self.text}: the floors keep all units; lower --floor or --multiple",
                 id="floors-too-high",
             )
+
+
+def scores_of_none(limits: Limits) -> Scores:
+    """Scores of units that may go, none of which is more important than another."""
+    totals = limits.start.totals()
+    values = {name: (0.0,) * n for name, n in totals.items() if units_of(name) in limits.units}
+    return Scores(values, "none", "", {})

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.budgets.base import UNREACHABLE, Limits
-from compressor.budgets.units import MULTIPLES, Multiples, removal_groups
+from compressor.budgets.units import removal_groups
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, kind_of, units_of
+from compressor.model.sublayers import Mask, Scores, kind_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
@@ -29,15 +29,13 @@ RETRIES = 3  # tighter choices after one that misses the wanted speed-up; each i
 _STEPS = 20_000
 
 
-def counts_to_measure(
-    units: int, floor: int, kind: str, multiples: Multiples = MULTIPLES
-) -> list[int]:
+def counts_to_measure(units: int, floor: int, multiple: int) -> list[int]:
     """Unit counts below `units` that sublayers of a kind are timed at, ascending: quarters.
 
     One group beside none, because nothing can be interpolated there: without units the sublayer's
     fixed cost goes as well.
     """
-    size = min(multiples[units_of(kind)], units)
+    size = min(multiple, units)
     groups = units // size
     wanted = range(groups) if groups <= 4 else (0, 1, *(groups * part // 4 for part in (1, 2, 3)))
     # All units are the dense model, which is timed beside every count.

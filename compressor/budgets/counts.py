@@ -8,11 +8,18 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field
 
-from compressor.budgets.base import Budget, Choice, CompetingUnits, Evaluator, Limits
+from compressor.budgets.base import (
+    Budget,
+    Choice,
+    CompetingUnits,
+    Evaluator,
+    Limits,
+    scores_of_none,
+)
 from compressor.budgets.units import RemovalPath, UnitCosts, parse_amount, removal_path, select
 from compressor.errors import UsageError
 from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, belongs, kind_of, units_of
-from compressor.options.bounds import MOST_STEPS, Amounts
+from compressor.options.bounds import MOST_STEPS, Amounts, Positive
 from compressor.options.declare import option, split_commas
 
 STEPS = option(1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each.")
@@ -101,9 +108,7 @@ def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[s
 class Penalty(Budget):
     """As many heads as a penalty on open gates leaves (hard concrete gates)."""
 
-    penalty: float = option(
-        gt=0,
-        allow_inf_nan=False,
+    penalty: Positive = option(
         selects=True,
         help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
     )
@@ -170,7 +175,5 @@ class Macs(CompetingUnits):
 
 def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:
     """From all units to the fewest; scores order a path, and do not change where it ends."""
-    totals = limits.full.totals()
-    values = {name: (0.0,) * n for name, n in totals.items() if units_of(name) in limits.units}
-    scores = Scores(values, "none", "", {})
-    return removal_path(scores, limits.full, limits.floors, costs, limits.multiples, limits.even)
+    scores, floors = scores_of_none(limits), limits.floors
+    return removal_path(scores, limits.start, floors, costs, limits.multiples, limits.even)

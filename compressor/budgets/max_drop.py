@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from compressor.budgets.base import Choice, Evaluator, SearchedUnits
 from compressor.budgets.units import removal_path
 from compressor.errors import UsageError
+from compressor.options.bounds import NonNegative
 from compressor.options.declare import option
 from compressor.results import ROUNDING, QualityCandidate, QualitySearch
 
@@ -109,9 +110,7 @@ def find(
 class MaxDrop(SearchedUnits):
     """As few units as lose no more than this of the main metric."""
 
-    max_drop: float = option(
-        ge=0,
-        allow_inf_nan=False,
+    max_drop: NonNegative = option(
         selects=True,
         help="The smallest model whose main metric (BLEU, accuracy, ...) on held-out test rows is "
         "shown to fall by at most this, as in 0.3.",
@@ -128,20 +127,12 @@ class MaxDrop(SearchedUnits):
     def text(self) -> str:
         return f"max-drop {self.max_drop:.15g}"
 
-    @property
-    def as_typed(self) -> str:
-        return f"--max-drop {self.max_drop:g}"
-
     def choose(self, evaluator: Evaluator) -> Choice:
         limits, scores = evaluator.limits, evaluator.scores()
+        self.require_possible(limits)  # without dropped layers
         path = removal_path(
             scores, limits.start, limits.floors, evaluator.costs, limits.multiples, limits.even
         )
-        if len(path) == 1:
-            raise UsageError(
-                f"{self.text}: the floors keep all units; lower --floor or --multiple",
-                id="floors-too-high",
-            )
         rows, held_out, metric = evaluator.search_rows()
         evaluator.require_sight(self.as_typed, self.max_drop)
         evaluator.message(

@@ -100,7 +100,7 @@ class Speedup(SearchedUnits):
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
             # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
-            counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
+            counts = counts_to_measure(totals[0], floor, limits.multiples[units_of(kinds[0])])
             if not counts:
                 continue  # the floor keeps all units, so there is nothing to save
             measured = evaluator.time_units(kinds, counts, self.at_batch)

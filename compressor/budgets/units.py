@@ -218,7 +218,7 @@ class UnitCosts:
         return sum(self.units[kind_of(name)] for name, _ in group.units)
 
     def share(self, mask: Mask, tokens: int | None = None) -> float:
-        """What a mask leaves of them; `tokens` as in `tokens`, of the pruned model, if others."""
+        """What a mask leaves of them; `tokens` are the pruned model's, None for as many."""
         saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
         counts = mask.counts()
         saved += sum(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
+from compressor.options.bounds import Positive
 from compressor.options.declare import Options, option
 from compressor.options.table import Table, opened
 
@@ -167,10 +168,8 @@ class SecondOrder(ScoringMethod):
     name: ClassVar[str] = "second-order"
     function = "compressor.importance.second_order:second_order_scores"
 
-    statistics_memory: float | None = option(
+    statistics_memory: Positive | None = option(
         None,
-        gt=0,
-        allow_inf_nan=False,
         help="GiB for the statistics of sublayers that are held at the same time; where all need "
         "more, there are several passes over the rows, with the same scores. Default: half of the "
         "free memory.",

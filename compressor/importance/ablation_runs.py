@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from compressor import parallel
-from compressor.errors import UsageError
 from compressor.importance import Ablation, RawScores, ScoringJob
 from compressor.model.modes import fixed_outputs, returned
 from compressor.model.sublayers import Sublayer
@@ -35,11 +34,7 @@ def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
     """
     layers = scoring.layers
     if method.measures_metric:
-        if scoring.metric is None:
-            raise UsageError(
-                "--ablate metric needs rows with labels; give --calibration",
-                id="references-missing",
-            )
+        assert scoring.metric is not None
         baseline, outputs = outputs_without_units(scoring, layers)
         scoring.require_sight("--ablate metric", baseline)
         dense, signature = scoring.metric(baseline)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
-from compressor.errors import InputError
 from compressor.importance import Confidence, RawScores, ScoringJob
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import hooks, returned
@@ -132,13 +131,9 @@ def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     parallel.add_up(*sums.values())
     values = {}
     for name, total in sums.items():
-        count = parallel.total(counts[name])
-        if count == 0:
-            raise InputError(
-                f"the calibration rows have only special tokens for {name}, and --method "
-                "confidence needs words; give other rows",
-                id="calibration-without-words",
-            )
-        values[name] = (total / count * torch.tensor(scoring.mask.keep[name])).tolist()
+        mean = total / parallel.total(
+            counts[name]
+        )  # NaN without words, which `score_units` refuses
+        values[name] = (mean * torch.tensor(scoring.mask.keep[name])).tolist()
     names = ",".join(map(str, excluded)) or "none"
     return RawScores(values, f"excluded_ids:{names}", forward_passes=passes)

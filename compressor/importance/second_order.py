@@ -252,14 +252,13 @@ def second_order_scores(method: SecondOrder, scoring: ScoringJob) -> RawScores:
         statistics, made = collect_statistics(replace(scoring, progress=count), group)
         passes += made
         for layer in parallel.dealt(group):
-            weight: Any = scoring.model.get_submodule(layer.output).weight
-            # Popped, since statistics are large and not needed after this.
-            tensors = [weight.detach().double(), *statistics.pop(layer.name)]
-            kept = scoring.mask.kept(layer.name)
+            projection: Any = scoring.model.get_submodule(layer.output)
+            weight, kept = projection.weight.detach().double(), scoring.mask.kept(layer.name)
+            moments = statistics.pop(layer.name)  # they are large, and not needed after this
             if layer.is_attention:
-                order = removal_order(*[x.cpu() for x in tensors], kept, layer.unit_width)
+                order = removal_order(weight, *moments, kept, layer.unit_width)
             else:
-                order = block_removal_order(*tensors, kept)
+                order = block_removal_order(weight, *moments, kept)
             scores, highest = [0.0] * layer.units, 0.0
             for unit, growth in order:
                 highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
@@ -287,6 +286,7 @@ def removal_order(
         sensitivity: G, [width, width], symmetric.
         kept: the heads to order; the inputs of all others are zero.
     """
+    weight, covariance, sensitivity = weight.cpu(), covariance.cpu(), sensitivity.cpu()
     columns = unit_columns(kept, head_dim)
     dense = weight[:, columns]
     moments = add_damping(covariance[columns][:, columns].double(), damping)

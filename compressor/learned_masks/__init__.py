@@ -17,7 +17,7 @@ from compressor.budgets.units import MULTIPLES, Multiples
 from compressor.errors import UsageError
 from compressor.importance import TrainedWeights, UnitMethod
 from compressor.model.sublayers import Mask, Scores
-from compressor.options.bounds import Count
+from compressor.options.bounds import Count, Positive
 from compressor.options.declare import option
 from compressor.options.table import Table
 from compressor.training import PATIENCE, TrainingJob, rate_option
@@ -39,10 +39,10 @@ class LearnedMask(UnitMethod):
         "none", help="Learned masks: train along none, encoder or all weights."
     )
     epochs: Count = option(20, name="gate_epochs", help="Learned masks: epochs.")
-    learning_rate: float | None = rate_option(only_with="train_weights")
+    learning_rate: Positive | None = rate_option(only_with="train_weights")
     patience: Count = PATIENCE
-    gate_learning_rate: float | None = option(
-        None, gt=0, allow_inf_nan=False, help="Learned masks: of the gates; default: by method."
+    gate_learning_rate: Positive | None = option(
+        None, help="Learned masks: of the gates; default: by method."
     )
 
     @model_validator(mode="after")

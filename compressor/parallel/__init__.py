@@ -133,12 +133,10 @@ def equalize(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         if is_shard(tensor):
             continue
-        data = tensor.detach()
-        contiguous = data.contiguous()
+        values = tensor.detach().contiguous()
         with _communicating():
-            broadcast(contiguous, 0, group=_ranks.control if data.device.type == "cpu" else None)
-        if contiguous is not data:
-            data.copy_(contiguous)
+            broadcast(values, 0, group=_ranks.control if values.device.type == "cpu" else None)
+        tensor.detach().copy_(values)
 
 
 def is_shard(tensor: Tensor) -> bool:

@@ -36,7 +36,13 @@ from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 from compressor.tasks import Rows, Task
 from compressor.tasks.texts import columns_of
-from compressor.training.text import GPU_CHUNK_ROWS, Text, TextLines, translate_lines
+from compressor.training.data import (
+    GPU_CHUNK_ROWS,
+    Text,
+    TextLines,
+    require_enough,
+    translate_lines,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,8 +90,6 @@ def require_trainable(
 ) -> None:
     """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
     if learns or any(step.trains for step in methods):
-        from compressor.training.data import require_enough
-
         require_enough(rows)
     directory = earlier_artifact(methods)
     if directory is not None:

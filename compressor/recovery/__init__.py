@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from compressor.errors import UsageError
-from compressor.options.bounds import MOST_BEAMS, Count
+from compressor.options.bounds import MOST_BEAMS, Count, NonNegative, Positive
 from compressor.options.declare import Options, option
 from compressor.options.table import Table, opened
 from compressor.training import PATIENCE, TrainingJob, rate_option
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from compressor.model.sublayers import Mask
     from compressor.tasks import Task
+    from compressor.training.data import Text
     from compressor.training.optimizer import Precision
-    from compressor.training.text import Text
 
 # Rows of a step with AdamW, and with Muon, which has a fixed cost per step.
 BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
@@ -100,11 +99,9 @@ class Distill(RecoveryMethod):
         help="Distillation: rows of a step; the default learning rate grows with the root of it. "
         "Default: 32 (64 where encoder-decoders learn from --distill-text), on a GPU 512.",
     )
-    minutes: float | None = option(
+    minutes: Positive | None = option(
         None,
         name="distill_minutes",
-        gt=0,
-        allow_inf_nan=False,
         help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
     )
     precision: Literal["fp32", "bf16"] | None = option(
@@ -113,13 +110,11 @@ class Distill(RecoveryMethod):
         help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
         "processors with AMX. Default: bf16 on a GPU, else fp32.",
     )
-    learning_rate: float | None = rate_option()
+    learning_rate: Positive | None = rate_option()
     patience: Count = PATIENCE
-    hidden: float | None = option(
+    hidden: NonNegative | None = option(
         None,
         name="distill_hidden",
-        ge=0,
-        allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
         "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders.",
     )
@@ -204,12 +199,6 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     """Recover a pruned model with some methods in their order; without any it is `job.pruned`."""
     if not methods:
         return Recovered(job.pruned, "")
-    if not job.examples:
-        names = "+".join(method.name for method in methods)
-        raise UsageError(
-            f"--recover {names} needs --calibration FILE; give one, or --recover none",
-            id="calibration-missing",
-        )
     from compressor.model.modes import evaluating
     from compressor.parallel import sharding
     from compressor.training.data import hold_out

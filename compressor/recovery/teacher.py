@@ -19,8 +19,7 @@ from compressor.model.sublayers import Sublayer, by_layer
 from compressor.parallel import sharding
 from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen, gpu_bytes
-from compressor.training.data import batches_of_rank
-from compressor.training.text import BLOCK_ROWS, Text
+from compressor.training.data import BLOCK_ROWS, Text, batches_of_rank
 
 LEAST_ROOM = 2**30  # bytes of the cache, over all ranks, also for small models
 _READ_BLOCKS = 32  # of text at a time

@@ -21,8 +21,6 @@ PATIENCE: Any = option(
 def rate_option(only_with: str | None = None) -> Any:
     return option(
         None,
-        gt=0,
-        allow_inf_nan=False,
         only_with=only_with,
         panel="Recovery",
         help="Learning rate of weights that are trained. Default: 0.0001 for encoder-decoders, "

@@ -44,6 +44,8 @@ def products_in(precision: Precision, device: str) -> Iterator[None]:
 
 
 class _AttentionInFloat32(TorchFunctionMode):
+    """The backward pass of fused attention takes ten times as long in bfloat16 on CPUs."""
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -229,12 +231,11 @@ def _counts_rows(table: Tensor) -> bool:
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """On a GPU those of equal shape, since launching small products takes longer than computing."""
-    if not matrices or not _stacks_pay(matrices[0]):
-        return [[matrix] for matrix in matrices]
-    by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    stacks: dict[object, list[nn.Parameter]] = {}
     for matrix in matrices:
-        by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
-    return list(by_shape.values())
+        key = tuple(sorted(matrix.shape)) if _stacks_pay(matrix) else id(matrix)
+        stacks.setdefault(key, []).append(matrix)
+    return list(stacks.values())
 
 
 def _stacks_pay(matrix: Tensor) -> bool:

@@ -101,9 +101,8 @@ def test_a_measured_budget_needs_a_head_that_may_go():
     uneven.require_possible(uneven.limits(FULL))
     even = Speedup(speedup=1.3, prune="heads", floor=floors, even_heads=True)
     for budget in (even, MaxDrop(max_drop=0.3, prune="heads", floor="8")):
-        with raises(UsageError, "floors-too-high") as caught:
+        with raises(UsageError, "floors-too-high"):
             budget.require_possible(budget.limits(FULL))
-        assert "32" in str(caught.value)
 
 
 def test_steps_are_equal_and_end_at_the_budget():

@@ -28,7 +28,7 @@ from compressor.model.architectures import find_sublayers
 from compressor.parallel import launch, sharding
 from compressor.tasks import TASKS, Example
 from compressor.training import loop
-from compressor.training.text import TextLines, translate_lines
+from compressor.training.data import TextLines, translate_lines
 from tests.helpers import stages
 from tests.helpers.batches import examples
 from tests.helpers.learning import learned_by, learning

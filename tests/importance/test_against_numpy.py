@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from transformers.activations import ACT2FN
 
-from compressor.errors import InputError
 from compressor.importance import METHODS
 from compressor.model.sublayers import Mask, Scores
 from compressor.tasks import Batch
-from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
 from tests.helpers.stages import masks, rows_of, score, scoring, with_gradients
 from tests.helpers.tiny import STRUCTURES, uneven_mask
@@ -160,13 +158,6 @@ def test_confidence_is_the_mean_largest_attention_weight(name: str):
             np.testing.assert_allclose(
                 found.values[layer.name], np.mean(expected[layer.name], 0) * kept, rtol=1e-4
             )
-
-
-def test_confidence_of_rows_without_words_is_refused():
-    setup = scoring("bert")
-    setup.batches[0]["input_ids"][:] = 3
-    with raises(InputError, "calibration-without-words"):
-        score("confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3})))
 
 
 def relevances(model: NumpyTransformer, layers, mask: Mask) -> dict[str, np.ndarray]:

@@ -96,7 +96,6 @@ def test_options_are_in_the_signature():
 @pytest.mark.parametrize(
     ("method", "options", "id"),
     [
-        ("ablation", {"ablate": "metric"}, "references-missing"),
         ("confidence", {}, "method-for-heads-alone"),
         ("tailor", {}, "method-unknown"),
     ],

@@ -16,8 +16,8 @@ from compressor.model.surgery import prune
 from compressor.pipeline.run import run
 from compressor.recovery.distillation import with_earlier_weights
 from compressor.runtime import Translator
+from compressor.training import data as translations
 from compressor.training import loop
-from compressor.training import text as translations
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

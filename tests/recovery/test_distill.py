@@ -138,7 +138,6 @@ def test_nothing_is_touched_where_nothing_is_missing():
     ("methods", "rows", "error", "id", "piece"),
     [
         ({"distil": {}}, 5, UsageError, "recovery-unknown", "reconstruct"),
-        ({"reconstruct": {}}, 0, UsageError, "calibration-missing", "--recover reconstruct"),
         ({"distill": {}}, 12, InputError, "too-few-rows-to-train", "12"),
         ({"reconstruct": {}}, 5, InputError, "activations-not-finite", "encoder_self.1"),
     ],

@@ -18,8 +18,14 @@ from compressor.recovery import RecoveryJob
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextColumn
 from compressor.training import data as data_module
-from compressor.training.data import Batches, TrainingRows
-from compressor.training.text import BLOCK_ROWS, Text, TextLines, translate_lines
+from compressor.training.data import (
+    BLOCK_ROWS,
+    Batches,
+    Text,
+    TextLines,
+    TrainingRows,
+    translate_lines,
+)
 from tests.helpers.errors import raises
 from tests.helpers.packed import cut_off, jsonl, packed
 from tests.helpers.reconstruction import divergence
