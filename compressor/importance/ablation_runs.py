@@ -1,4 +1,4 @@
-"""Ablation: runs of a model with units gated to zero one at a time, or all but one of a sublayer.
+"""Ablation: runs of a model without one unit, with one alone, or without whole layers.
 
 Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2. Layers below
 the ablated unit do not change and are not computed again, which saves about half of the work.
@@ -7,18 +7,19 @@ the ablated unit do not change and are not computed again, which saves about hal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.importance import Ablation, RawScores, ScoringJob
-from compressor.model.modes import fixed_outputs, returned
-from compressor.model.sublayers import Sublayer
-from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Batch
+from compressor.model.architectures import architecture_of
+from compressor.model.modes import evaluating, fixed_outputs, returned
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import gated, mask_gates, skipped
+from compressor.tasks import Batch, Objective
 
 BLOCK = 32  # neurons
 Unit = tuple[str, int]  # layer name, unit (the first one of a block of neurons)
@@ -149,3 +150,71 @@ def ablated(
                     result = run(batch)
                 yield batch, (layer.name, block[0]), result
                 scoring.progress(done := done + 1, total)
+
+
+@torch.no_grad()
+def layers_to_drop(
+    model: nn.Module,
+    sublayers: Sequence[Sublayer],
+    batches: Sequence[Batch],
+    task: Objective,
+    numbers: Mapping[str, int],
+    device: str = "cpu",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    dropped: Collection[str] = (),
+) -> dict[str, float]:
+    """Which further layers to drop, `numbers` by stack, and the divergence in nats after each."""
+    mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
+    left = dict(numbers)
+    kept = {"encoder.0"} if architecture_of(model).first_layer_stays(model.config) else set()
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
+    model.to(device)
+    while any(left.values()):
+        excluded = mask.dropped | kept
+        names = [
+            name
+            for name in mask.layers()
+            if name not in excluded and left.get(name.partition(".")[0], 0)
+        ]
+        masks = [mask.without_layers([name]) for name in names]
+        sums = torch.zeros(len(masks), dtype=torch.float64)
+        with evaluating(model):
+            for on_host in batches:
+                batch = on_host.to(device)
+                target = _predictions(model, batch, task)
+                for number, candidate in enumerate(masks):
+                    with skipped(model, sublayers, candidate):
+                        predictions = _predictions(model, batch, task)
+                    sums[number] += float(task.divergence(predictions, target))
+        parallel.add_up(sums)
+        progress(len(chosen) + 1, sum(numbers.values()))
+        means = sums / terms
+        least = int(means.argmin())
+        mask, name = masks[least], names[least]
+        left[name.partition(".")[0]] -= 1
+        chosen[name] = float(means[least])
+    model.to("cpu")
+    return chosen
+
+
+@torch.no_grad()
+def divergence(
+    model: nn.Module,
+    dense: nn.Module,
+    batches: Sequence[Batch],
+    task: Objective,
+    device: str = "cpu",
+) -> float:
+    """Mean divergence of a model's predictions from the dense one's, in nats per loss term."""
+    total = 0.0
+    with evaluating(model), evaluating(dense):
+        for on_host in batches:
+            batch = on_host.to(device)
+            target = _predictions(dense, batch, task)
+            total += float(task.divergence(_predictions(model, batch, task), target))
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
+    return parallel.total(total) / terms
+
+
+def _predictions(model: nn.Module, batch: Batch, task: Objective) -> Tensor:
+    return task.predictions(task.logits(model, batch)[task.term_mask(batch)])

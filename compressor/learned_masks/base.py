@@ -103,17 +103,22 @@ class GateLayout:
 
 
 class Gates(ABC):
-    """Gates of the units of a layout; `progress` is the completed share of the training."""
+    """Gates of the units of a layout; `progress` is the completed share of the training.
 
-    def __init__(self, layout: GateLayout) -> None:
-        self.layout = layout
+    `values` [n] are the learned parameters of the gates; higher is kept.
+    """
+
+    def __init__(self, layout: GateLayout, values: Tensor) -> None:
+        self.layout, self.values = layout, values.requires_grad_()
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups, see `compressor.training.loop.Problem.groups`."""
 
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]: ...
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that training changes."""
+        return {"values": self.values}
+
     @abstractmethod
     def draw(self, progress: float) -> Tensor:
         """Random gates for one batch, [n]; noise from torch's generator of the CPU."""
@@ -122,9 +127,9 @@ class Gates(ABC):
     def without_noise(self, progress: float) -> Tensor:
         """The gates without their noise, [n]: the average gates of the training."""
 
-    def penalty(self, progress: float) -> Tensor | None:
+    def penalty(self, progress: float) -> Tensor | float:
         """A term added to the loss."""
-        return None
+        return 0.0
 
     def mask_penalty(self, mask: Mask) -> float:
         """A term added to the held-out loss of a mask when masks are compared."""
@@ -134,12 +139,9 @@ class Gates(ABC):
         """Called when the gradients of a whole batch are computed."""
         return
 
-    @abstractmethod
-    def scores(self) -> Tensor:
-        """[n], higher is kept."""
+    def mask(self) -> Mask:
+        return self.layout.exact_mask(self.values)
 
-    @abstractmethod
-    def mask(self) -> Mask: ...
     @abstractmethod
     def converged(self, progress: float) -> bool:
         """Whether the gates are near enough to a mask of the wanted size to evaluate it."""

@@ -14,14 +14,13 @@ To the loss is added lambda * sum of P(g != 0), or `Lagrangian` where units are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from compressor import parallel
-from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
+from compressor.learned_masks.base import GateLayout, Gates
 from compressor.model.sublayers import UNITS_OF, Mask, units_of
 
 BETA = 0.33  # temperature of the concrete distribution, as in Voita et al.
@@ -75,12 +74,12 @@ class Lagrangian:
     pool's size), which differs a hundredfold between models; so one learning rate suits all.
     """
 
-    def __init__(self, pools: Sequence[UnitGroup], pool_of: Tensor, device: str) -> None:
-        start = torch.tensor([[0.0, SQUARE]], device=device)
+    def __init__(self, layout: GateLayout, device: str) -> None:
+        pools, start = layout.pools.values(), torch.tensor([[0.0, SQUARE]], device=device)
         self.multipliers = start.repeat(len(pools), 1).requires_grad_()
         self.sensitivity = torch.zeros(len(pools), device=device)  # nats per gate
-        self._pool_of = pool_of.to(device)
-        self._gradient = torch.zeros(len(pool_of), device=device)  # of the parts of a batch so far
+        self._pool_of = layout.pool_of.to(device)
+        self._gradient = torch.zeros(layout.total, device=device)  # of the parts of a batch so far
         self._sizes = torch.tensor([float(len(pool.members)) for pool in pools], device=device)
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
@@ -120,38 +119,31 @@ class HardConcreteGates(Gates):
     """Gates with a parameter log alpha each, [n]; `penalty` is Voita et al.'s lambda."""
 
     def __init__(
-        self,
-        layout: GateLayout,
-        device: str = "cpu",
-        penalty: float | None = None,
-        gate_learning_rate: float | None = None,
+        self, layout: GateLayout, device: str, penalty: float | None, learning_rate: float | None
     ) -> None:
-        super().__init__(layout)
+        super().__init__(layout, torch.full((layout.total,), START, device=device))
         self.per_head = penalty
-        self.log_alpha = torch.full((layout.total,), START, device=device, requires_grad=True)
-        self.lagrangian: Lagrangian | None = None
-        if penalty is None:
-            self.lagrangian = Lagrangian(list(layout.pools.values()), layout.pool_of, device)
-        self.rate = gate_learning_rate or LEARNING_RATE
+        self.lagrangian = Lagrangian(layout, device) if penalty is None else None
+        self.rate = learning_rate or LEARNING_RATE
 
     def groups(self) -> list[dict[str, Any]]:
         constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
-        groups = [{"params": [self.log_alpha], "lr": self.rate, **constant}]
+        groups = [{"params": [self.values], "lr": self.rate, **constant}]
         if self.lagrangian is not None:
             multipliers = [self.lagrangian.multipliers]
             groups.append({"params": multipliers, "lr": MULTIPLIER_RATE, **constant})
         return groups
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {"log_alpha": self.log_alpha}
-        if self.lagrangian is not None:
-            tensors["multipliers"] = self.lagrangian.multipliers
-            tensors["sensitivity"] = self.lagrangian.sensitivity
-        return tensors
+        lagrangian = self.lagrangian
+        if lagrangian is None:
+            return super().tensors()
+        learned = {"multipliers": lagrangian.multipliers, "sensitivity": lagrangian.sensitivity}
+        return super().tensors() | learned
 
     def draw(self, progress: float) -> Tensor:
-        uniform = torch.rand(self.layout.total).to(self.log_alpha.device)
-        gates = sample(self.log_alpha, uniform)
+        uniform = torch.rand(self.layout.total).to(self.values.device)
+        gates = sample(self.values, uniform)
         if self.lagrangian is not None:
             gates.register_hook(self.lagrangian.observe)
         return gates
@@ -161,11 +153,11 @@ class HardConcreteGates(Gates):
             self.lagrangian.take_step()
 
     def without_noise(self, progress: float) -> Tensor:
-        return expected_gate(self.log_alpha)
+        return expected_gate(self.values)
 
     def expected(self) -> Tensor:
         """Expected number of open gates of each pool, [pools]; none counts below its floor."""
-        return self.layout.count(open_probability(self.log_alpha))
+        return self.layout.count(open_probability(self.values))
 
     def penalty(self, progress: float) -> Tensor:
         if self.lagrangian is None:
@@ -176,13 +168,10 @@ class HardConcreteGates(Gates):
     def mask_penalty(self, mask: Mask) -> float:
         return 0.0 if self.per_head is None else self.per_head * mask.count()
 
-    def scores(self) -> Tensor:
-        return self.log_alpha
-
     def mask(self) -> Mask:
         if self.lagrangian is not None:
-            return self.layout.exact_mask(self.log_alpha)
-        log_alpha = self.log_alpha.detach().cpu()
+            return super().mask()
+        log_alpha = self.values.detach().cpu()
         return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
 
     def converged(self, progress: float) -> bool:

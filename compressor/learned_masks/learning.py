@@ -62,7 +62,7 @@ def run(method: LearnedMask, job: LearningJob) -> Learned:
                         tensor.copy_(before[name])
                 sentences.append("fitting the weights to the mask gained nothing and was dropped")
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
-    values = gates.layout.score_values(gates.scores())
+    values = gates.layout.score_values(gates.values)
     signature = _signature(method, gates, gated_model.rate, job, len(rows))
     description = _describe(method, gated_model.rate, mask, trained, len(rows))
     learned = sharding.gathered(model, job.model)
@@ -182,11 +182,9 @@ class LearnGates(Problem):
 
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
-        penalty = self.gates.penalty(progress)
-        if penalty is None:
-            return loss
         terms = self.gated_model.task.loss_terms
-        return loss + penalty * (1.0 if whole is None else terms(batch) / terms(whole))
+        share = 1.0 if whole is None else terms(batch) / terms(whole)
+        return loss + self.gates.penalty(progress) * share
 
     def take_step(self) -> None:
         self.gates.take_step()

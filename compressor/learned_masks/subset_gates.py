@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
-from compressor.model.sublayers import Mask
 
 LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
 # First and last temperature. Neighbors among some hundred weights are about 0.01 apart, and gates
@@ -85,18 +84,13 @@ class SubsetGates(Gates):
     """Gates with a weight each, [n]."""
 
     def __init__(
-        self,
-        layout: GateLayout,
-        device: str = "cpu",
-        estimator: str = "gumbel",
-        gate_learning_rate: float | None = None,
+        self, layout: GateLayout, device: str, estimator: str, learning_rate: float | None
     ) -> None:
-        super().__init__(layout)
+        super().__init__(layout, torch.zeros(layout.total, device=device))
         self.estimator = estimator
-        self.weight = torch.zeros(layout.total, device=device, requires_grad=True)
         plan = rounds(layout.layer_groups, list(layout.pools.values()), layout.total)
         self.rounds = [rows.to(device) for rows in plan]
-        self.rate = gate_learning_rate or LEARNING_RATE
+        self.rate = learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
@@ -105,14 +99,11 @@ class SubsetGates(Gates):
         # As the temperature falls, gradients become rare and large, and steps of Adam more random,
         # so the learning rate decays.
         rate = {"lr": self.rate, "decay": True, "weight_decay": 0.0, "clip": float("inf")}
-        return [{"params": [self.weight], **rate}]
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"weight": self.weight}
+        return [{"params": [self.values], **rate}]
 
     def draw(self, progress: float) -> Tensor:
         noise = torch.empty(self.layout.total).exponential_().log().neg()  # standard Gumbel
-        scores = self.weight + noise.to(self.weight.device)
+        scores = self.values + noise.to(self.values.device)
         relaxed = relaxed_subset(scores, self.rounds, self.temperature(progress))
         if self.estimator == "gumbel":
             return relaxed
@@ -120,13 +111,7 @@ class SubsetGates(Gates):
         return hard + (relaxed - relaxed.detach())  # `hard` exactly, with the gradient of `relaxed`
 
     def without_noise(self, progress: float) -> Tensor:
-        return relaxed_subset(self.weight, self.rounds, self.temperature(progress))
-
-    def scores(self) -> Tensor:
-        return self.weight
-
-    def mask(self) -> Mask:
-        return self.layout.exact_mask(self.weight)
+        return relaxed_subset(self.values, self.rounds, self.temperature(progress))
 
     def converged(self, progress: float) -> bool:
         return progress >= COOLED

@@ -31,7 +31,7 @@ from compressor.evaluation import (
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import precision_timed
-from compressor.importance.depth import divergence
+from compressor.importance.ablation_runs import divergence
 from compressor.learned_masks import LearnedMask, LearningJob
 from compressor.learned_masks import learn as learn_mask
 from compressor.model.sublayers import Mask, Scores, units_of

@@ -23,7 +23,7 @@ from torch import nn
 from compressor import parallel
 from compressor.errors import EnvironmentProblem
 from compressor.importance import METHODS
-from compressor.importance.depth import layers_to_drop
+from compressor.importance.ablation_runs import layers_to_drop
 from compressor.model.architectures import find_sublayers
 from compressor.parallel import launch, sharding
 from compressor.tasks import TASKS, Example
