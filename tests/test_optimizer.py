@@ -58,7 +58,7 @@ def test_rows_change_as_in_sparse_adam_and_others_stay_to_the_bit(sparse: bool):
 
 def test_on_a_gpu_all_rows_are_computed_and_the_same_ones_change(monkeypatch):
     expected = train(by_rows, sparse=True, decay=0.5)
-    monkeypatch.setattr(optimizer_module, "_counts_rows", lambda table: False)
+    monkeypatch.setattr(optimizer_module, "_on_cpu", lambda tensor: False)
     table = nn.Embedding(ROWS, WIDTH)
     with sparse_gradients([table]):
         assert not table.sparse
@@ -158,7 +158,7 @@ def test_matrices_of_equal_shape_are_changed_together_as_one_by_one(monkeypatch)
         return orthogonalize(x)
 
     with monkeypatch.context() as patch:
-        patch.setattr(optimizer_module, "_stacks_pay", lambda matrix: True)
+        patch.setattr(optimizer_module, "_on_cpu", lambda tensor: False)
         patch.setattr(optimizer_module, "orthogonalize", orthogonalized)
         steps(MuonAdamW([{"params": own, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), own, 2)
     steps(MuonAdamW([{"params": other, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), other, 2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from compressor.budgets.base import Choice, Evaluator, SearchedUnits
-from compressor.budgets.units import removal_path
+from compressor.budgets.units import PathCut, removal_path
 from compressor.errors import UsageError
 from compressor.options.bounds import NonNegative
 from compressor.options.declare import option
@@ -69,15 +69,12 @@ class SearchResult:
 def find(
     last: int, drop: float, proof: Proof, judge: Callable[[int, int], QualityCandidate]
 ) -> SearchResult:
-    """Search for the largest cut within a limit, and confirm it on the held-out rows.
+    """Search for the largest cut, up to `last`, within a limit, and confirm it on the held-out
+    rows.
 
-    Where none can be proven, the result is the largest cut that was within the limit as measured,
-    of those looked at on the held-out rows there as well.
-
-    Args:
-        last: position of the largest cut on the path.
-        judge: builds the model at a position and judges it on the rows of the search, or in the
-            look of this number, from 1, on the held-out rows.
+    `judge` builds the model at a position and judges it on the rows of the search, or in the look
+    of a number from 1 on the held-out rows. Where none can be proven, the result is the largest cut
+    that was within the limit as measured, of those looked at on the held-out rows there as well.
     """
     candidates: dict[int, QualityCandidate] = {}
     looks: dict[int, QualityCandidate] = {}
@@ -141,7 +138,7 @@ class MaxDrop(SearchedUnits):
         )
 
         def judge(position: int, look: int) -> QualityCandidate:
-            cut = path.cut(position)
+            cut = PathCut(position, path.mask(position), path.shares[position])
             on_rows = evaluator.judge_held_out if look else evaluator.judge
             # A search is as strict as the first look, which the chosen cut has to pass.
             judged = on_rows(cut, self.max_drop, error_of_look(max(look, 1)))

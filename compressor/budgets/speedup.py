@@ -42,10 +42,6 @@ class Speedup(SearchedUnits):
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
 
     @property
-    def as_typed(self) -> str:
-        return f"--speedup {self.speedup:g}"
-
-    @property
     def timed_batch(self) -> int:
         return self.at_batch
 

@@ -124,11 +124,10 @@ class Group(NamedTuple):
 def removal_groups(
     scores: Scores, mask: Mask, floors: Floors, multiples: Multiples, even: bool = False
 ) -> list[list[Group]]:
-    """What can go from each sublayer that has scores, in the order in which it goes.
+    """What can go from each sublayer that has scores, in ascending order, down to its floor.
 
-    Units go in ascending order of their scores, down to the sublayer's floor. With `even`,
-    attentions of a stack keep as many heads, so one of each goes at a time; those with more lose
-    them first, those without any are left out.
+    With `even`, attentions of a stack keep as many heads, so one of each goes at a time; those with
+    more lose them first, those without any are left out.
     """
     per_sublayer = []
     for names in lose_together(list(scores.values), even):
@@ -256,9 +255,6 @@ class RemovalPath:
     def mask(self, position: int) -> Mask:
         return self.start.without(x for group in self.groups[:position] for x in group.units)
 
-    def cut(self, position: int) -> PathCut:
-        return PathCut(position, self.mask(position), self.shares[position])
-
     def position_at(self, share: float) -> int:
         """The first position that leaves at most a share; UsageError if none does."""
         rounding = 1e-12  # shares are sums of thousands of differences
@@ -289,11 +285,9 @@ def removal_path(
     ranked = []
     for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):
         # Both per unit: a group's score is the mean of its units. Where attentions that lose heads
-        # together had different numbers of them, a later group may be cheaper than one that goes
-        # before it; it counts as much as that one.
+        # together had different numbers of them, a later group may be cheaper than one before it.
         errors = accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)
         for number, (error, group) in enumerate(zip(errors, groups, strict=True)):
             ranked.append((error, position, number, group))
-    # Equal errors go by position, so that ties fall alike everywhere; a sublayer's own groups stay
-    # in their order.
+    # Equal errors go by position, and a sublayer's own groups stay in their order.
     return RemovalPath(mask, tuple(group for *_, group in sorted(ranked)), costs)

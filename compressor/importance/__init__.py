@@ -177,19 +177,34 @@ class SecondOrder(ScoringMethod):
 
 
 class Magnitude(NormalizedMethod):
-    """Norm of the unit's weights in the output projection."""
+    """Frobenius norm of the unit's weights in the output projection."""
 
     name: ClassVar[str] = "magnitude"
-    function = "compressor.importance.data_free:magnitude_scores"
     needs_rows: ClassVar[bool] = False
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        values = {}
+        for layer in scoring.layers:
+            weight: Any = scoring.model.get_submodule(layer.output).weight
+            blocks = weight.detach().unflatten(1, (layer.units, layer.unit_width))
+            norms = blocks.float().pow(2).sum((0, 2)).sqrt().cpu()  # [units]
+            values[layer.name] = (norms * norms.new_tensor(scoring.mask.keep[layer.name])).tolist()
+        return RawScores(values, "block:output_projection")
 
 
 class Random(NormalizedMethod):
     """Random scores, a baseline."""
 
     name: ClassVar[str] = "random"
-    function = "compressor.importance.data_free:random_scores"
     needs_rows: ClassVar[bool] = False
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        import numpy as np
+
+        rng = np.random.default_rng(scoring.seed)
+        # By the columns of a unit, so that heads and neurons lose the same share.
+        values = {x.name: (rng.random(x.units) * x.unit_width).tolist() for x in scoring.layers}
+        return RawScores(values, f"seed:{scoring.seed}")
 
 
 _METHODS = (Taylor, Fisher, Ablation, Confidence, Relevance, SecondOrder, Magnitude, Random)
@@ -208,11 +223,9 @@ class ScoringJob:
     batches: Sequence[Batch]  # for calibration; each rank has those of its own rows
     task: Task
     tokenizer: Any = None
-    # The task's main metric of outputs for all rows, in the order of the rows: its value (0-100)
-    # and its signature. None without labels.
+    # Value (0-100) and signature of the task's main metric, of outputs for all rows.
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
-    # Raises `InputError` where the metric could show no loss; takes the option that needs the
-    # metric, as typed, and the outputs with all units.
+    # Raises `InputError` where the metric could show no loss of these outputs; names the option.
     require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
     seed: int = 0
     device: str = "cpu"

@@ -107,9 +107,9 @@ class _SoftmaxOutputs(TorchFunctionMode):
 def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     """Mean over real query tokens of a head's largest attention weight, between 0 and 1.
 
-    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4. The tokenizer's boundary
-    tokens are excluded as queries and as keys (without renormalizing the other weights), and so are
-    queries that attend to those alone.
+    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4. Boundary tokens are
+    excluded as queries and as keys (without renormalizing weights), and so are queries that attend
+    to them alone.
     """
     sums = {x.name: torch.zeros(x.units, dtype=torch.float64) for x in scoring.layers}
     counts = dict.fromkeys(sums, 0)

@@ -76,9 +76,8 @@ def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
 def taylor_scores(method: Taylor, scoring: ScoringJob) -> RawScores:
     """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens.
 
-    Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2. Their
-    formula takes the absolute value per example, their released code per token, which is the
-    default here.
+    Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2: their
+    formula takes the absolute value per example, their code per token.
     """
     sums = zeros(scoring)
     counts = {name: total.new_zeros(()) for name, total in sums.items()}

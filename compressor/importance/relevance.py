@@ -34,10 +34,9 @@ _FACTORS = frozenset({"query", "key", "gate"})
 def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
     """A unit's share of its layer's relevance, averaged over target positions (or rows).
 
-    The relevance of a unit is the signed sum over its columns and tokens; its share is its absolute
-    value divided by the sum of those of the layer's units. `per="token"` takes the top-1 logit of
-    every position by itself, as the paper does, in a backward pass each; `per="example"` their sum,
-    where contributions of opposite sign cancel.
+    The relevance of a unit is the signed sum over its columns and tokens; shares are of absolute
+    values. `per="token"` takes the top-1 logit of every position by itself, as the paper does, in a
+    backward pass each; `per="example"` their sum, where contributions of opposite sign cancel.
     """
     shares = zeros(scoring)
     counted = backward = 0
@@ -89,21 +88,19 @@ def _add_batch(
 
 def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
     """The gradients of each column of `top` [batch, positions] by the units' outputs."""
-    positions = range(top.shape[1])
-    if not last or len(positions) == 1:  # an encoder's head is small
-        for position in positions:
-            logits = top[:, position].sum()
-            yield torch.autograd.grad(logits, units, retain_graph=position + 1 < len(positions))
-        return
-    # A logit depends on the last hidden state of its own position alone, so one backward pass
-    # through the output projection, the most expensive part, serves all positions.
-    (hidden,) = last  # [batch, positions, width]
-    (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
-    for position in positions:
-        at_position = torch.zeros_like(slope)
-        at_position[:, position] = slope[:, position]
-        more = position + 1 < len(positions)
-        yield torch.autograd.grad(hidden, units, at_position, retain_graph=more)
+    count = top.shape[1]
+    # A translator's logit depends on the last hidden state of its own position alone, so one
+    # backward pass through the output projection, the most expensive part, serves all positions.
+    shared = bool(last) and count > 1
+    if shared:
+        (hidden,) = last  # [batch, positions, width]
+        (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
+    for position in range(count):
+        output = hidden if shared else top[:, position].sum()
+        weights = torch.zeros_like(slope) if shared else None
+        if weights is not None:
+            weights[:, position] = slope[:, position]
+        yield torch.autograd.grad(output, units, weights, retain_graph=position + 1 < count)
 
 
 @contextmanager

@@ -8,12 +8,8 @@ again by least squares. The remaining error and the new weights are
     W_K <- W_K + W_S C_SK C_KK^-1,
 
 where C is the damped covariance of the inputs x, and G = sum g g^T, g = dL/dy, is the sensitivity
-of the loss in nats squared per row. G makes layers and kinds of units comparable.
-
-Of a sublayer the unit goes first that adds the least error; then the errors of the others are
-computed again. A unit's score is the error it adds, raised above those of all units before it.
-Neurons go in blocks of `BLOCK` with the least w G w / (C^-1)_jj for the column w of neuron j, and
-share the block's error equally.
+of the loss in nats squared per row. A unit's score is the error it adds in the order of removal,
+raised above those of all units before it. Neurons go in blocks with the least w G w / (C^-1)_jj.
 """
 
 from __future__ import annotations
@@ -273,11 +269,9 @@ def removal_order(
 ) -> list[tuple[int, float]]:
     """The order in which to remove the heads of one layer, and the error that each one adds.
 
-    Args:
-        weight: of the output projection, [width, D], D = all heads x head_dim, float64.
-        covariance: of its inputs, [D, D].
-        sensitivity: G, [width, width], symmetric.
-        kept: the heads to order; the inputs of all others are zero.
+    `weight` [width, D] in float64 is the output projection's, D = all heads x head_dim;
+    `covariance` [D, D] that of its inputs; `sensitivity` G [width, width]. Inputs of heads not in
+    `kept` are zero.
     """
     weight, covariance, sensitivity = weight.cpu(), covariance.cpu(), sensitivity.cpu()
     columns = unit_columns(kept, head_dim)

@@ -88,9 +88,7 @@ class Subset(LearnedMask):
     """Differentiable subset pruning, for heads."""
 
     name: ClassVar[str] = "subset"
-    # With 2,000 units, half of them kept, gates and their gradient take 0.8 seconds per step on
-    # one core, besides the model.
-    most_units: ClassVar[int | None] = 2000
+    most_units: ClassVar[int | None] = 2000  # gates then take 0.8 seconds per step on one core
 
     estimator: Literal["gumbel", "straight-through"] = option(
         "gumbel", help="subset: gumbel or straight-through."
@@ -116,7 +114,6 @@ class LearningJob(TrainingJob):
     # units and get no gates. None with a penalty, which is for heads.
     keep: Mapping[str, int] | None
     floors: Mapping[str, int]  # least number of units in each sublayer of a kind
-    # The number of kept units in each sublayer is a multiple of these.
     multiples: Multiples = field(default_factory=lambda: MULTIPLES)
     penalty: float | None = None  # instead of `keep`, for methods that take one: nats per open head
     batch_size: int = 32

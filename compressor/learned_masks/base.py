@@ -26,8 +26,7 @@ class UnitGroup:
 class GateLayout:
     """The position of each unit's gate, and the pools in which units are counted.
 
-    A training step never loops over units, of which there may be thousands. Arguments are those of
-    `LearningJob`; without `keep` all heads are one pool.
+    Arguments are those of `LearningJob`; without `keep` all heads are one pool.
     """
 
     def __init__(
@@ -39,7 +38,10 @@ class GateLayout:
     ) -> None:
         self.layers, self.keep, self.floors, self.multiples = layers, keep, floors, multiples
         names = [HEADS] if keep is None else list(keep)
-        self.gated = [x for x in layers if any(belongs(x.name, pool) for pool in names)]
+        pool_of = {
+            x.name: n for n, pool in enumerate(names) for x in layers if belongs(x.name, pool)
+        }
+        self.gated = [layer for layer in layers if layer.name in pool_of]
         self._sizes = [layer.units for layer in self.gated]
         self.total = sum(self._sizes)
         parts = self.split(torch.arange(self.total))
@@ -55,10 +57,8 @@ class GateLayout:
             )
             for pool in names
         }
-        numbers = [next(n for n, pool in enumerate(names) if belongs(x, pool)) for x in positions]
-        self.pool_of_layer = torch.tensor(numbers, dtype=torch.long)
-        sizes = torch.tensor(self._sizes, dtype=torch.long)
-        self.pool_of = self.pool_of_layer.repeat_interleave(sizes)
+        self.pool_of_layer = torch.tensor([pool_of[x.name] for x in self.gated], dtype=torch.long)
+        self.pool_of = self.pool_of_layer.repeat_interleave(torch.tensor(self._sizes).long())
 
     def count(self, values: Tensor) -> Tensor:
         """Sums of values [n] over each pool, [pools]; a sublayer counts at least its floor."""

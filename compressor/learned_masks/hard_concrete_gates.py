@@ -38,8 +38,7 @@ MULTIPLIER_RATE = 0.02  # per step of Adam; faster multipliers overshoot the tar
 # large as the loss's mean gradient at a gate, before the linear multiplier has grown.
 SQUARE = 20.0
 _MEMORY = 0.9  # of the running mean
-# Share of a pool by which its expected number of units may miss the wanted one.
-_TOLERANCE = 0.02
+_TOLERANCE = 0.02  # share of a pool by which its expected number of units may miss the wanted one
 
 
 def sample(log_alpha: Tensor, uniform: Tensor) -> Tensor:

@@ -68,9 +68,8 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
 
 
 def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
-    """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
-
-    For the largest p in each row, 1 - p is the sum of all others, without cancellation.
+    """log(1 - p), [groups, n], at least LOG_TINY; for the largest p the sum of all others,
+    uncanceled.
     """
     largest = torch.zeros_like(logits, dtype=torch.bool)
     largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 LIMIT = "COMPRESS_RANK_SECONDS"
 _SECONDS = 600.0  # as PyTorch has it for GPUs
-_PATIENCE = timedelta(days=30)
-_STARTED_BY = "start it with `accelerate launch` or `torchrun`"
 
 
 def processes() -> int:
@@ -76,12 +74,13 @@ def start(device: str, shards: bool = False) -> None:
         backend = "cuda:nccl,cpu:gloo" if on_gpu else "gloo"
         PartialState(cpu=not on_gpu, backend=backend, timeout=limit)
         control = distributed.new_group(backend="gloo", timeout=limit)
-        patient = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        patient = distributed.new_group(backend="gloo", timeout=timedelta(days=30))
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise EnvironmentProblem(
             f"not all {processes()} processes of the run connected within {seconds():g} s "
-            f"({reason}); {_STARTED_BY} on every machine, with the same numbers",
+            f"({reason}); start it with `accelerate launch` or `torchrun` on every machine, with "
+            "the same numbers",
             id="ranks-missing",
         ) from error
     parallel.use(Ranks(rank(), processes(), control, patient, shards))
@@ -153,20 +152,8 @@ def is_first_to_report() -> bool:
             return rank() == 0
         first: bool = store.add(_key("reported"), 1) == 1
         return first
-    except (RuntimeError, ValueError, LookupError):  # the process with the store has ended
-        return True
-
-
-def wait_for_others() -> None:
-    """Give the others some seconds to see that this process has reported, if it hosts the store."""
-    store = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _watch.store
-    if store is None or rank() > 0:
-        return
-    with suppress(RuntimeError):
-        for _ in range(20):
-            if store.add(_key("reported"), 0) == processes():
-                return
-            time.sleep(0.1)
+    except (RuntimeError, ValueError, LookupError):  # rank 0, which had the store, has reported
+        return rank() == 0
 
 
 def _take_own_gpu() -> None:
@@ -209,8 +196,6 @@ class Watch:
     def __init__(self) -> None:
         self.store: TCPStore | None = None
         self.report: Callable[[EnvironmentProblem], None] = lambda error: None
-        self.counts: dict[int, tuple[int, int, int]] = {}  # rank -> pass, done, total
-        self.passes = 0
         self.is_ended = False  # by the launcher
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -218,7 +203,7 @@ class Watch:
     def start(self, store: TCPStore) -> None:
         self.store = store
         self._ended.clear()
-        self._write(store, 0)
+        store.set(_key(f"beat-{rank()}"), "0")
         parallel.gather(None)  # all heartbeats are written
         self._thread = threading.Thread(target=self._run, args=(store,), name="watch", daemon=True)
         self._thread.start()
@@ -228,22 +213,16 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def _write(self, store: TCPStore, beat: int) -> None:
-        done = " ".join(map(str, self.counts.get(rank(), (0, 0, 0))))
-        store.set(_key(f"beat-{rank()}"), f"{beat} {done}")
-
     def _run(self, store: TCPStore) -> None:
         limit, beat = seconds(), 0
         others = [number for number in range(processes()) if number != rank()]
-        last = dict.fromkeys(others, ("", time.monotonic()))
+        last = dict.fromkeys(others, (b"", time.monotonic()))
         while not self._ended.wait(min(2.0, limit / 5)):
             beat += 1
             try:
-                self._write(store, beat)
+                store.set(_key(f"beat-{rank()}"), str(beat))
                 for other in others:
-                    heartbeat = str(store.get(_key(f"beat-{other}")).decode())
-                    number, done, total = map(int, heartbeat.split()[1:])
-                    self.counts[other] = number, done, total
+                    heartbeat = store.get(_key(f"beat-{other}"))
                     if heartbeat != last[other][0]:
                         last[other] = heartbeat, time.monotonic()
             except RuntimeError:
@@ -265,22 +244,6 @@ _watch = Watch()
 
 def is_ended() -> bool:
     return _watch.is_ended
-
-
-def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Progress (steps done, total) of all ranks, by their last heartbeats."""
-    if parallel.size() == 1:
-        return progress
-    _watch.passes += 1  # the same number on all ranks, which make the same passes
-    number = _watch.passes
-
-    def count(done: int, total: int) -> None:
-        _watch.counts[rank()] = number, done, total
-        known = [(d, t) for passed, d, t in list(_watch.counts.values()) if passed == number]
-        unknown = processes() - len(known)
-        progress(sum(d for d, _ in known), sum(t for _, t in known) + unknown * total)
-
-    return count
 
 
 def on_lost(report: Callable[[EnvironmentProblem], None]) -> None:
@@ -322,8 +285,7 @@ def wants_cpu() -> bool:
 def wants_shards() -> bool:
     """Whether the configuration enables FSDP; EnvironmentProblem for what a run does not support.
 
-    The variable is deleted, since transformers reads it too, and would then load models without
-    weights on all ranks but the first.
+    The variable is deleted: transformers would load models without weights on all ranks but one.
     """
     shards = os.environ.get(_USE_FSDP, "").lower() == "true"
     for variable, row in (_SUPPORTED | (_SUPPORTED_WITH_FSDP if shards else {})).items():

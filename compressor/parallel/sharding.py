@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from torch.distributed import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-
-
-def home(device: str) -> str:
-    """Device of whole models during training: the CPU if they are sharded."""
-    return "cpu" if parallel.shards() else device
-
 
 def everywhere(condition: bool) -> bool:
     """Whether a condition holds on all ranks that compute a model together."""
@@ -44,8 +37,9 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
 
     # `init_device_mesh` would choose GPUs by LOCAL_RANK, but only one is visible to each rank.
     kind = device.partition(":")[0]
-    if kind == "cpu":
-        _return_freed_memory()
+    if kind == "cpu" and sys.platform == "linux":
+        # M_MMAP_THRESHOLD of glibc, which would else keep most of the freed weights.
+        ctypes.CDLL(None).mallopt(-3, 256 * 1024)
     mesh = DeviceMesh.from_group(cast("ProcessGroup", group.WORLD), kind)
     shards = copy.deepcopy(model, {id(p): p for p in model.parameters()})  # parameters: not copied
     for path in layers:
@@ -58,17 +52,6 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
     # T5's layers return a position bias that is a view, and is never changed in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     return shards
-
-
-def _return_freed_memory() -> None:
-    """Make glibc return freed blocks of 256 KiB and more to the system.
-
-    By default it keeps most of the freed weights, so that half of the weights need more memory than
-    whole models.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 256 * 1024)
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> None:

@@ -20,7 +20,6 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import resolve, weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import skipped
-from compressor.parallel.launch import counted
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
 from compressor.request.recipe import PruneRequest
@@ -70,7 +69,7 @@ def score(
         require_sight=require_metric_sees,
         seed=seed,
         device=device,
-        progress=counted(partial(progress.update, "scoring")),
+        progress=partial(progress.update, "scoring"),
         report=progress.message,
     )
     try:

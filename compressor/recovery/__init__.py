@@ -155,15 +155,11 @@ class Distill(RecoveryMethod):
         # On processors, with a text, the task decides on the rows.
         usual = GPU_BATCH_ROWS if on_gpu else BATCH_ROWS if self.text is None else None
         decided = self.model_copy(update={"batch": self.batch or usual})
-        return decided.with_precision(usual_precision(device))
+        return decided.with_precision("bf16" if on_gpu else "fp32")
 
     def for_task(self, task: Task) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
         return self.model_copy(update={"batch": self.batch or usual})
-
-
-def usual_precision(device: str) -> Precision:
-    return "fp32" if device == "cpu" else "bf16"
 
 
 RECOVERIES: Table[type[RecoveryMethod]] = Table(
@@ -199,6 +195,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     """Recover a pruned model with some methods in their order; without any it is `job.pruned`."""
     if not methods:
         return Recovered(job.pruned, "")
+    from compressor import parallel
     from compressor.model.modes import evaluating
     from compressor.parallel import sharding
     from compressor.training.data import hold_out
@@ -207,7 +204,8 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
         try:
             for number, method in enumerate(methods):
-                device = sharding.home(job.device) if method.trains else job.device
+                # Models in training are moved shard by shard.
+                device = "cpu" if parallel.shards() and method.trains else job.device
                 for model in (job.dense, models[-1]):
                     model.to(device)
                 examples = job.examples

@@ -28,7 +28,7 @@ from compressor.errors import InputError
 from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modes import masks_unread
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, by_layer
 from compressor.model.surgery import names_without_skipped
 from compressor.parallel import sharding
 from compressor.recovery import (
@@ -38,9 +38,8 @@ from compressor.recovery import (
     Distill,
     Recovered,
     RecoveryJob,
-    usual_precision,
 )
-from compressor.recovery.teacher import Teacher, difference, find_blocks, outputs_of, variances
+from compressor.recovery.teacher import Teacher, difference, outputs_of, variances
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
@@ -92,7 +91,7 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
     # al. 2022, "On the SDEs and scaling rules for Adam".
     rate = method.learning_rate or usual * math.sqrt(rows / usual_rows)
     hidden = task.hidden_weight if method.hidden is None else method.hidden
-    precision = method.precision or usual_precision(job.device)
+    precision = method.precision or ("fp32" if job.device == "cpu" else "bf16")
     if method.earlier is not None:
         job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, method.earlier))
     seconds = None if method.minutes is None else 60 * method.minutes
@@ -141,11 +140,8 @@ def _fine_tuned(
 class Distillation(Problem):
     """All floating-point weights of the student, validated by its divergence from the teacher.
 
-    Args:
-        student: in evaluation mode; its weights change.
-        held: batches of this rank to validate on, and to compute variances of hidden states.
-        hidden: weight of the difference in hidden states; 0 for none.
-        precision: of products in training; validation is in float32.
+    `held` are this rank's batches to validate on, `hidden` is the weight of the difference in
+    hidden states, and `precision` is that of products in training; validation is in float32.
     """
 
     def __init__(
@@ -159,7 +155,8 @@ class Distillation(Problem):
     ) -> None:
         self.job, self.student, self.held = job, student, held
         self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
-        self.blocks = find_blocks(job.layers) if hidden else []
+        # The first sublayer of each layer: its kind says which tokens the layer processes.
+        self.blocks = [x[0] for x in by_layer(job.layers).values()] if hidden else []
 
         def teacher_batches() -> Iterator[Batch]:
             batches = batches_of_rank(job.task, job.examples, job.dense, job.device)

@@ -28,8 +28,7 @@ from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob
 from compressor.tasks import Batch, Objective
 
-# Share of the inputs' mean variance: see `compressor.importance.second_order`.
-DAMPING = 1e-3
+DAMPING = 1e-3  # share of the inputs' mean variance
 # Feed-forward parts have several times as many inputs, so 1,000 rows determine each less well.
 FEED_FORWARD_DAMPING = 1e-2
 HELD_OUT = 5  # one row in five is held out, to test solutions on
@@ -63,8 +62,7 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
         pruned.finish(block)
     changed = [ratio for ratio in ratios if ratio < 1]
     if not changed:
-        text = f"reconstruct: nothing to improve in {len(ratios)} projections"
-        return Recovered(model, text)
+        return Recovered(model, f"reconstruct: nothing to improve in {len(ratios)} projections")
     ratio = sum(changed) / len(changed)
     text = (
         f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "

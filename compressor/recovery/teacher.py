@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import received, returned
-from compressor.model.sublayers import Sublayer, by_layer
+from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen, gpu_bytes
@@ -23,11 +23,6 @@ from compressor.training.data import BLOCK_ROWS, Text, batches_of_rank
 
 LEAST_ROOM = 2**30  # bytes of the cache, over all ranks, also for small models
 _READ_BLOCKS = 32  # of text at a time
-
-
-def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
-    """The first sublayer of each Transformer layer; its kind says which tokens that processes."""
-    return [sublayers[0] for sublayers in by_layer(layers).values()]
 
 
 def outputs_of(
@@ -45,9 +40,8 @@ def outputs_of(
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
-    """Variances of the dense model's hidden states, the mean over their width; 1 for constant ones.
+    """Variances of hidden states of blocks, the unit of differences; 1 for constant states.
 
-    They are the unit of differences, so that the weight of these means the same for all models.
     `batches` are this rank's states, [tokens, width] for each block.
     """
     sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
@@ -82,8 +76,7 @@ def difference(
 
 @dataclass(frozen=True)
 class TeacherOutputs:
-    # The input of its logits, [loss terms, width]: a translator's last hidden states (float16 in
-    # the cache), or a classifier's logits.
+    # The input of its logits [loss terms, width] (float16 in the cache), or a classifier's logits.
     read: Tensor
     # The residual stream after each block, [real tokens, width] each; bfloat16 in the cache, with
     # an error of at most 0.4 %, far below that of a pruned model.
@@ -100,16 +93,12 @@ class TeacherOutputs:
 
 
 class Teacher:
-    """The dense model, with a cache of its outputs.
+    """The dense model, with a cache of its outputs for whole rows of this rank's `batches`, in
+    order.
 
-    Its size is that of the model's weights on this rank, but at least `LEAST_ROOM`, or on a GPU a
-    quarter of its memory. It is filled with whole rows in the order of `batches`, then with those
-    of a text if half of it fits. Outputs for other rows are computed each time.
-
-    Args:
-        dense: in evaluation mode, on the device where batches will be; not changed.
-        batches: this rank's rows to cache; as many batches on all ranks if the model is sharded.
-        blocks: whose hidden states are matched.
+    The cache is as large as the model's weights on this rank, but at least `LEAST_ROOM`, or on a
+    GPU a quarter of its memory. Outputs for other rows are computed each time. If the model is
+    sharded, all ranks have as many batches.
     """
 
     @torch.no_grad()
@@ -159,10 +148,8 @@ class Teacher:
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Predictions as from `Objective.predictions`, and the hidden states after each block.
-
-        [loss terms, classes, vocabulary or width], float32; [real tokens, width] of each block, row
-        by row.
+        """Predictions [loss terms, any] in float32, and hidden states after each block [real
+        tokens, width].
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.

@@ -63,9 +63,8 @@ def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], lis
 def batches_of_rank(
     task: Objective, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
 ) -> list[Batch]:
-    """The batches of this rank's share of some rows, on a device.
-
-    With sharded models all ranks get the same number of batches: the last ones may be spare.
+    """This rank's batches on a device; with sharded models as many as others have, maybe spare
+    ones.
     """
     batches = task.batches(parallel.shard(rows), model, device=device)
     if not parallel.shards():
@@ -76,11 +75,10 @@ def batches_of_rank(
 
 
 class Batches:
-    """The batches of every epoch; all epochs have the same number of batches.
+    """The batches of every epoch, in windows: blocks drawn from the whole file, and rows in memory.
 
-    An epoch uses all rows once, in windows: blocks drawn from the whole file, and a share of the
-    rows in memory. The latter have batches of their own, since cached teacher outputs save a
-    forward pass only for a batch whose rows are all cached.
+    The latter have batches of their own, since cached teacher outputs save a forward pass only for
+    a batch whose rows are all cached.
     """
 
     def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
@@ -147,12 +145,8 @@ _BLOCKS = 8  # between two stored offsets; reading a block skips three and a hal
 class TextLines:
     """The lines of a file of texts, in blocks of `BLOCK_ROWS`; lines without text are skipped.
 
-    For `columns` and `pairs` see `open_texts`. With `blank` lines without text count, too.
-
-    Attributes:
-        rows: number of lines.
-        size: bytes, unpacked.
-        is_packed: whether the file must be decompressed before lines can be read.
+    For `columns` and `pairs` see `open_texts`. With `blank` lines without text count, too. `rows`
+    is the number of lines, `size` that of bytes, unpacked.
     """
 
     def __init__(
@@ -284,9 +278,7 @@ def translate_lines(
 ) -> None:
     """Write a translation for each line; resume an earlier call that was interrupted.
 
-    Args:
-        output: created when all lines are translated; until then chunks are in a `.partial` file.
-        chunk_rows: lines that are translated together; `CHUNK_ROWS` by default.
+    `output` is created when all lines are translated; until then chunks are in a `.partial` file.
     """
     size = CHUNK_ROWS if chunk_rows is None else chunk_rows
     partial = output.with_name(f"{output.stem}-{size}.partial")

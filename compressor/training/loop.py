@@ -14,7 +14,7 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import methodcaller
@@ -67,11 +67,10 @@ def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> 
     header = json.dumps(entries).encode()
     header += b" " * (-len(header) % 8)
     temporary = path.with_suffix(".tmp")
-    with ExitStack() as stack:
-        file = None
-        if parallel.is_main():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(temporary.open("wb"))
+    if parallel.is_main():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") if parallel.is_main() else nullcontext() as file:
+        if file is not None:
             file.write(struct.pack("<Q", len(header)) + header)
         for tensor in tensors.values():
             full = sharding.whole(tensor.detach())
@@ -114,9 +113,8 @@ class Problem(ABC):
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups of AdamW, each with its learning rate `lr`.
 
-        With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
-        to zero. `clip` is the largest gradient norm, 1 by default. A group with `muon` is trained
-        by Muon instead.
+        With `decay: False` the rate stays after the warm-up; else it falls to zero. `clip` is the
+        largest gradient norm, 1 by default. A group with `muon` is trained by Muon instead.
         """
 
     @abstractmethod
@@ -168,10 +166,8 @@ def train(
 ) -> Trained:
     """Train until the last epoch or early stopping, and restore the best parameters.
 
-    Args:
-        state: file to resume from if it exists, and to save to (safetensors).
-        report: called with a line after every epoch, and if the state cannot be resumed from.
-        progress: called with (steps done, total steps).
+    `state` is a file to resume from if it exists, and to save to. `report` gets a line after every
+    epoch, and `progress` (steps done, total steps).
     """
     run = _Run(problem, data, schedule, seed, state)
     try:

@@ -1,10 +1,8 @@
 """Muon for the matrices of Transformer layers; AdamW, by rows of embedding tables, for the rest.
 
-AdamW scales each weight's step by itself. Muon (Jordan et al. 2024) takes the momentum of a whole
-matrix, U S V^T, and steps along U V^T, so that rare directions learn as fast as frequent ones.
-`torch.optim.Muon` does the same, but always in bfloat16, and without shards. The moments of an
-embedding table's row change only in steps with its token, as in `torch.optim.SparseAdam`: AdamW
-would read and write tens of thousands of rows in every step.
+Muon (Jordan et al. 2024) takes the momentum of a whole matrix, U S V^T, and steps along U V^T, so
+that rare directions learn as fast as frequent ones. `torch.optim.Muon` does the same, but always in
+bfloat16, and without shards. AdamW would read and write all rows of tables in every step.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 @contextmanager
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
     """Gradients of tables on the CPU have only the rows of the batch; counting stalls a GPU."""
-    changed = [t for t in tables if not parallel.is_shard(t.weight) and _counts_rows(t.weight)]
+    changed = [t for t in tables if not parallel.is_shard(t.weight) and _on_cpu(t.weight)]
     for table in changed:
         table.sparse = True
     try:
@@ -136,13 +134,8 @@ class MuonAdamW(torch.optim.AdamW):
 
     With exact singular values a step of Muon would have the root mean square of one of AdamW's, 0.2
     times the learning rate, so that the same rates suit both (Liu et al. 2025, "Muon is scalable
-    for LLM training"). After three iterations it has half to nine tenths of that.
-
-    Args:
-        groups: as for AdamW; those with `muon` have matrices, orthogonalized in that precision (in
-            fp32 where the device has no bf16 products, which take 30 times as long if emulated).
-        tables: weights [rows, width] for AdamW, of which only rows with a gradient change; their
-            gradients are sparse, or zero in rows of tokens that do not occur in the step.
+    for LLM training"). Without bf16 products on the device it computes in fp32, since emulated ones
+    take 30 times as long. Of `tables` [rows, width] AdamW changes only rows with a gradient.
     """
 
     def __init__(
@@ -184,7 +177,7 @@ class MuonAdamW(torch.optim.AdamW):
         )
         # A dense gradient is zero in the other rows.
         rows: Any
-        if gradient.is_sparse or _counts_rows(weight):
+        if gradient.is_sparse or _on_cpu(weight):
             sparse = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
             rows, values = sparse.indices()[0], sparse.values()
         else:
@@ -224,22 +217,18 @@ class MuonAdamW(torch.optim.AdamW):
             matrix.add_(part, alpha=-0.2 * math.sqrt(longest) * rate)
 
 
-def _counts_rows(table: Tensor) -> bool:
-    """Whether to count the rows with a gradient; on a GPU this would synchronize with the host."""
-    return table.device.type == "cpu"
+def _on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """On a GPU those of equal shape, since launching small products takes longer than computing."""
     stacks: dict[object, list[nn.Parameter]] = {}
     for matrix in matrices:
-        key = tuple(sorted(matrix.shape)) if _stacks_pay(matrix) else id(matrix)
+        alone = _on_cpu(matrix) or parallel.is_shard(matrix)
+        key = id(matrix) if alone else tuple(sorted(matrix.shape))
         stacks.setdefault(key, []).append(matrix)
     return list(stacks.values())
-
-
-def _stacks_pay(matrix: Tensor) -> bool:
-    return matrix.device.type != "cpu" and not parallel.is_shard(matrix)
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:

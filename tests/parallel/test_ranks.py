@@ -226,10 +226,7 @@ def test_more_ranks_than_rows(monkeypatch):
     ("name", "environment", "id", "status"),
     [
         ("score", {}, "command-for-one-process", 2),
-        ("run", {"RANK": "2"}, "ranks-invalid", 3),
-        ("run", {"MASTER_ADDR": ""}, "ranks-invalid", 3),
         ("run", {"COMPRESS_RANK_SECONDS": "soon"}, "rank-seconds-invalid", 3),
-        ("run", {"ACCELERATE_USE_FSDP": "true"}, "accelerate-option-unsupported", 3),
         ("run", {"ACCELERATE_MIXED_PRECISION": "fp16"}, "accelerate-option-unsupported", 3),
         ("run", {"accelerate": ""}, "accelerate-missing", 3),
     ],
@@ -243,8 +240,6 @@ def test_a_launcher_that_asks_for_what_cannot_be(
     }  # fmt: skip
     for variable, value in (launched | environment).items():
         monkeypatch.setenv(variable, value)
-    if environment == {"RANK": "2"}:
-        monkeypatch.setattr("compressor.parallel.launch.is_first_to_report", lambda: True)
     if "accelerate" in environment:
         monkeypatch.setitem(sys.modules, "accelerate", None)
     words = command(inputs, tmp_path / "out")
@@ -272,11 +267,7 @@ FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     ("environment", "message"),
     [
         ({"FSDP_VERSION": "1"}, "fsdp_version is 1, .* set it to 2"),
-        ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is true, .* set it to false"),
-        ({"FSDP_RESHARD_AFTER_FORWARD": "false"}, "set it to true"),
-        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
         ({"FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer"}, "BertLayer, .* leave it out"),
-        ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "parallelism"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
     ],
 )

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from compressor.model.sublayers import Sublayer
+from compressor.model.sublayers import Sublayer, by_layer
 from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob
 from compressor.recovery import teacher as teacher_module
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.teacher import Teacher, find_blocks, outputs_of
+from compressor.recovery.teacher import Teacher, outputs_of
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import STACKS, TRANSLATORS, nothing_left_mask
@@ -136,7 +136,7 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(
     model, read = setup.dense, batches_of(setup, 16)
     if name in TRANSLATORS:
         model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
-    blocks = find_blocks(setup.layers) if matching else []
+    blocks = [x[0] for x in by_layer(setup.layers).values()] if matching else []
     asked = batches_of(setup, 5)
     expected = [said(setup, blocks, batch) for batch in asked]
     width = model.config.d_model if name in TRANSLATORS else model.config.num_labels
