@@ -84,14 +84,6 @@ def test_a_share_that_cannot_be_reached_says_the_least_there_is():
     assert "0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
 
 
-def test_a_path_goes_on_from_a_smaller_mask():
-    found = scores()
-    middle = removal_path(found, FULL, NO_FLOOR, COSTS, PAIRS).mask(3)
-    path = removal_path(found, middle, NO_FLOOR, COSTS, PAIRS)
-    assert path.mask(0) == middle
-    assert path.shares[0] == pytest.approx(share(middle))
-
-
 MISSED = {(0, 0): None, (1, 0): None, (0, 1): None, (2, 0): 0.9, (1, 1): 0.7, (1, 2): 0.8}
 
 
@@ -104,16 +96,11 @@ MISSED = {(0, 0): None, (1, 0): None, (0, 1): None, (2, 0): 0.9, (1, 1): 0.7, (1
             id="while the divergence falls",
         ),
         pytest.param(
-            {(0, 0): 0.1, (1, 0): 0.1, (0, 1): 0.2}, (3, 3), [(0, 0), (1, 0), (0, 1)],
-            id="all layers are best",
-        ),
-        pytest.param(
             MISSED | {(2, 1): 1.0}, (3, 3),
             [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1), (1, 2)],
             id="the speed is missed with more",
         ),
         pytest.param({(0, 0): 3.0, (0, 1): 2.0}, (1, 2), [(0, 0), (0, 1)], id="one layer stays"),
-        pytest.param({(0, 0): 3.0}, (1, 1), [(0, 0)], id="nothing to drop"),
     ],
 )  # fmt: skip
 def test_layers_go_while_the_divergence_falls(costs, layers, tries):
