@@ -22,6 +22,8 @@ MOST_TOKENS = 65_536  # of a row
 
 BatchSize = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _as_text(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from compressor import parallel
 from compressor.budgets import Budget, Limits
-from compressor.budgets.path import UnitCosts
+from compressor.budgets.units import UnitCosts
 from compressor.errors import InputError, UsageError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
@@ -43,7 +43,7 @@ from compressor.storage.hashes import fingerprint, sha256_of, sha256_of_text
 from compressor.storage.version import __version__
 from compressor.tasks import TASKS, Rows
 from compressor.tasks.texts import TextFile
-from compressor.training.text import Text
+from compressor.training.data import Text
 
 
 @dataclass(frozen=True)
