@@ -157,11 +157,11 @@ class EncoderSelfAttention(_Attention):
 
 
 class _DecoderAttention(_Attention):
-    """Base of a decoder's attentions, which read a `StepState`."""
+    """Base of a decoder's attentions, which read a `StepState`.
 
-    # Steps have one token, whose heads are split by a reshape, without a transposition, and which
-    # attends to all tokens before it, without a mask.
-    one_token = True
+    Steps have one token, whose heads are split by a reshape, without a transposition, and which
+    attends to all tokens before it, without a mask.
+    """
 
     def forward(
         self,
@@ -173,39 +173,30 @@ class _DecoderAttention(_Attention):
     ) -> tuple[Tensor | None, ...]:
         mask = attention_mask if mask is None else mask
         mixed = self.mixed(self.projection(hidden_states), past_key_values, mask)
-        if self.one_token:
-            merged = mixed.reshape(-1, 1, self.heads * self.head_dim)
-        else:
-            merged = mixed.transpose(1, 2).flatten(-2)
-        return self.returned(self.output(merged))
+        return self.returned(self.output(mixed.reshape(-1, 1, self.heads * self.head_dim)))
 
     def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        """[batch, tokens, projections] -> [batch, heads, tokens, head_dim]"""
+        """[batch, 1, projections] -> [batch, heads, 1, head_dim]"""
         raise NotImplementedError
 
     def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
-        """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
-        if self.one_token:
-            heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
-            return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
-        heads = projected.unflatten(-1, (parts * self.heads, self.head_dim)).transpose(1, 2)
-        return heads.split(self.heads, dim=1)
+        """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
+        heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
+        return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
 
 
 class DecoderSelfAttention(_DecoderAttention):
-    """Appends keys and values to the past in the `StepState`, if any."""
+    """Appends keys and values to the past in the `StepState`."""
 
     def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
         query, key, value = self.split(projected, 3)
-        # The first decoder of optimum's layout has no past; in our layout its length is 0.
-        if self.index in state.past:
-            past = state.past[self.index]  # each [batch, heads, past, head_dim]
-            key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
+        past = state.past[self.index]  # each [batch, heads, past, head_dim]
+        key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
         state.present[self.index] = (key, value)
         bias = None
         if self.bias is not None:
             bias = self.bias(state.position, projected.shape[1], key.shape[2])
-        return attend(query, key, value, bias, None if self.one_token else mask)
+        return attend(query, key, value, bias)
 
 
 class CrossAttention(_DecoderAttention):
@@ -308,15 +299,12 @@ def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
 
 @contextmanager
 def graph_attention(
-    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, one_token: bool = True
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask
 ) -> Iterator[Sequence[Tensor]]:
     """Within the context, the model's attention blocks with heads are replaced by those above.
 
     Yields the tensors that graphs may contain besides the parameters of the model and of the new
     blocks.
-
-    Args:
-        one_token: whether a step of the decoder has one token.
     """
     encoder = encoder_form(model)
     forms: dict[str, type[_Attention]] = {"encoder_self": encoder, **FORMS}
@@ -326,10 +314,8 @@ def graph_attention(
             # BERT's output projection is outside of its attention block.
             inside = layer.output.startswith(layer.block + ".")
             output = model.get_submodule(layer.output) if inside else None
-            block = forms[layer.kind](model, layer, mask.kept(layer.name), output).eval()
-            if isinstance(block, _DecoderAttention):
-                block.one_token = one_token
-            made[layer.block] = block
+            block = forms[layer.kind](model, layer, mask.kept(layer.name), output)
+            made[layer.block] = block.eval()
     # Replaced after all are created, since a bias may use the table of another block.
     originals = {path: model.get_submodule(path) for path in made}
     for path, block in made.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,12 +18,16 @@ from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.int8 import Array, Observed
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.verify import Compared, Expected, Spooled, logit_check, relative_difference
+from compressor.model.checkpoint import save_settings
+from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
 from compressor.results import Check
 from compressor.runtime.embedder import Embedder, unit
 from compressor.runtime.session import open_session
+from compressor.storage.files import write_json
 from compressor.tasks.encoder import EncoderTask
 
 MODEL = "model.onnx"
@@ -122,11 +128,30 @@ class EncoderGraphs(TaskGraphs):
             expected = model(**batch)
             for name, actual in zip(outputs, session.run(outputs, feeds), strict=True):
                 differences.append(relative_difference(actual, expected[name].numpy()))
-        return [logit_check(differences)]
+        check = logit_check(differences)
+        checkpoint, config = network.checkpoint, copy.deepcopy(model.config)
+        without_code(config)  # the graphs need none
+        save_settings(checkpoint, model, directory, config)
+        use_earlier_names(directory / "tokenizer_config.json")
+        TokenizerProbe.of(checkpoint, ()).check_saved(directory)
+        return [check]
 
     def optimum_graph(self, model: nn.Module) -> nn.Module:
         """A module that returns `optimum_outputs`."""
         return EncoderGraph(model, *self.optimum_outputs)
+
+
+def use_earlier_names(path: Path) -> None:
+    """Rename in `tokenizer_config.json` what transformers 5 renamed: optimum needs transformers 4.
+
+    transformers 5 still reads the earlier names.
+    """
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    write_json(path, config)
 
 
 class RegressionGraphs(EncoderGraphs):

@@ -142,14 +142,6 @@ class TaskGraphs(ABC):
     ) -> list[Observed]:
         """Run the float32 graphs in `directory`; returns the ranges of their products' inputs."""
 
-    @abstractmethod
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        """Write and check the graphs in the layout of Hugging Face optimum.
-
-        Raises:
-            InputError: the layout does not support the model.
-        """
-
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         """Write what an engine reads instead of an artifact's graphs; False if it reads these."""
         return False
@@ -168,13 +160,26 @@ class TaskGraphs(ABC):
         """
         return []
 
+    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
+        """Write a directory that the ONNX Runtime loaders of Hugging Face optimum open, checked.
+
+        Raises:
+            InputError: the layout is not for the task.
+        """
+        raise InputError(
+            f"--layout optimum is for models of one graph, and {network.checkpoint.name} has an "
+            "encoder and a decoder; use --layout ctranslate2, or leave --layout out and run the "
+            "graphs with compressor.runtime",
+            id="layout-not-for-task",
+        )
+
     def export_ctranslate2(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
-        """Write a model that CTranslate2 opens, checked in float32 on ragged batches.
+        """Write a directory that CTranslate2 opens, checked in float32.
 
         Raises:
-            InputError: CTranslate2 does not support the task.
+            InputError: the layout is not for the task.
         """
         raise InputError(
             f"CTranslate2 is for encoder-decoders, and {network.checkpoint.name} is a model for "

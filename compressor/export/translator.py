@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import ctranslate2, optimum, translator_graphs, verify, vocabulary
+from compressor.export import ctranslate2, translator_graphs, verify, vocabulary
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
@@ -53,7 +53,7 @@ class TranslatorGraphs(TaskGraphs):
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
-    layouts = "optimum or ctranslate2"
+    layouts = "ctranslate2"
 
     # The encoder has no padding-free form: its keys and values are read with padding.
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
@@ -199,10 +199,6 @@ class TranslatorGraphs(TaskGraphs):
                 tokens = outputs[BEST][left]
                 state = {name: value[left] for name, value in state.items()}
         return [encoder, decoder]
-
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        optimum.export_translator(network, directory)
-        return optimum.verify_translator(network.model, directory, batches)
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         if self.task.engine(engine).reads_graphs:

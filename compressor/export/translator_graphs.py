@@ -69,15 +69,12 @@ class DecoderStep(nn.Module):
         return [logits, best_tokens(logits), *present]
 
 
-def export_encoder(
-    graph: TranslatorEncoder, path: Path, hidden: str = "encoder_hidden_state"
-) -> None:
-    """Write the encoder, whose output `hidden` has its hidden states."""
+def export_encoder(graph: TranslatorEncoder, path: Path) -> None:
     names = ["input_ids", "attention_mask"]
     # The tracer treats sizes of 0 and 1 as fixed.
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-    outputs = [hidden, *cache_names("cross", graph.cross.used)]
+    outputs = ["encoder_hidden_state", *cache_names("cross", graph.cross.used)]
     graphs.export_graph(graph, example, names, outputs, shapes, path)
 
 

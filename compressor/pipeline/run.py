@@ -289,8 +289,9 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
 
     Args:
         request: its layout is `compress` for this tool's own runtime, in `output/onnx`; `optimum`
-            for the ONNX Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
-            `ctranslate2` for `ctranslate2.Translator`, in `output` itself, in one precision.
+            for the ONNX Runtime loaders of Hugging Face optimum, in `output` itself, in float32
+            and of models of one graph; `ctranslate2` for `ctranslate2.Translator`, in `output`
+            itself, in one precision.
 
     Calibration rows are for int8: the ranges of its activations are taken from them, and its
     answers to them are compared. Without rows each token has a scale of its own.

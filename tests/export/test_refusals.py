@@ -60,6 +60,7 @@ USAGE = [
 ]
 INPUT = [
     ("bert", "--layout ctranslate2", "layout-not-for-task", "encoder-decoders"),
+    ("marian", "--layout optimum", "layout-not-for-task", "--layout ctranslate2"),
     ("two", "", "tokenizer-vocabularies-separate", "separate_vocabs"),
     ("splits", "", "tokenizer-splits-special-tokens", "split_special_tokens"),
     ("bert", "--source-text text", "tokenizer-cannot-be-cut", "WordLevel"),
