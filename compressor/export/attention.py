@@ -1,14 +1,12 @@
 """Attention for inference graphs, which replaces a model's attention blocks during export.
 
-The rest of the model's forward pass (embeddings, residuals, normalization, feed-forward) stays. The
-new blocks have one matrix product for query, key and value, the scaling folded into the query's
-weights, one additive mask for all layers, and the cross-attention keys and values of all decoder
-layers from one product in the encoder graph.
+It has one product for query, key and value, the scale in the query's weights, one additive mask for
+all layers, and the cross-attention keys and values of all layers from one product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -21,7 +19,8 @@ from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.options.table import Table
 
-KeysValues = dict[int, tuple[Tensor, Tensor]]  # layer -> key, value
+# Layer -> key and value, [batch, heads, tokens, head_dim] each
+KeysValues = dict[int, tuple[Tensor, Tensor]]
 # Added to the scores of padded keys. exp(-1e4) is zero in every exported precision. It is finite in
 # float16, and a row of padding alone gives no NaN.
 MASKED = -1e4
@@ -33,11 +32,9 @@ def additive_mask(attention_mask: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:
-    """Softmax attention of a scaled query, [batch, heads, queries, head_dim].
+    """Softmax attention of a scaled query; all are [batch, heads, tokens, head_dim].
 
-    Args:
-        key, value: [batch, heads, keys, head_dim].
-        added: masks and biases, of any shape that scores [batch, heads, queries, keys] can take.
+    `added` are masks and biases that can be added to scores [batch, heads, queries, keys].
     """
     scores = query @ key.transpose(-1, -2)
     for values in added:
@@ -58,12 +55,10 @@ def _stack(projections: Sequence[Any], scale: float = 1.0) -> nn.Linear:
 
 
 class PositionBias(nn.Module):
-    """The relative position bias of some heads of the attention that has the table.
+    """The relative position bias of some heads of the attention that has the table."""
 
-    Looked up by distance, since the logarithm for buckets may differ in its last bit in
-    onnxruntime.
-    """
-
+    # Looked up by distance, since the logarithm for buckets may differ in its last bit in
+    # onnxruntime.
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
         super().__init__()
         # Larger distances have the same bias.
@@ -81,11 +76,7 @@ class PositionBias(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Base: the stacked input projection, and the output projection if the block contains it.
-
-    Args:
-        kept: heads of the dense model that the block keeps.
-    """
+    """Some heads of a dense model, with the output projection if the block contains it."""
 
     roles: ClassVar[Sequence[str]] = ("query", "key", "value")
 
@@ -112,7 +103,7 @@ class _Attention(nn.Module):
         return layer.scale  # of queries
 
     def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
-        """As the library's attention, of which only the output is read."""
+        """As transformers' attention, of which only the output is read."""
         return (output, None, None) if self.first_layer_bias else (output, None)
 
 
@@ -124,9 +115,9 @@ class EncoderSelfAttention(_Attention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        """Within the context, the model computes inputs shared by all layers in this form.
+        """Within the context, the model computes what all layers share in this form.
 
-        Yields the tensors that they are computed from, besides its weights.
+        Yields the tensors that it is computed from, besides weights.
         """
         yield ()
 
@@ -157,11 +148,7 @@ class EncoderSelfAttention(_Attention):
 
 
 class _DecoderAttention(_Attention):
-    """Base of a decoder's attentions, which read a `StepState`.
-
-    Steps have one token, whose heads are split by a reshape, without a transposition, and which
-    attends to all tokens before it, without a mask.
-    """
+    """Attention of one step, which has one token: its heads are split without a transposition."""
 
     def forward(
         self,
@@ -186,11 +173,11 @@ class _DecoderAttention(_Attention):
 
 
 class DecoderSelfAttention(_DecoderAttention):
-    """Appends keys and values to the past in the `StepState`."""
+    """Attends to the past, to which it appends, without a mask."""
 
     def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
         query, key, value = self.split(projected, 3)
-        past = state.past[self.index]  # each [batch, heads, past, head_dim]
+        past = state.past[self.index]
         key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
         state.present[self.index] = (key, value)
         bias = None
@@ -206,7 +193,7 @@ class CrossAttention(_DecoderAttention):
 
     def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
         (query,) = self.split(projected, 1)
-        key, value = state.cross[self.index]  # [batch, heads, source, head_dim]
+        key, value = state.cross[self.index]
         return attend(query, key, value, mask)
 
 
@@ -232,46 +219,19 @@ class CrossKeysValues(nn.Module):
 
 
 class StepState:
-    """The decoder's cache: past keys and values in, present ones out.
+    """The decoder's cache, with the methods that its forward calls: past in, present out."""
 
-    It has only the methods that the decoder's forward calls. `position` is the number of decoded
-    tokens, which the past may not show (no heads left).
-    """
+    def __init__(self, position: Tensor, cross: KeysValues, past: KeysValues) -> None:
+        # The number of decoded tokens, which the past may not show: no heads may be left.
+        self.position = position
+        self.cross, self.past, self.present = cross, past, KeysValues()
 
-    def __init__(self, position: Tensor | int, cross: KeysValues, past: KeysValues) -> None:
-        self.position, self.cross, self.past = position, cross, past
-        self.present: KeysValues = {}
-
-    def get_seq_length(self, layer_idx: int = 0) -> Tensor | int:
+    def get_seq_length(self, layer_idx: int = 0) -> Tensor:
         return self.position
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Called by layers without heads to record the length, which is `position` here."""
         return key, value
-
-    def decode(
-        self, decoder: nn.Module, tokens: Tensor, mask: Tensor, source_mask: Tensor, width: int
-    ) -> Tensor:
-        """Hidden states [batch, steps, width] of a decoder of transformers; grows `present`.
-
-        Args:
-            tokens: [batch, steps].
-            mask, source_mask: additive, with four dimensions, so transformers does not change them.
-        """
-        return decoder(
-            input_ids=tokens,
-            attention_mask=mask,
-            encoder_attention_mask=source_mask,
-            # Required, but not read: keys and values come from the state.
-            encoder_hidden_states=torch.zeros(1, 1, width),
-            past_key_values=self,
-            use_cache=True,
-        ).last_hidden_state
-
-
-def by_layer(indices: Iterable[int], tensors: Sequence[Tensor]) -> KeysValues:
-    """Layer -> its key and value, from key, value, key, value, …"""
-    return dict(zip(indices, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
 
 
 # Kind of a decoder's sublayer -> what replaces its attention block.
@@ -301,10 +261,9 @@ def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
 def graph_attention(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask
 ) -> Iterator[Sequence[Tensor]]:
-    """Within the context, the model's attention blocks with heads are replaced by those above.
+    """Within the context, the model's attention blocks with heads are replaced.
 
-    Yields the tensors that graphs may contain besides the parameters of the model and of the new
-    blocks.
+    Yields the tensors that graphs may contain besides parameters.
     """
     encoder = encoder_form(model)
     forms: dict[str, type[_Attention]] = {"encoder_self": encoder, **FORMS}

@@ -55,6 +55,7 @@ class EncoderGraphs(TaskGraphs):
     """One graph, `model`."""
 
     task: EncoderTask
+    layout = "optimum"
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)  # in the layout of optimum
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
 
@@ -117,7 +118,9 @@ class EncoderGraphs(TaskGraphs):
         return [model]
 
     @torch.no_grad()
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
+    def export_layout(
+        self, network: Network, directory: Path, precision: str, batches: Batches
+    ) -> list[Check]:
         model, outputs = network.model.eval(), self.optimum_outputs
         self._write_graph(network, directory, self.optimum_graph(model), outputs)
         # A plain session, as in optimum: this layout has no `graphs.json` for the runtime.
@@ -213,8 +216,10 @@ class EmbeddingGraphs(EncoderGraphs):
     def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:
         return unit(logits) if runtime.artifact.similarity == "cosine" else logits
 
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        checks: list[Check] = super().export_optimum(network, directory, batches)
+    def export_layout(
+        self, network: Network, directory: Path, precision: str, batches: Batches
+    ) -> list[Check]:
+        checks: list[Check] = super().export_layout(network, directory, precision, batches)
         checkpoint = network.checkpoint
         tokens = checkpoint.max_source_tokens
         write_layout(network.model, tokens, checkpoint.directory, directory)

@@ -49,12 +49,12 @@ class Network:
 
 
 class TaskGraphs(ABC):
-    """The graphs of one task."""
+    """The graphs of one task. Checks raise VerificationError if an output differs."""
 
     # Role of a graph -> the kinds of sublayers that it depends on, for graphs that can be copied
     # from another model of the same checkpoint if these are equal.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
-    layouts: ClassVar[str] = "optimum"  # names of other supported layouts than this tool's own
+    layout: ClassVar[str]  # the one of another program that supports the task
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}  # role of a graph -> its form for CUDA
 
     def __init__(self, task: Task) -> None:
@@ -118,11 +118,7 @@ class TaskGraphs(ABC):
 
     @abstractmethod
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
-        """Compare an opened artifact's float32 graphs with the model.
-
-        Raises:
-            VerificationError: an output differs, as in all checks below.
-        """
+        """Compare an opened artifact's float32 graphs with the model."""
 
     @abstractmethod
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
@@ -153,51 +149,33 @@ class TaskGraphs(ABC):
         return self.check(network.model, directory, batches, engine=engine)
 
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        """Check an artifact's files for other engines, in float32.
-
-        Raises:
-            EnvironmentProblem: the engine is not installed.
-        """
+        """Check an artifact's files for other engines, in float32."""
         return []
 
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        """Write a directory that the ONNX Runtime loaders of Hugging Face optimum open, checked.
+    def require_layout(self, name: str, checkpoint: Checkpoint) -> None:
+        """Raise InputError unless a layout of another program supports the task."""
+        if name != self.layout:
+            raise InputError(
+                f"--layout {name} does not support {self.task.name}, which {checkpoint.name} is "
+                f"for; use --layout {self.layout}, or leave --layout out and run the graphs with "
+                "compressor.runtime",
+                id="layout-not-for-task",
+            )
 
-        Raises:
-            InputError: the layout is not for the task.
-        """
-        raise InputError(
-            f"--layout optimum is for models of one graph, and {network.checkpoint.name} has an "
-            "encoder and a decoder; use --layout ctranslate2, or leave --layout out and run the "
-            "graphs with compressor.runtime",
-            id="layout-not-for-task",
-        )
-
-    def export_ctranslate2(
+    @abstractmethod
+    def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
-        """Write a directory that CTranslate2 opens, checked in float32.
-
-        Raises:
-            InputError: the layout is not for the task.
-        """
-        raise InputError(
-            f"CTranslate2 is for encoder-decoders, and {network.checkpoint.name} is a model for "
-            f"{network.checkpoint.task}; leave --layout out",
-            id="layout-not-for-task",
-        )
+        """Write a directory in that layout, checked in float32."""
 
 
 def require_same_weights(
     graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
 ) -> None:
-    """Check that all weights of float32 graphs are those of the checkpoint in the same artifact.
+    """Raise InputError unless all weights of float32 graphs are those of the checkpoint.
 
     Comparing outputs on random rows does not cover rows of embedding tables that are not looked up,
-    and changes below the tolerance.
-
-    Raises:
-        InputError: a weight is not in the checkpoint; single numbers may be constants.
+    and changes below the tolerance. Single numbers may be constants.
     """
 
     def has(tensor: Any, rows: Any) -> bool:

@@ -16,14 +16,19 @@ from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
-from compressor.export.generation import generation_settings, length_option
 from compressor.export.int8 import Array, Observed
 from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.export.translator_graphs import TranslatorEncoder, cache_names, with_heads
+from compressor.export.translator_graphs import TranslatorEncoder
 from compressor.export.verify import Compared, Expected, Spooled
-from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
+from compressor.export.vocabulary import (
+    OutputLayer,
+    embedding_only,
+    generation_settings,
+    length_option,
+    restricted,
+)
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.generation import generate
@@ -40,21 +45,17 @@ if TYPE_CHECKING:
     from compressor.runtime.artifact import Generation, TranslationArtifact
 
 OUTPUT_TOKENS = "output_tokens.json"
-# Largest number of generated tokens, plus two per source token: while ranges are observed, and in
-# comparisons with PyTorch.
+# Tokens to generate at most, plus two per source token: to observe ranges, and to compare.
 _OBSERVED, _COMPARED = 8, 32
 
 
 class TranslatorGraphs(TaskGraphs):
-    """The graphs `encoder` and `decoder`."""
-
     # The encoder's graph also computes the keys and values of the cross-attention.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
-    layouts = "ctranslate2"
-
+    layout = "ctranslate2"
     # The encoder has no padding-free form: its keys and values are read with padding.
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
         "encoder": CudaForm(fuse),
@@ -81,9 +82,7 @@ class TranslatorGraphs(TaskGraphs):
                 translator_graphs.export_decoder(network, directory / files["decoder"])
         # The exporter would keep its stacked weights, which are copies, in memory.
         release(encoder.cross)
-        cross = cache_names("cross", with_heads(network, "cross"))
-        past = cache_names("past", with_heads(network, "decoder_self"))
-        return files | translator_graphs.export_cache_rows(cross, past, directory)
+        return files | translator_graphs.export_cache_rows(network, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
         yield from super().tensors(network)
@@ -101,8 +100,7 @@ class TranslatorGraphs(TaskGraphs):
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in layers if x.kind == "decoder_self"],
             "cross_heads": [counts[x.name] for x in layers if x.kind == "cross"],
-            # Equal in all attentions.
-            "head_dim": next(x.unit_width for x in layers if x.kind == "cross"),
+            "head_dim": next(x.unit_width for x in layers if x.kind == "cross"),  # of all
             "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
@@ -114,7 +112,7 @@ class TranslatorGraphs(TaskGraphs):
 
     @torch.no_grad()
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
-        """PyTorch's greedy outputs, and its logits [rows, steps, scored tokens] along them."""
+        """Greedy outputs, and logits [rows, steps, scored tokens] along them."""
         artifact = cast("TranslationArtifact", read_artifact(directory))
         ids = open_output_tokens(directory, artifact).ids
         settings = artifact.generation
@@ -133,10 +131,6 @@ class TranslatorGraphs(TaskGraphs):
         return expected
 
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
-        """Compare greedy outputs token for token, and logits along PyTorch's outputs.
-
-        A token may differ where PyTorch's own two best logits are closer than the tolerance.
-        """
         differences: list[float] = []
 
         def rows() -> Iterator[tuple[list[int], list[int], Array]]:
@@ -201,10 +195,10 @@ class TranslatorGraphs(TaskGraphs):
         return [encoder, decoder]
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        if self.task.engine(engine).reads_graphs:
-            return False
-        ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
-        return True
+        writes = not self.task.engine(engine).reads_graphs
+        if writes:
+            ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
+        return writes
 
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Batches
@@ -214,13 +208,13 @@ class TranslatorGraphs(TaskGraphs):
             opened = kind(Setup(directory, read_artifact(directory), BASE)).translator()
             assert opened is not None
             return ctranslate2.verify_search(network, opened, batches, engine)
-        return self.export_ctranslate2(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
+        return self.export_layout(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         made = directory / CTRANSLATE2_DIRECTORY
         return ctranslate2.verify_translator(network, made, batches) if made.exists() else []
 
-    def export_ctranslate2(
+    def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
         ctranslate2.write_translator(network, directory, BASE)
@@ -232,8 +226,7 @@ class TranslatorGraphs(TaskGraphs):
 
 
 def _most_steps(settings: Generation, sources: Any) -> int:
-    """Largest number of tokens to compare, for sources [rows, tokens]."""
-    # A checkpoint's limit may exceed the decoder's positions.
+    """How many tokens to compare at most, for sources [rows, tokens]."""
     return min(settings.limit, _COMPARED + 2 * sources.shape[1])
 
 
@@ -242,9 +235,8 @@ def _along_greedy(
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
     """Both runtimes' logits along PyTorch's greedy outputs for each batch.
 
-    Yields:
-        The sources; PyTorch's tokens, [rows, steps + 1], including the start token; its logits and
-        the runtime's, [rows, steps, tokens that the runtime scores]; their relative difference.
+    Yields the sources; PyTorch's tokens, [rows, steps + 1], with the start token; its logits and
+    the runtime's, [rows, steps, scored tokens]; their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
     for batch in expected:
@@ -259,8 +251,7 @@ def _along_greedy(
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
-    """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
+    """Whether each step is before the first end token, [rows, steps]."""
     ended = np.isin(tokens, list(end_ids))
-    ended[:, 0] = False
-    # False from the first end token on.
+    ended[:, 0] = False  # the start token may be an end token
     return np.cumsum(ended, axis=1) == 0

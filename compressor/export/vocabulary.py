@@ -1,10 +1,6 @@
-"""The tokens that an output can contain, which are the only ones that a decoder must score.
+"""What a decoder generates: its settings, and the tokens that an output can contain.
 
-A Marian vocabulary is the union of the pieces of two SentencePiece models, one per language. Target
-texts never contain pieces of the source's model alone, so the model was never trained to predict
-them, but scores each of them at every step. The exported decoder has rows for the other tokens
-only, in its embedding table and in its output layer. Given text in the target language, tokens that
-do not occur in it are left out too.
+The embedding table and the output layer of an exported decoder have rows for these tokens only.
 """
 
 from __future__ import annotations
@@ -19,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from compressor.export.generation import generation_settings
 from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modes import hooks
 from compressor.model.tokenizer import read_sentencepiece
+from compressor.runtime.artifact import Generation
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -38,12 +34,10 @@ MIN_BLOCK_WIDTH = 16
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
     """Ids of the tokens that an output can contain, ascending; None: all tokens.
 
-    A few other tokens are kept so that `best_tokens` can divide the tokens into blocks.
-
     Args:
-        seen: ids of the tokens of target texts. Other tokens are left out too, except special
-            tokens, those in the generation settings, and tokens of a single character or byte, so
-            that every text can still be generated.
+        seen: ids of the tokens of target texts. Others are left out, except special tokens, those
+            in the generation settings, and single characters and bytes, so that every text can
+            still be generated.
     """
     tokenizer: Any = checkpoint.tokenizer
     ids: dict[str, int] = tokenizer.get_vocab()
@@ -51,6 +45,8 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     special = {*tokenizer.all_special_tokens, *added}
     kept = set(ids.values())
     if type(tokenizer).__name__ == "MarianTokenizer" and not tokenizer.separate_vocabs:
+        # Target texts never contain pieces of the source's model alone. The model was never trained
+        # to predict them, but scores each of them at every step.
         source, target = map(_pieces, tokenizer.spm_files)
         # A piece with only characters that no target piece has may be in an output, since unknown
         # characters of a target text are looked up in the vocabulary.
@@ -84,7 +80,7 @@ def is_short(piece: str) -> bool:
 
 
 class OutputLayer(nn.Module):
-    """A translator's output layer, for the tokens with these ids; None: all."""
+    """A translator's output layer for some tokens; None: all."""
 
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
@@ -107,7 +103,7 @@ class OutputLayer(nn.Module):
 
 
 def best_tokens(logits: Tensor) -> Tensor:
-    """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows]."""
+    """The first of the largest logits of each row: [rows, tokens] -> [rows]."""
     tokens = logits.shape[-1]
     # First the block, then the index within it. onnxruntime's ArgMax is not vectorized; its
     # ReduceMax is, and is about three times as fast. With the largest divisor up to the square root
@@ -122,7 +118,7 @@ def best_tokens(logits: Tensor) -> Tensor:
 
 
 class _ScaledEmbedding(nn.Embedding):
-    """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
+    """Rows of an embedding table, which BART and its relatives scale."""
 
     def __init__(self, rows: Tensor, scale: float) -> None:
         # On "meta", no table is initialized before it is replaced.
@@ -131,14 +127,13 @@ class _ScaledEmbedding(nn.Embedding):
         self.scale = float(scale)
 
     def forward(self, input: Tensor) -> Tensor:
-        """[batch, tokens] -> [batch, tokens, width]"""
         rows = super().forward(input)
         return rows if self.scale == 1 else rows * self.scale
 
 
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
-    """Within the context, the decoder reads indices into `tokens`, if any; then frees its rows."""
+    """Within the context, the decoder reads indices into `tokens`; then its rows are freed."""
     if tokens is None:
         yield
         return
@@ -175,3 +170,44 @@ def bias_of(model: Any) -> Tensor:
     weight: Tensor = model.lm_head.weight
     bias: Tensor = weight.new_zeros(1, len(weight)) if name is None else getattr(model, name)
     return bias[0]
+
+
+def generation_settings(model: nn.Module) -> dict[str, Any]:
+    """The settings of the generation configuration that the runtime needs, with defaults."""
+    settings: Any = model.generation_config
+    end = settings.eos_token_id
+    ends = [] if end is None else [end] if isinstance(end, int) else list(end)
+    # As in `generate`, the end token is never banned.
+    banned = {word[0] for word in settings.bad_words_ids or []} - set(ends)
+    # Numbers of tokens include the start token, as in `generate`.
+    min_length = settings.min_length or 0
+    if settings.min_new_tokens is not None:
+        min_length = int(settings.min_new_tokens) + 1
+    max_length = settings.max_length
+    if max_length is None and settings.max_new_tokens is None:
+        max_length = 21  # generate's default: the start token and 20 more
+    return {
+        "decoder_start_token_id": settings.decoder_start_token_id,
+        "eos_token_id": ends,
+        "max_length": max_length,
+        "max_new_tokens": settings.max_new_tokens,
+        "min_length": min_length,
+        "num_beams": settings.num_beams or 1,
+        "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
+        "early_stopping": settings.early_stopping or False,
+        "forced_bos_token_id": settings.forced_bos_token_id,
+        "forced_eos_token_id": settings.forced_eos_token_id,  # one, or several that tie
+        "suppress_tokens": sorted(banned | set(settings.suppress_tokens or [])),
+        "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
+        "renormalize_logits": bool(settings.renormalize_logits),
+    }
+
+
+def length_option(settings: Generation, tokens: int) -> dict[str, int]:
+    """The option that limits `generate` to `tokens` tokens after the start token.
+
+    It is the one in the checkpoint's settings, since transformers warns if both are given.
+    """
+    if settings.max_new_tokens is not None:
+        return {"max_new_tokens": tokens}
+    return {"max_length": tokens + 1}

@@ -95,10 +95,11 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     require_new(output)
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
+    task.graphs.require_layout("optimum", checkpoint)
     inputs = random_check_batches(checkpoint, task).inputs
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
-        return task.graphs.export_optimum(network, making, inputs)
+        return task.graphs.export_layout(network, making, BASE, inputs)
 
 
 def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
@@ -113,11 +114,12 @@ def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
     CTranslate2.library()
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
+    task.graphs.require_layout("ctranslate2", checkpoint)
     inputs = random_check_batches(checkpoint, task).inputs
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     needed = 2 * export_bytes(checkpoint.model, [BASE])
     with whole_output(output, needed, "exporting") as making:
-        return task.graphs.export_ctranslate2(network, making, precision, inputs)
+        return task.graphs.export_layout(network, making, precision, inputs)
 
 
 # Name -> what writes it; None: this tool's own.

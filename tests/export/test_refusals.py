@@ -40,8 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 EXCLUDED, UNUSED = "options-exclude-each-other", "option-without-use"
 USAGE = [
     ("bert", "--precision fp32,fp8", "precision-unknown", "'fp8'"),
-    ("bert", "--precision fp32,fp32", "precision-given-twice", "names one twice"),
-    ("bert", "--precision auto,int8", "precision-auto-with-others", "alone"),
+    ("bert", "--precision auto,int8", "precision-unknown", "'auto'"),
     ("bert", "--precision int8", "precision-without-fp32", "lacks fp32"),
     ("bert", "--calibration labels.tsv", UNUSED, "for int8"),
     ("bert", "--layout optimum --calibration labels.tsv", UNUSED, ""),
@@ -55,14 +54,13 @@ USAGE = [
     ("marian", "--layout ctranslate2 --engines onnxruntime,ctranslate2", EXCLUDED, "--layout"),
     ("marian", "--engines ctranslate2", "engines-without-onnxruntime", "onnxruntime,ctranslate2"),
     ("marian", "--engines onnxruntime,openvino", "engine-not-for-task", "runs no encoder-decoders"),
-    ("marian", "--engines onnxruntime,onnxruntime", "engine-given-twice", "named twice"),
     ("marian", "--engines onnxruntime,ctranslate", "engine-unknown", "did you mean 'ctranslate2'"),
 ]
 INPUT = [
-    ("bert", "--layout ctranslate2", "layout-not-for-task", "encoder-decoders"),
+    ("bert", "--layout ctranslate2", "layout-not-for-task", "--layout optimum"),
     ("marian", "--layout optimum", "layout-not-for-task", "--layout ctranslate2"),
-    ("two", "", "tokenizer-vocabularies-separate", "separate_vocabs"),
-    ("splits", "", "tokenizer-splits-special-tokens", "split_special_tokens"),
+    ("two", "", "tokenizer-class-unsupported", "separate_vocabs"),
+    ("splits", "", "tokenizer-class-unsupported", "split_special_tokens"),
     ("bert", "--source-text text", "tokenizer-cannot-be-cut", "WordLevel"),
     ("bert", "--source-text empty", "source-text-empty", "empty"),
     ("bert", "--source-text none", "file-missing", "none"),

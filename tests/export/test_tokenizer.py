@@ -167,7 +167,7 @@ def test_marian(options: dict, tmp_path: Path) -> None:
     "options", [{"remove_extra_whitespaces": False}, {"treat_whitespace_as_suffix": True}], ids=str
 )
 def test_unusual_spaces_are_refused(options: dict, tmp_path: Path) -> None:
-    with raises(InputError, "sentencepiece-spaces-unsupported"):
+    with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(marian(tmp_path, **options), tmp_path / "tokenizer.json")
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     vocabulary = {piece: i for i, piece in enumerate(["</s>", "<pad>", *pieces])}
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     bpe = MarianTokenizer(*(str(tmp_path / n) for n in ("source.spm", "target.spm", "vocab.json")))
-    with raises(InputError, "sentencepiece-not-unigram"):
+    with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(bpe, tmp_path / "x.json")
 
     class SlowTokenizer:
@@ -221,7 +221,7 @@ def test_tokens_added_to_a_marian_tokenizer(tmp_path: Path) -> None:
     assert len(tokenizer) - len(tokenizer.encoder) == 7
     whole = marian(tmp_path)
     whole.add_tokens([AddedToken("word", single_word=True)])
-    with raises(InputError, "added-token-unsupported"):
+    with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(whole, path)
 
 
@@ -271,7 +271,7 @@ def test_settings_are_followed_by_what_is_written(tmp_path: Path, name: str, val
         ({"decoder": {"type": "Fuse"}}, "tokenizer-decodes-differently", "decodes the tokens"),
         ({"normalizer": {"type": "Lowercase"}}, "tokenizer-encodes-differently", "\\xc4\\xd6"),
         ({"post_processor": {}}, "tokenizer-encodes-differently", "gives other token types"),
-        ({"added_tokens": []}, "tokenizer-encodes-differently", "where that has '<ent>'"),
+        ({"added_tokens": []}, "tokenizer-encodes-differently", "where that has"),
     ],
 )
 def test_a_file_that_does_something_else_is_refused(

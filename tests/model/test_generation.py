@@ -20,7 +20,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from compressor.commands import invoke
 from compressor.errors import CompressWarning, InputError
-from compressor.export.generation import generation_settings
+from compressor.export.vocabulary import generation_settings
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.generation import GENERATION_FILE, HARMLESS, NEUTRAL, SUPPORTED, generate
 from compressor.runtime.artifact import Generation
