@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from onnx.helper import get_attribute_value, make_node, make_opsetid, tensor_dtype_to_np_dtype
@@ -106,10 +106,10 @@ class GraphEdit:
         tensor = self.constants.get(name)
         return None if tensor is None else stored_array(tensor, self.directory)
 
-    def constant(self, name: str, values: Sequence[int] | int) -> str:
-        """The name of an int64 initializer, which is created if missing."""
+    def constant(self, name: str, values: ArrayLike) -> str:
+        """The name of an initializer, which is created if missing."""
         if name not in self.constants:
-            self.constants[name] = from_array(np.array(values, np.int64), name)
+            self.constants[name] = from_array(np.asarray(values), name)
         return name
 
     def ancestors(self, value: str) -> Iterator[NodeProto]:

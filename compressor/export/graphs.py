@@ -1,19 +1,12 @@
 """From a PyTorch module to an ONNX graph with dynamic batch and lengths.
 
-`torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
-twice more: to decompose operators that it has no ONNX function for, and to convert operands of
-different types. With dynamic shapes this takes more than half of the CPU time of writing graphs.
-Our graphs hardly need the first: what ONNX lacks are conversions of types and assertions about
-shapes, which are rewritten and dropped here; and only programs that are not decomposed have the
-operators of `TRANSLATIONS`, which the forms for CUDA rely on. For the second, the types are known
-from the trace. Each export also makes tables of all operators, which takes about half a second;
-here a process makes them once.
+`torch.onnx.export` runs each traced program twice more, in more than half of its CPU time: to
+decompose operators and to convert operands. Our graphs hardly need either, see `quick_exporter`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import operator
@@ -29,14 +22,11 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 
-from compressor.errors import VerificationError
-
 # Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
 OPSET = 20
-# Weights are stored in a file beside the graph: written one after the other, they are not in memory
-# several times over, as they are while one protobuf message is made of them. The name is the one
-# that the loaders of Hugging Face optimum download together with a graph.
+# Weights are in a file beside the graph: written one by one, they are not in memory several times,
+# as while one protobuf message is made of them. Loaders of optimum know the name.
 WEIGHTS_SUFFIX = "_data"
 INLINE_BYTES = 1024  # weights up to this size stay in the graph's own file
 
@@ -67,9 +57,6 @@ _TRANSLATED = frozenset({
 })  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device})
-# What the replaced methods take in the versions of PyTorch that this was written for.
-_DECOMPOSE = ["self", "decomp_table", "decompose_custom_triton_ops"]
-_RUN_NODE = ["self", "n"]
 
 
 def export_graph(
@@ -80,14 +67,11 @@ def export_graph(
     shapes: dict[str, Any],
     path: Path,
 ) -> None:
-    """Export one graph without the exporter's output, and check its inputs and outputs.
+    """Export one graph, without the exporter's own output.
 
     Args:
         example: inputs to trace with; the tracer takes a size of 0 or 1 for fixed.
         shapes: for each input its dynamic dimensions, as `torch.onnx.export` takes them.
-
-    Raises:
-        VerificationError: the graph has other inputs or outputs than `inputs` and `outputs`.
     """
     from torch._dynamo import config as tracing
 
@@ -116,11 +100,7 @@ def export_graph(
         exporter_log.setLevel(level)
     assert program is not None
     names = [value.name for value in (*program.model.graph.inputs, *program.model.graph.outputs)]
-    if names != inputs + outputs:
-        raise VerificationError(
-            f"the exporter changed the inputs or outputs of {path.name}: {names}",
-            id="exported-names-differ",
-        )
+    assert names == inputs + outputs  # the exporter renames values that it merges
     _strip_traces(program.model)
     weights = path.name + WEIGHTS_SUFFIX
     onnx_ir.save(program.model, path, external_data=weights, size_threshold_bytes=INLINE_BYTES)
@@ -143,8 +123,10 @@ def _strip_traces(model: Any) -> None:
 def quick_exporter() -> Iterator[None]:
     """Inside this context, the exporter does nothing twice.
 
-    A program with any other operator than those known here is decomposed as usual. So is every
-    program in a version of PyTorch whose methods are others: exporting then takes longer.
+    Programs are not decomposed, unless they have other operators than those known here: what ONNX
+    lacks are conversions of types and assertions about shapes, which are rewritten and dropped.
+    Types of operands are known from the trace, and a process makes the table of all operators once.
+    Versions of PyTorch that lack one of these methods take longer.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
@@ -152,38 +134,27 @@ def quick_exporter() -> Iterator[None]:
         assert usual is not None
         return program if _simplify(program) else usual(program, *args, **kwargs)
 
-    replacements = [(ExportedProgram, "run_decompositions", decompose, _DECOMPOSE)]
+    replaced: list[tuple[Any, str, Any]] = [(ExportedProgram, "run_decompositions", decompose)]
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter._registration import onnxscript_apis
+        from torch.onnx._internal.fx.passes.type_promotion import _TypePromotionInterpreter
+
+        replaced += [
+            (onnxscript_apis, "get_torchlib_ops", _made_once(onnxscript_apis.get_torchlib_ops)),
+            (_TypePromotionInterpreter, "run_node", _convert_operands),
+        ]
     with contextlib.ExitStack() as stack:
-        for owner, name, new, parameters in [*replacements, *_internals()]:
+        for owner, name, new in replaced:
             known = getattr(owner, name, None)
-            if known is not None and parameters in (None, [*inspect.signature(known).parameters]):
+            if known is not None:
                 setattr(owner, name, new)
                 stack.callback(setattr, owner, name, known)
         yield
 
 
-def _internals() -> list[tuple[Any, ...]]:
-    """Further functions to replace: owner, name, replacement, and parameters that it must have."""
-    try:
-        from torch._export import utils
-        from torch.onnx._internal.exporter import _schemas
-        from torch.onnx._internal.exporter._registration import onnxscript_apis
-        from torch.onnx._internal.fx.passes import type_promotion
-    except ImportError:
-        return []
-    interpreter = getattr(type_promotion, "_TypePromotionInterpreter", None)
-    tables = (
-        (onnxscript_apis, "get_torchlib_ops"),
-        (_schemas, "op_signature_from_function"),
-        (utils, "_materialize_cpp_cia_ops"),
-    )
-    made_once = [(x, name, _made_once(x, name), None) for x, name in tables if hasattr(x, name)]
-    return [*made_once, (interpreter, "run_node", _convert_operands, _RUN_NODE)]
-
-
 @cache
-def _made_once(owner: Any, name: str) -> Any:
-    return cache(getattr(owner, name))
+def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
+    return cache(usual)
 
 
 def _convert_operands(self: Any, node: Node) -> Any:
@@ -199,7 +170,7 @@ def _convert_operands(self: Any, node: Node) -> Any:
 
 
 def _simplify(program: ExportedProgram) -> bool:
-    """Drop assertions and rewrite conversions of types; whether no decomposition is needed now."""
+    """Whether a program, rewritten in place, needs no decomposition now."""
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
         if node.op == "call_function" and node.target in _ASSERTIONS:
@@ -235,8 +206,8 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return opset20.Reshape(self, shape)
 
 
-# For `torch.onnx.export`, which would write these with sizes computed in the graph. Only this
-# package's own attention uses them, on the last dimensions.
+# `torch.onnx.export` would write these with sizes computed in the graph; so would programs that are
+# decomposed, which lack these operators. Only this package's own attention uses them.
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.unflatten.int: _unflatten,
     _aten.flatten.using_ints: _flatten,
