@@ -27,16 +27,13 @@ def export_model(
     engines: Sequence[str] = (ONNXRUNTIME,),
     pairs: Sequence[str] | None = None,
 ) -> list[Check]:
-    """Write `directory/onnx` and check that graphs and tokenizer equal the checkpoint's.
+    """Write `directory/onnx`, and what engines need, and check all against the checkpoint.
+
+    UsageError for an engine that runs dense models only, if units are removed.
 
     Args:
         batches: ragged batches to compare on.
         texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
-
-    Raises:
-        VerificationError: an output differs.
-        InputError: the checkpoint has settings that the runtime does not support.
-        UsageError: an engine runs dense models only, and units are removed.
     """
     from compressor.export.tokenizer import write_tokenizer
     from compressor.export.tokenizer_check import TokenizerProbe
