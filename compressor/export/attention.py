@@ -57,8 +57,7 @@ def _stack(projections: Sequence[Any], scale: float = 1.0) -> nn.Linear:
 class PositionBias(nn.Module):
     """The relative position bias of some heads of the attention that has the table."""
 
-    # Looked up by distance, since the logarithm for buckets may differ in its last bit in
-    # onnxruntime.
+    # Looked up by distance: the logarithm for buckets may differ in its last bit in onnxruntime.
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
         super().__init__()
         # Larger distances have the same bias.
@@ -115,10 +114,7 @@ class EncoderSelfAttention(_Attention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        """Within the context, the model computes what all layers share in this form.
-
-        Yields the tensors that it is computed from, besides weights.
-        """
+        """Replace, within the context, what all layers share; yields the tensors that it is of."""
         yield ()
 
     def forward(
@@ -147,8 +143,31 @@ class EncoderSelfAttention(_Attention):
         return merged
 
 
-class _DecoderAttention(_Attention):
-    """Attention of one step, which has one token: its heads are split without a transposition."""
+class DecoderSelfAttention(_Attention):
+    """Attends to the past, to which it appends, without a mask.
+
+    Steps have one token, whose heads are split by a reshape, without a transposition.
+    """
+
+    def forward(
+        self, hidden_states: Tensor, past_key_values: StepState, **_: object
+    ) -> tuple[Tensor | None, ...]:
+        state = past_key_values
+        # [batch, 1, 3 x heads x head_dim] -> [batch, heads, 1, head_dim] each
+        heads = self.projection(hidden_states).reshape(-1, 3 * self.heads, 1, self.head_dim)
+        query, key, value = heads.split(self.heads, dim=1)
+        past = state.past[self.index]
+        key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
+        state.present[self.index] = (key, value)
+        bias = None if self.bias is None else self.bias(state.position, 1, key.shape[2])
+        mixed = attend(query, key, value, bias)
+        return self.returned(self.output(mixed.reshape(-1, 1, self.heads * self.head_dim)))
+
+
+class CrossAttention(_Attention):
+    """Attends to the keys and values that the encoder graph computes."""
+
+    roles = ("query",)
 
     def forward(
         self,
@@ -158,43 +177,10 @@ class _DecoderAttention(_Attention):
         mask: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor | None, ...]:
-        mask = attention_mask if mask is None else mask
-        mixed = self.mixed(self.projection(hidden_states), past_key_values, mask)
+        query = self.projection(hidden_states).reshape(-1, self.heads, 1, self.head_dim)
+        key, value = past_key_values.cross[self.index]
+        mixed = attend(query, key, value, attention_mask if mask is None else mask)
         return self.returned(self.output(mixed.reshape(-1, 1, self.heads * self.head_dim)))
-
-    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        """[batch, 1, projections] -> [batch, heads, 1, head_dim]"""
-        raise NotImplementedError
-
-    def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
-        """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
-        heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
-        return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
-
-
-class DecoderSelfAttention(_DecoderAttention):
-    """Attends to the past, to which it appends, without a mask."""
-
-    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        query, key, value = self.split(projected, 3)
-        past = state.past[self.index]
-        key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
-        state.present[self.index] = (key, value)
-        bias = None
-        if self.bias is not None:
-            bias = self.bias(state.position, projected.shape[1], key.shape[2])
-        return attend(query, key, value, bias)
-
-
-class CrossAttention(_DecoderAttention):
-    """Attends to the keys and values that the encoder graph computes."""
-
-    roles = ("query",)
-
-    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        (query,) = self.split(projected, 1)
-        key, value = state.cross[self.index]
-        return attend(query, key, value, mask)
 
 
 class CrossKeysValues(nn.Module):
@@ -235,11 +221,10 @@ class StepState:
 
 
 # Kind of a decoder's sublayer -> what replaces its attention block.
-FORMS: dict[str, type[_DecoderAttention]] = {
+FORMS: dict[str, type[_Attention]] = {
     "decoder_self": DecoderSelfAttention,
     "cross": CrossAttention,
 }
-
 # How an encoder's attention scores are made -> what replaces its attention block.
 ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
     "form of attention",
@@ -261,12 +246,12 @@ def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
 def graph_attention(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask
 ) -> Iterator[Sequence[Tensor]]:
-    """Within the context, the model's attention blocks with heads are replaced.
+    """Replace, within the context, a model's attention blocks that have heads.
 
     Yields the tensors that graphs may contain besides parameters.
     """
     encoder = encoder_form(model)
-    forms: dict[str, type[_Attention]] = {"encoder_self": encoder, **FORMS}
+    forms = {"encoder_self": encoder, **FORMS}
     made = dict[str, _Attention]()  # path of the replaced block -> its replacement
     for layer in layers:
         if layer.kind in forms and not isinstance(model.get_submodule(layer.block), NoHeads):

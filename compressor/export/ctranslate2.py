@@ -20,14 +20,8 @@ from torch import Tensor
 from compressor.errors import InputError
 from compressor.export.task_graphs import Batches, Network
 from compressor.export.verify import translation_check
-from compressor.export.vocabulary import (
-    OutputLayer,
-    bias_of,
-    generation_settings,
-    length_option,
-    restricted,
-)
-from compressor.model.generation import generate, save_generation
+from compressor.export.vocabulary import OutputLayer, bias_of, generation_settings, greedy
+from compressor.model.generation import save_generation
 from compressor.model.languages import languages
 from compressor.model.modeling_pruned import BIAS_TABLE, OutputBias
 from compressor.model.tokenizer import save_tokenizer, target_ids
@@ -313,20 +307,13 @@ def verify_search(
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
-    longest = length_option(settings, settings.limit)
 
-    def rows() -> Iterator[tuple[list[int], list[int], Tensor]]:
+    def rows() -> Iterator[tuple[list[int], list[int], Any]]:
         for batch in batches:
-            inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
-            tokens = generate(model, inputs, num_beams=1, **longest)
-            # [rows, steps, vocabulary]
-            logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
-            arrays = {key: value.numpy() for key, value in inputs.items()}
-            generated = translator.generate(arrays, settings)
+            inputs, tokens, logits = greedy(model, batch, _scored(network), settings.limit)
+            generated = translator.generate(inputs, settings)
             for padded, got, row in zip(tokens[:, 1:].tolist(), generated, logits, strict=True):
                 ends = (i for i, token in enumerate(padded, 1) if token in settings.eos_token_id)
                 yield padded[: next(ends, None)], got, row
 
-    # The written model's bias excludes the other tokens.
-    with restricted(model, _scored(network)):
-        return [translation_check(rows(), ", in float32", name)]
+    return [translation_check(rows(), ", in float32", name)]

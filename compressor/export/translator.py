@@ -22,16 +22,9 @@ from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import TranslatorEncoder
 from compressor.export.verify import Compared, Expected, Spooled
-from compressor.export.vocabulary import (
-    OutputLayer,
-    embedding_only,
-    generation_settings,
-    length_option,
-    restricted,
-)
+from compressor.export.vocabulary import OutputLayer, embedding_only, generation_settings, greedy
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
@@ -118,16 +111,10 @@ class TranslatorGraphs(TaskGraphs):
         settings = artifact.generation
         expected = []
         for batch in batches:
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-            longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
-            with restricted(model, ids.tolist()):
-                tokens = generate(model, inputs, num_beams=1, **longest)
-            forced = {**inputs, "decoder_input_ids": tokens[:, :-1]}
-            # Row by row, since logits of all tokens take as much memory as a small model.
-            rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(tokens)))
-            logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]  # [steps, ids] each
-            arrays = {name: value.numpy() for name, value in inputs.items()}
-            expected.append(Expected(arrays, Spooled(np.stack(logits)), tokens.numpy()))
+            most = _most_steps(settings, batch["input_ids"])
+            inputs, tokens, rows = greedy(model, batch, ids.tolist(), most)
+            logits = [row[:, ids] for row in rows]
+            expected.append(Expected(inputs, Spooled(np.stack(logits)), tokens))
         return expected
 
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:

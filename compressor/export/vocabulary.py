@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compressor.model.architectures import architecture_of
+from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.model.modes import hooks
 from compressor.model.tokenizer import read_sentencepiece
-from compressor.runtime.artifact import Generation
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -164,6 +165,24 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
         yield
 
 
+def greedy(
+    model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
+    """PyTorch's greedy outputs with some tokens alone, at most so many.
+
+    Returns the encoder's inputs; the outputs [rows, steps + 1], with the start token; and for each
+    row the logits of all tokens along them, [steps, vocabulary].
+    """
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with restricted(model, tokens):
+        outputs = generate(model, inputs, num_beams=1, max_new_tokens=most)
+    forced = {**inputs, "decoder_input_ids": outputs[:, :-1]}
+    # Row by row, since logits of all tokens take as much memory as a small model.
+    rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(outputs)))
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    return arrays, outputs.numpy(), (model(**row).logits[0].numpy() for row in rows)
+
+
 def bias_of(model: Any) -> Tensor:
     """The bias of the logits, [tokens]; zeros without one."""
     name = architecture_of(model).logits_bias
@@ -201,13 +220,3 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }
-
-
-def length_option(settings: Generation, tokens: int) -> dict[str, int]:
-    """The option that limits `generate` to `tokens` tokens after the start token.
-
-    It is the one in the checkpoint's settings, since transformers warns if both are given.
-    """
-    if settings.max_new_tokens is not None:
-        return {"max_new_tokens": tokens}
-    return {"max_length": tokens + 1}
