@@ -6,7 +6,6 @@ own converter writes a pruned model that gives wrong outputs.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -101,7 +100,7 @@ def _specification(network: Network) -> Any:
 
     model: Any = network.model.eval()
     parts = {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
-    form: _Form = (_T5 if network.checkpoint.entry.position_bias else _Bart)(network)
+    form: _T5 | _Bart = (_T5 if network.checkpoint.entry.position_bias else _Bart)(network)
     activation = getattr(model.config, form.activation)
     if activation not in converters._SUPPORTED_ACTIVATIONS:
         raise InputError(
@@ -142,7 +141,7 @@ def _specification(network: Network) -> Any:
     return spec
 
 
-class _Form(ABC):
+class _Form:
     """Adapts one family of architectures to CTranslate2's loader."""
 
     loader_name: ClassVar[str]  # of CTranslate2's class
@@ -158,14 +157,6 @@ class _Form(ABC):
         self.model, self.mask, self.entry = network.model, network.mask, network.checkpoint.entry
         self.sublayers = {x.name: x for x in network.checkpoint.layers}
         self.loader: Any = getattr(converters, self.loader_name)()
-
-    @abstractmethod
-    def options(self, encoder: Any) -> dict[str, Any]:
-        """Further options of the whole specification."""
-
-    @abstractmethod
-    def load(self, target: Any, part: Any, stack: str) -> None:
-        """Write the "encoder" or "decoder" into its specification."""
 
     def padded_heads(self, name: str) -> SimpleNamespace:
         """The projections of an attention, with heads of zeros behind its own."""
@@ -210,12 +201,14 @@ class _Bart(_Form):
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
 
     def options(self, encoder: Any) -> dict[str, Any]:
+        """Of the whole specification."""
         return {
             "pre_norm": hasattr(encoder, "layer_norm"),
             "layernorm_embedding": hasattr(encoder, "layernorm_embedding"),
         }
 
     def load(self, target: Any, part: Any, stack: str) -> None:
+        """Write the "encoder" or "decoder" into its specification."""
         norms = ("layer_norm", "layernorm_embedding")
         names = ("config", "embed_positions", "embed_tokens", "embed_scale", *norms)
         shared = {name: getattr(part, name) for name in names if hasattr(part, name)}

@@ -233,14 +233,15 @@ def packed_check(
     if padding < LEAST_SHARE * len(lengths) * width:
         return []
     times = -(-LEAST_PADDING // padding)
-    inputs = {}
-    for name in expected[0].inputs:
-        pad = artifact.pad_token_id if name == "input_ids" else 0
-        values = np.full((len(lengths), width), pad, np.int64)
-        rows = (row for batch in expected for row in batch.inputs[name])
-        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            values[number, :length] = row[:length]
-        inputs[name] = np.tile(values, (times, 1))
+
+    def padded(batch: Expected, name: str) -> Any:
+        values, pad = batch.inputs[name], artifact.pad_token_id if name == "input_ids" else 0
+        return np.pad(values, [(0, 0), (0, width - values.shape[1])], constant_values=pad)
+
+    inputs = {
+        name: np.tile(np.concatenate([padded(batch, name) for batch in expected]), (times, 1))
+        for name in expected[0].inputs
+    }
     wanted = [logits for batch in expected for logits in batch.logits.read()] * times
     actual: Any = runtime.compute(inputs)
     if actual.ndim == 3:  # logits of tokens: leave out those of padding

@@ -189,8 +189,7 @@ def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
     from onnxscript import opset20
 
     before = len(self.shape) - 1
-    if dim not in (-1, before):
-        raise ValueError("only the last dimension can be unflattened")
+    assert dim in (-1, before)
     shape: Any = opset20.Constant(value_ints=[0] * before + list(sizes))
     return opset20.Reshape(self, shape)
 
@@ -200,8 +199,8 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     from onnxscript import opset20
 
     before = len(self.shape) - 2
-    if start_dim not in (-2, before) or end_dim not in (-1, before + 1):
-        raise ValueError("only the last two dimensions can be flattened")
+    assert start_dim in (-2, before)
+    assert end_dim in (-1, before + 1)
     shape: Any = opset20.Constant(value_ints=[0] * before + [-1])
     return opset20.Reshape(self, shape)
 

@@ -27,8 +27,7 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, VerificationError
-from compressor.export.target_text import CHUNK
-from compressor.export.vocabulary import is_short
+from compressor.export.vocabulary import CHUNK, is_short
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modes import quiet_transformers, shared_copy
 from compressor.model.tokenizer import remember_limits, save_tokenizer

@@ -50,12 +50,8 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
         raise _unsupported(f"the {name} has split_special_tokens=true")
     if tokenizer.is_fast:
         built = uncut_copy(tokenizer)
-        # transformers does not clean up text decoded by BPE, unless this setting is true.
-        setting = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-        keeps_spaces = type(built.model).__name__ == "BPE" and not getattr(
-            tokenizer, setting, False
-        )
-        if tokenizer.clean_up_tokenization_spaces and not keeps_spaces:
+        # transformers does not clean up text decoded by BPE.
+        if tokenizer.clean_up_tokenization_spaces and type(built.model).__name__ != "BPE":
             built.decoder = _cleaning([built.decoder] if built.decoder else [])
     elif name == "MarianTokenizer":
         built = _from_marian(tokenizer)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -125,27 +124,21 @@ class TokenizerProbe:
 
         self._require_same(encode, partial(_decode, opened), str(directory))
         if self.writes:  # targets may begin with another language token than sources
-            every = range(len(self.texts))
-            numbers, wanted = _readable(self.tokenizer, self.texts, every, target=True)
-            encoded = _encode(opened, [self.texts[i] for i in numbers], target=True)
-            self._require_rows(numbers, wanted, encoded, str(directory))
+            wanted, got = (_encode(x, self.texts, target=True) for x in (self.tokenizer, opened))
+            self._require_rows(self.texts, wanted, got, str(directory))
 
     def _require_same(self, encode: Encode, decode: Decode, where: str) -> None:
         prefix, tokenizer = source_prefix(self.tokenizer), self.tokenizer
-        prefixed = [prefix + text for text in self.texts]
-        every = range(len(self.texts))
-        some = _some(every, MOST_CUT)
-        # Numbers of the texts, their second texts, and the largest number of tokens. Truncated ones
-        # are last, since the runtime's tokenizer truncates from then on.
-        forms: list[tuple[Sequence[int], Sequence[str] | None, int | None]] = [(every, None, None)]
-        forms += [] if self.pairs is None else [(some, self.pairs, None)]
-        forms += [(some, seconds, _CUT) for _, seconds, _ in tuple(forms)]
+        some = _some(range(len(self.texts)), MOST_CUT)
+        texts = [self.texts[i] for i in some]
+        pairs: list[list[str] | None] = [None]
+        pairs += [] if self.pairs is None else [[self.pairs[i] for i in some]]
         rows: list[list[int]] = []
-        for chosen, seconds, most in forms:
-            numbers, wanted = _readable(tokenizer, prefixed, chosen, seconds, most)
-            texts = [self.texts[i] for i in numbers]
-            pairs = None if seconds is None else [seconds[i] for i in numbers]
-            self._require_rows(numbers, wanted, encode(texts, pairs, most), where)
+        # Truncated ones are last, since the runtime's tokenizer truncates from then on.
+        forms = [(texts, seconds, most) for most in (None, _CUT) for seconds in pairs]
+        for chosen, seconds, most in [([*self.texts], None, None), *forms]:
+            wanted = _encode(tokenizer, [prefix + x for x in chosen], seconds, most)
+            self._require_rows(chosen, wanted, encode(chosen, seconds, most), where)
             rows = rows or [list(row) for row in wanted]
         if not self.writes:
             return
@@ -164,10 +157,9 @@ class TokenizerProbe:
                 )
 
     def _require_rows(
-        self, numbers: Sequence[int], wanted: Sequence[Encoded], actual: Sequence[Encoded],
-        where: str,
-    ) -> None:  # fmt: skip
-        for number, want, got in zip(numbers, wanted, actual, strict=True):
+        self, texts: Sequence[str], wanted: Sequence[Encoded], actual: Sequence[Encoded], where: str
+    ) -> None:
+        for text, want, got in zip(texts, wanted, actual, strict=True):
             if list(want) != list(got):
                 first = next(i for i in range(len(got) + 1) if got[: i + 1] != want[: i + 1])
                 how = f"has {got[first:][:5]} at token {first}, where that has {want[first:][:5]}"
@@ -176,7 +168,7 @@ class TokenizerProbe:
             else:
                 continue
             raise VerificationError(
-                f"{where} does not encode {_shown(self.texts[number])} as "
+                f"{where} does not encode {_shown(text)} as "
                 f"{type(self.tokenizer).__name__}: it {how}; {_ADVICE}",
                 id="tokenizer-encodes-differently",
             )
@@ -202,7 +194,7 @@ def difficult_texts(tokenizer: Any) -> list[str]:
         ]
     for some in in_chunks(added, 64):
         texts += [f" {words[0]} ".join(some), "".join(some)]
-    return texts
+    return [text for text in texts if _is_readable(tokenizer, text)]
 
 
 def _some(items: Sequence[Item], most: int) -> list[Item]:
@@ -228,30 +220,12 @@ def _encode(
     return [Encoded(*row) for row in zip(encoded["input_ids"], types, strict=True)]
 
 
-def _readable(
-    tokenizer: Any,
-    texts: Sequence[str],
-    numbers: Sequence[int],
-    pairs: Sequence[str] | None = None,
-    most: int | None = None,
-    target: bool = False,
-) -> tuple[Sequence[int], list[Encoded]]:
-    """Those of the numbered texts that the tokenizer can encode, and the encoded rows."""
-
-    def encode(numbers: Sequence[int]) -> list[Encoded]:
-        second = None if pairs is None else [pairs[i] for i in numbers]
-        return _encode(tokenizer, [texts[i] for i in numbers], second, most, target)
-
+def _is_readable(tokenizer: Any, text: str) -> bool:
     try:
-        return numbers, encode(numbers)
+        _encode(tokenizer, [text])
     except Exception:  # noqa: BLE001 # tokenizers without an unknown token raise plain Exception
-        readable: list[int] = []
-        rows: list[Encoded] = []
-        for number in numbers:
-            with suppress(Exception):
-                rows += encode([number])
-                readable.append(number)
-        return readable, rows
+        return False
+    return True
 
 
 def _decode(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,14 @@ from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.model.modes import hooks
 from compressor.model.tokenizer import read_sentencepiece
+from compressor.runtime.batching import in_chunks
+from compressor.tasks.encoder_decoder import require_target_language
+from compressor.tasks.texts import TextFile
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
+CHUNK = 2000  # texts per call of the tokenizer
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # Least share of the vocabulary to leave out, which justifies a second numbering of tokens.
 MIN_SAVING = 0.05
@@ -66,6 +70,22 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `best_tokens` can divide
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
+
+
+def tokens_of_text(
+    file: TextFile, tokenizer: Any, progress: Callable[[int], None] = lambda texts: None
+) -> set[int]:
+    """Ids of the distinct tokens of a text in the target language, special tokens included."""
+    require_target_language(tokenizer)
+    seen: set[int] = set()
+    count = 0
+    for chunk in in_chunks(file.each(), CHUNK):
+        # As targets, for which Marian's tokenizer has another model than for sources.
+        encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
+        seen.update(token for ids in encoded["input_ids"] for token in ids)
+        count += len(chunk)
+        progress(count)
+    return seen
 
 
 def _pieces(path: str) -> set[str]:

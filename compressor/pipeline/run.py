@@ -18,7 +18,7 @@ from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
-from compressor.export.target_text import tokens_of_text
+from compressor.export.vocabulary import tokens_of_text
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune

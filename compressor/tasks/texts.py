@@ -85,6 +85,13 @@ class TextFile:
             if number % REPORTED_LINES == 0:
                 progress(number)
 
+    def count(self, progress: Callable[[int], None] = lambda lines: None) -> int:
+        """The number of texts that are not empty, from the whole file; InputError for none."""
+        count = sum(1 for _ in self.each(progress))
+        if not count:
+            raise self.empty()
+        return count
+
     def empty(self) -> InputError:
         """The error where no line contains text."""
         return InputError(

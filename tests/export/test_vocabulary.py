@@ -25,9 +25,8 @@ from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
-from compressor.export.target_text import CHUNK, count_texts, tokens_of_text
 from compressor.export.task_graphs import Network
-from compressor.export.vocabulary import best_tokens, output_tokens
+from compressor.export.vocabulary import CHUNK, best_tokens, output_tokens, tokens_of_text
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -186,7 +185,7 @@ def test_tokens_are_those_of_all_lines(tmp_path):
     told: list[int] = []
     file = TextFile(text_file(tmp_path / "text", lines), TARGET)
     seen = tokens_of_text(file, tokenizer, told.append)
-    assert count_texts(file) == 2 * CHUNK + 2
+    assert file.count() == 2 * CHUNK + 2
     assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
     assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
 
