@@ -26,10 +26,7 @@ _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step,
 
 
 def share_caches(model: ModelProto) -> None:
-    """Rewrite the self-attention of a decoder step in place; other graphs do not change.
-
-    Nor do steps that `_fuse_self_attention` has no node for. Products may be integer ones.
-    """
+    """Rewrite a decoder step in place, if it is one that `_fuse_self_attention` has a node for."""
     if not _fuse_self_attention(model, _FILLED, _TOTAL):
         return
     # The filled positions of each row [batch], and after the step [1]: onnxruntime's `seqlens_k` is
@@ -200,8 +197,7 @@ def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
 def _advance(graph: GraphProto) -> None:
     """Output the next step's state, and store the best token in a table of all steps.
 
-    Inputs and outputs share buffers: all that is written depends on the best token, so the old
-    state was read before.
+    Buffers are shared: what is written depends on the best token, so the old state was read.
     """
     for name, value in (("one", 1), ("first", [0]), ("axis", [1])):
         graph.initializer.append(from_array(np.array(value), f"state.{name}"))

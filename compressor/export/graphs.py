@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Any
 import onnx_ir
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 
@@ -35,26 +35,6 @@ SOURCE = torch.export.Dim("source", min=1)
 PAST = torch.export.Dim("past", min=0)
 
 _aten = torch.ops.aten
-# Operators without side effects that the exporter translates as they are.
-_TRANSLATED = frozenset({
-    operator.add, operator.getitem, operator.mul, operator.pow, operator.sub, torch.sym_min,
-    _aten.sym_size.int, _aten.abs.default, _aten.add.Scalar, _aten.add.Tensor, _aten.amax.default,
-    _aten.arange.default, _aten.arange.start, _aten.argmax.default, _aten.cat.default,
-    _aten.chunk.default, _aten.clamp.default, _aten.clamp_min.default, _aten.contiguous.default,
-    _aten.cos.default, _aten.cumsum.default, _aten.detach.default, _aten.div.Tensor,
-    _aten.dropout.default, _aten.embedding.default, _aten.expand.default, _aten.expand_as.default,
-    _aten.flatten.using_ints, _aten.gather.default, _aten.ge.Scalar, _aten.gelu.default,
-    _aten.gt.Scalar, _aten.gt.Tensor, _aten.index.Tensor, _aten.index_select.default,
-    _aten.layer_norm.default, _aten.linalg_vector_norm.default, _aten.linear.default,
-    _aten.matmul.default, _aten.mean.dim, _aten.mul.Scalar, _aten.mul.Tensor, _aten.ne.Scalar,
-    _aten.neg.default, _aten.new_zeros.default, _aten.permute.default, _aten.pow.Tensor_Scalar,
-    _aten.relu.default, _aten.reshape.default, _aten.rsqrt.default, _aten.select.int,
-    _aten.silu.default, _aten.sin.default, _aten.slice.Tensor, _aten.softmax.int,
-    _aten.split.Tensor, _aten.split_with_sizes.default, _aten.squeeze.dim, _aten.stack.default,
-    _aten.sub.Tensor, _aten.sum.dim_IntList, _aten.tanh.default, _aten.transpose.int,
-    _aten.type_as.default, _aten.unflatten.int, _aten.unsqueeze.default, _aten.view.default,
-    _aten.zeros.default, _aten._to_copy.default,
-})  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device})
 
@@ -81,21 +61,24 @@ def export_graph(
     # With dynamic shapes the tracer's cache costs more time than it saves.
     uncached = tracing.patch(fake_tensor_cache_enabled=False)
     quiet = contextlib.redirect_stdout(io.StringIO())
+    options: dict[str, Any] = {
+        "dynamo": True,
+        "opset_version": OPSET,
+        "input_names": inputs,
+        "output_names": outputs,
+        "dynamic_shapes": shapes,
+        "custom_translation_table": TRANSLATIONS,
+        "optimize": True,
+        "verbose": False,
+    }
     try:
-        with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
+        with warnings.catch_warnings(), quiet, uncached, torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                graph.eval(),
-                example,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=inputs,
-                output_names=outputs,
-                dynamic_shapes=shapes,
-                custom_translation_table=TRANSLATIONS,
-                optimize=True,
-                verbose=False,
-            )
+            try:
+                with quick_exporter():
+                    program = torch.onnx.export(graph.eval(), example, **options)
+            except torch.onnx.OnnxExporterError:  # an operator that must be decomposed
+                program = torch.onnx.export(graph, example, **options)
     finally:
         exporter_log.setLevel(level)
     assert program is not None
@@ -123,10 +106,10 @@ def _strip_traces(model: Any) -> None:
 def quick_exporter() -> Iterator[None]:
     """Inside this context, the exporter does nothing twice.
 
-    Programs are not decomposed, unless they have other operators than those known here: what ONNX
-    lacks are conversions of types and assertions about shapes, which are rewritten and dropped.
-    Types of operands are known from the trace, and a process makes the table of all operators once.
-    Versions of PyTorch that lack one of these methods take longer.
+    Programs are not decomposed, unless they change values in place: what ONNX lacks are mostly
+    conversions of types and assertions about shapes, which are rewritten and dropped. Types of
+    operands are known from the trace, and a process makes the table of all operators once. Versions
+    of PyTorch that lack one of these methods take longer.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
@@ -170,7 +153,7 @@ def _convert_operands(self: Any, node: Node) -> Any:
 
 
 def _simplify(program: ExportedProgram) -> bool:
-    """Whether a program, rewritten in place, needs no decomposition now."""
+    """Whether a program, rewritten in place, has no operator now that changes its inputs."""
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
         if node.op == "call_function" and node.target in _ASSERTIONS:
@@ -181,7 +164,8 @@ def _simplify(program: ExportedProgram) -> bool:
             node.target = _aten._to_copy.default
     graph.eliminate_dead_code()
     program.graph_module.recompile()
-    return all(node.target in _TRANSLATED for node in graph.nodes if node.op == "call_function")
+    operators = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
+    return not any(operator._schema.is_mutable for operator in operators)
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:

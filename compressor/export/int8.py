@@ -160,10 +160,9 @@ class _Quantizer(GraphEdit):
         self.nodes.append(make_node(operator, inputs, [output], **attributes))
 
     def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
-        """Add a weight's integers and scales of columns to the graph, once; their names.
+        """Add integers and scales of a weight's columns, or rows to `transpose`, once; names.
 
-        With `transpose` scales are of its rows, and integers are stored as [columns, rows], or with
-        `looked_up` as they were.
+        Integers are transposed, too, unless they are `looked_up`.
         """
         layout = "rows" if looked_up else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"

@@ -39,10 +39,7 @@ def split_precisions(
 
 
 def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
-    """The precisions to export for a device, float32 first.
-
-    UsageError if float32 is not among them, or the device has no kernels for one.
-    """
+    """The precisions to export for a device, float32 first; UsageError for what it cannot do."""
     wanted = ON_DEVICE[device] if list(names) == [AUTO] else tuple(names)
     text = ",".join(wanted)
     if BASE not in wanted:
@@ -60,10 +57,7 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
 
 
 def precision_timed(names: Sequence[str], device: str) -> str:
-    """The precision in which candidate masks are timed, from those that a run exports.
-
-    On CUDA it is float16, whose graphs have a special form; elsewhere float32 represents all.
-    """
+    """The precision in which candidate masks are timed: float16 has a special form on CUDA."""
     return "fp16" if device == "cuda" and "fp16" in names else BASE
 
 

@@ -39,9 +39,7 @@ RANDOM_TOKENS = 0.5
 LARGEST_HALF = 65_504.0
 # Largest value as a share of float16's range: other inputs than those of a few batches give more.
 _MOST_OF_RANGE = 0.5
-# transformers masks with about -3e38 in float32, and exported graphs with -1e4, so values beyond
-# this are ignored.
-_MASK_VALUE = 1e30
+_MASK_VALUE = 1e30  # larger ones are of masks, about -3e38 in transformers
 
 
 def add_precision(
@@ -74,11 +72,10 @@ def write_precision(
     target: Path | None = None,
     device: str = "cpu",
 ) -> None:
-    """Write the graphs, and their names to `graphs.json`.
+    """Write the graphs, and their names to `graphs.json`; float16 for `cuda` runs there alone.
 
     Args:
         target: another directory to write to, whose files are then moved to `directory`.
-        device: float16 graphs for `cuda` have a special form, which runs nowhere else.
     """
     graphs = directory / GRAPH_DIRECTORY
     written = (target or directory) / GRAPH_DIRECTORY
@@ -143,8 +140,7 @@ def expect_answers(
 ) -> tuple[Sequence[Expected], float | None]:
     """The model's outputs; and for float16, which alone can overflow, its largest value.
 
-    CPUs mostly compute fp16 graphs in float32, which hides that. The model is not needed
-    afterwards.
+    CPUs mostly compute fp16 graphs in float32, which hides that.
     """
     graphs = TASKS[read_artifact(directory).task].graphs
     if precision != "fp16":
@@ -226,11 +222,7 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
 
 
 def set_default(directory: Path, precision: str, engines: Mapping[str, str] | None = None) -> str:
-    """Set the precision that the runtime opens by default; returns the SHA-256 of `graphs.json`.
-
-    Args:
-        engines: precision -> its fastest engine; None if only one was measured.
-    """
+    """Set the default precision, and each one's fastest engine; the SHA-256 of `graphs.json`."""
     graphs = directory / GRAPH_DIRECTORY
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
     recorded = {"fastest_engines": dict(engines)} if engines else {}

@@ -43,8 +43,7 @@ class Network:
     checkpoint: Checkpoint  # its origin, with tokenizer, task and the dense model's sublayers
     model: nn.Module  # possibly without the units that `mask` removes
     mask: Mask
-    # Ids of the tokens that a decoder scores (`TaskGraphs.output_tokens`); its inputs and outputs
-    # are then indices into this list. None: all tokens.
+    # Ids of the tokens that a decoder scores, whose inputs and outputs are indices into this list.
     tokens: list[int] | None = None
 
 
@@ -67,14 +66,9 @@ class TaskGraphs(ABC):
         return None
 
     def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
-        """Write graphs, and `graphs.json`, their description for the runtime.
-
-        Args:
-            skip: roles of graphs that the directory already has.
-        """
+        """Write graphs, without roles to `skip`, and `graphs.json`, which describes them."""
         files = self.write(network, directory, skip)
-        # Tracing leaves reference cycles that keep weights in memory.
-        trim_memory()
+        trim_memory()  # tracing leaves reference cycles that keep weights in memory
         checkpoint = network.checkpoint
         data = {
             "schema": 1,
@@ -111,10 +105,7 @@ class TaskGraphs(ABC):
 
     @abstractmethod
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
-        """The model's outputs in float32, to compare the artifact in a directory with.
-
-        The model is not needed afterwards: its memory can be freed before the graphs are opened.
-        """
+        """The model's outputs in float32, to compare the artifact in a directory with."""
 
     @abstractmethod
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
@@ -174,8 +165,8 @@ def require_same_weights(
 ) -> None:
     """Raise InputError unless all weights of float32 graphs are those of the checkpoint.
 
-    Comparing outputs on random rows does not cover rows of embedding tables that are not looked up,
-    and changes below the tolerance. Single numbers may be constants.
+    Outputs on random rows do not cover all rows of embedding tables. Single numbers may be
+    constants.
     """
 
     def has(tensor: Any, rows: Any) -> bool:

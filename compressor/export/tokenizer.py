@@ -41,9 +41,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
 
     Encoding means with special tokens and without truncation, decoding means
-    `batch_decode(ids, skip_special_tokens=True)`. InputError for a tokenizer that is neither fast
-    nor a `MarianTokenizer` with one vocabulary and a unigram model nor an `M2M100Tokenizer` with a
-    BPE model.
+    `batch_decode(ids, skip_special_tokens=True)`. InputError for one that is not supported.
     """
     name = type(tokenizer).__name__
     if tokenizer.split_special_tokens:
@@ -154,10 +152,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
 
 
 def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
-    """Add tokens, which are matched in the raw text before everything else.
-
-    Tokenizers in Python match them in this way for any value of `normalized`.
-    """
+    """Add tokens, which Python matches in the raw text for any value of `normalized`."""
     for _, token in sorted(added.items()):
         if token.single_word:
             raise _unsupported(f"the added token {token.content!r} has single_word=true")
@@ -186,10 +181,7 @@ def _vocabulary(
     codes: Mapping[str, str],
     scores: Mapping[str, float],
 ) -> list[tuple[str, float]]:
-    """(piece, score) in the order of ids, then the pieces of the source without an id.
-
-    Added tokens are matched in the raw text, so they are written without `MARK`.
-    """
+    """(piece, score) in the order of ids, then the pieces of the source without an id."""
     if sorted(ids.values()) != list(range(len(ids))):
         raise _unsupported("the ids of vocab.json and of added tokens have gaps")
     characters = set().union(*scores)
@@ -200,7 +192,7 @@ def _vocabulary(
         elif piece in scores:
             entries.append((piece, scores[piece]))
         elif piece in added or characters.isdisjoint(piece):
-            entries.append((piece, NEVER))
+            entries.append((piece, NEVER))  # added tokens are matched in the raw text
         else:
             entries.append((MARK + piece, NEVER))
     without_id = [(piece, score) for piece, score in scores.items() if piece not in ids]
@@ -248,8 +240,7 @@ def _replace(pattern: str, content: str) -> Any:
 
 
 def _spaces() -> list[Any]:
-    """One space in place of several; none at the ends, where SentencePiece also strips its marker
-    of spaces, even one of the text itself."""
+    """One space in place of several; at the ends none, nor marker of spaces."""
     return [_replace(" {2,}", " "), _replace(rf"\A +|[ {SPACE}]+\z", "")]
 
 

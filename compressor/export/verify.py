@@ -65,9 +65,7 @@ def translation_check(
 ) -> Check:
     """The check that an engine's tokens are PyTorch's, except after a tie of PyTorch's logits.
 
-    Args:
-        rows: tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
-        note: more text for the detail.
+    `rows` are tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
     """
     count, tokens, ties = 0, 0, 0
     for want, got, logits in rows:

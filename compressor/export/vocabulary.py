@@ -39,10 +39,8 @@ MIN_BLOCK_WIDTH = 16
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
     """Ids of the tokens that an output can contain, ascending; None: all tokens.
 
-    Args:
-        seen: ids of the tokens of target texts. Others are left out, except special tokens, those
-            in the generation settings, and single characters and bytes, so that every text can
-            still be generated.
+    With the tokens `seen` in target texts others are left out, except special and configured ones,
+    and single characters and bytes, so that every text can still be generated.
     """
     tokenizer: Any = checkpoint.tokenizer
     ids: dict[str, int] = tokenizer.get_vocab()
