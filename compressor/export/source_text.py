@@ -109,15 +109,9 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
         save_tokenizer(tokenizer, directory)
-        path, settings = directory / "tokenizer.json", directory / "tokenizer_config.json"
+        path = directory / "tokenizer.json"
         cut_file(path, kept)
-        values = json.loads(settings.read_text(encoding="utf-8"))
-        added = values.get("added_tokens_decoder")
-        if added is not None:
-            numbers = {str(old): str(new) for new, old in enumerate(kept)}
-            values["added_tokens_decoder"] = {numbers[i]: x for i, x in added.items()}
-            settings.write_text(json.dumps(values), encoding="utf-8")
-        for other in {*directory.iterdir()} - {path, settings}:
+        for other in {*directory.iterdir()} - {path, directory / "tokenizer_config.json"}:
             other.unlink()  # a vocabulary in another form, with all tokens
         smaller = transformers.AutoTokenizer.from_pretrained(directory)
         remember_limits(smaller)

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.export.attention import graph_attention
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.graph_edit import stored_array
 from compressor.export.precision_names import BASE
+from compressor.export.tokenizer import write_tokenizer
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask
 from compressor.results import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
+from compressor.runtime.engines.pytorch import PYTORCH_DIRECTORY
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
-from compressor.tasks import Task
+from compressor.tasks import TASKS, Batch, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -158,6 +162,55 @@ class TaskGraphs(ABC):
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
         """Write a directory in that layout, checked in float32."""
+
+
+def export_model(
+    network: Network,
+    batches: Sequence[Batch],
+    texts: Sequence[str],
+    directory: Path,
+    engines: Sequence[str] = (ONNXRUNTIME,),
+    pairs: Sequence[str] | None = None,
+) -> list[Check]:
+    """Write `directory/onnx`, and what engines need, and check all against the checkpoint.
+
+    UsageError for an engine that runs dense models only, if units are removed.
+
+    Args:
+        batches: ragged batches to compare on.
+        texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
+    """
+    checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
+    graphs = directory / GRAPH_DIRECTORY
+    graphs.mkdir(parents=True, exist_ok=True)
+    file = graphs / "tokenizer.json"
+    write_tokenizer(checkpoint.tokenizer, file)  # fails sooner than graphs do
+    TokenizerProbe.of(checkpoint, texts, pairs).check_file(file)
+    task.graphs.export(network, graphs)
+    inputs = [batch.inputs() for batch in batches]
+    checks: list[Check] = task.graphs.check(network.model, directory, inputs)
+    for engine in engines:
+        if engine == ONNXRUNTIME:  # its graphs were checked above
+            continue
+        if task.engine(engine).dense_only:
+            if network.mask.counts() != network.mask.totals():
+                raise UsageError(
+                    f"the engine {engine} runs dense models only, and {checkpoint.name} is pruned; "
+                    "leave it out of --engines",
+                    id="engine-for-dense-models",
+                )
+            model: Any = network.model
+            model.save_pretrained(directory / PYTORCH_DIRECTORY)
+        checks += task.graphs.add_engine(network, directory, engine, inputs)
+    trim_memory()
+    return checks
+
+
+def graph_bytes(directory: Path, precision: str = BASE) -> int:
+    """Size of the graphs of an artifact in one precision, external weights included."""
+    graphs = directory / GRAPH_DIRECTORY
+    names = read_artifact(directory).precisions[precision].values()
+    return sum(path.stat().st_size for name in names for path in graphs.glob(f"{name}*"))
 
 
 def require_same_weights(

@@ -17,10 +17,9 @@ from torch.export import ExportedProgram
 from torch.onnx._internal.fx.passes import type_promotion
 
 from compressor.errors import InputError, VerificationError
-from compressor.export import export_model
 from compressor.export.graphs import OPSET, quick_exporter
 from compressor.export.precisions import add_precision
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, export_model
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune

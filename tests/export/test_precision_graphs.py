@@ -13,7 +13,6 @@ import torch
 from onnx import TensorProto
 
 from compressor.errors import VerificationError
-from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
 from compressor.export.int8 import activation_ranges
 from compressor.export.precision_names import precisions_to_export, split_precisions
@@ -23,6 +22,7 @@ from compressor.export.precisions import (
     range_check,
     require_within,
 )
+from compressor.export.task_graphs import graph_bytes
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import HALF_RANGE

@@ -21,11 +21,10 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, export_model
 from compressor.export.vocabulary import CHUNK, best_tokens, output_tokens, tokens_of_text
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
