@@ -121,16 +121,6 @@ def test_outputs_stay_near_pytorchs(name: str, precision: str):
     assert graph_bytes(made.directory, precision) < graph_bytes(made.directory)
 
 
-def test_a_translator_keeps_its_tied_matrix_once():
-    made = exported("marian")
-    assert made.model.lm_head.weight is made.model.get_decoder().embed_tokens.weight
-    vocabulary, width = made.model.lm_head.weight.shape
-    for role in ("encoder", "decoder"):
-        stored = graphs(made, "int8")[role].graph.initializer
-        tables = [i for i in stored if vocabulary * width == np.prod(i.dims)]
-        assert [i.data_type for i in tables] == [TensorProto.INT8]
-
-
 @pytest.mark.parametrize(("name", "ranged"), [("marian", True), ("bert", False), ("bert", True)])
 def test_an_answer_depends_on_its_own_row_alone(name: str, ranged: bool, tmp_path):
     """A row alone, beside others, and padded, though one of them has activations of its own."""
