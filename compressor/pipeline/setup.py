@@ -15,7 +15,7 @@ from compressor.budgets.units import UnitCosts
 from compressor.errors import InputError, UsageError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
-from compressor.export.target_text import count_texts, tokens_of_text
+from compressor.export.vocabulary import tokens_of_text
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
@@ -247,4 +247,4 @@ def source_of(rows: Rows) -> Source:
 def source_of_text(file: TextFile) -> Source:
     """A file of texts, for reports."""
     path = file.path
-    return Source(files=[path.as_posix()], rows=count_texts(file), sha256=sha256_of(path))
+    return Source(files=[path.as_posix()], rows=file.count(), sha256=sha256_of(path))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.target_text import count_texts
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
@@ -193,7 +192,7 @@ def texts_to_keep(
         if path is not None:
             _require_of_task(option, path, task, model)
             file = texts_of(Path(path), option, task, columns.columns())
-            count_texts(file, lambda done: progress.update("lines read", done, None))
+            file.count(lambda done: progress.update("lines read", done, None))
         files.append(file)
     source, target = files
     return source, target

@@ -105,6 +105,13 @@ class TextFile:
             return TextFile(self.path, self.option, tuple(keys), self.pairs)
         raise self.empty()
 
+    def count(self, progress: Callable[[int], None] = lambda lines: None) -> int:
+        """The number of texts that are not empty, from the whole file; InputError for none."""
+        count = sum(1 for _ in self.each(progress))
+        if not count:
+            raise self.empty()
+        return count
+
     def empty(self) -> InputError:
         """The error where no line contains text."""
         return InputError(

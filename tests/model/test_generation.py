@@ -16,7 +16,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 
 from compressor.errors import CompressWarning, InputError
-from compressor.export.generation import generation_settings
+from compressor.export.vocabulary import generation_settings
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.generation import (
     GENERATION_FILE,

@@ -11,10 +11,9 @@ import torch
 import transformers
 
 import compressor
-from compressor.export import export_model
 from compressor.export.device_step import keep_state
 from compressor.export.precisions import TOLERANCES, add_precision, require_within
-from compressor.export.task_graphs import Network, require_same_weights
+from compressor.export.task_graphs import Network, export_model, require_same_weights
 from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
 from compressor.model.architectures import ARCHITECTURES

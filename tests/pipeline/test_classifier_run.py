@@ -174,7 +174,7 @@ def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished,
     assert re.search(r"accuracy \d+\.\d\d, macro_f1 \d+\.\d\d, mcc -?\d\.\d{4} \(", shown)
     assert re.search(r"^  mcc [+-]\d\.\d{4} \[", shown, re.MULTILINE)
     assert status_of(["bench", str(finished), *options, "--precision", "auto", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["id"] == "precision-auto"
+    assert json.loads(capsys.readouterr().out)["id"] == "precision-unknown"
 
 
 def test_several_budgets_give_several_artifacts(inputs, tmp_path):

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from compressor.errors import CompressWarning, InputError, UsageError
-from compressor.export import export_model
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, export_model
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import MultiLabelClassifier
