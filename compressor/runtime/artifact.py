@@ -1,20 +1,21 @@
 """What an artifact says about itself in `onnx/graphs.json`, and the check of its files.
 
-All of that is checked when an artifact is opened, and never again: that graphs answer as the
-weights do is for `compress verify`.
+Both when it is opened, and never again: what a file says that the manifest lists is believed. That
+graphs answer as the weights do is for `compress verify`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import Any, ClassVar, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from compressor.errors import InputError, UsageError, cannot_read, did_you_mean
 from compressor.runtime.batching import check_limits
-from compressor.runtime.fields import MOST, NOT_EMPTY, Count, FileName, Size, TokenId, parse
-from compressor.storage.input_files import parse_json, read_text
+from compressor.storage.input_files import inner_path, parse_json, read_text
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
 GRAPH_DIRECTORY = "onnx"
@@ -26,10 +27,10 @@ CTRANSLATE2_FILES = (
 )  # fmt: skip
 
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
-MOST_BEAMS = 1024
 
 # How a cross-encoder makes a score of its one logit.
 Activation = Literal["identity", "sigmoid"]
+FileName = NewType("FileName", str)  # of a file in the same directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +44,13 @@ class Artifact:
 
     schema: Literal[1]
     task: str
-    precisions: Annotated[Mapping[str, Mapping[str, FileName]], NOT_EMPTY]
+    precisions: Mapping[str, Mapping[str, FileName]]
     default_precision: str
     tokenizer: FileName
-    max_source_tokens: Size
+    max_source_tokens: int
     # Where tokens of longer texts are left out.
     truncation_side: Literal["right", "left"] = "right"
-    pad_token_id: TokenId
+    pad_token_id: int
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
     # Of classes, in the order of the logits. Only classifiers have some; declared here, so that
     # artifacts of any task can be compared.
@@ -71,13 +72,13 @@ class Artifact:
 
     @property
     def scored(self) -> tuple[int, str | None] | None:
-        """Size of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
+        """int of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
         return None
 
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with that role, in one precision (None: the default one).
 
-        UsageError where the artifact lacks the precision, InputError where it lacks the graph.
+        UsageError where the artifact lacks the precision.
         """
         chosen = precision or self.default_precision
         if chosen not in self.precisions:
@@ -85,11 +86,6 @@ class Artifact:
                 f"precision {chosen!r} is not in this artifact, which has "
                 f"{', '.join(sorted(self.precisions))}; choose one of those, or export it",
                 id="precision-not-in-artifact",
-            )
-        if role not in self.precisions[chosen]:
-            raise InputError(
-                f"{GRAPHS_FILE} names no {role!r} graph of precision {chosen}; export it again",
-                id="graph-not-in-artifact",
             )
         return self.precisions[chosen][role]
 
@@ -108,7 +104,7 @@ class EncoderArtifact(Artifact):
 class ClassificationArtifact(EncoderArtifact):
     opened_with = "Classifier"
 
-    labels: Annotated[list[str], NOT_EMPTY]
+    labels: list[str]
 
     @property
     def outputs(self) -> int:
@@ -165,7 +161,7 @@ class EmbeddingArtifact(EncoderArtifact):
 
     opened_with = "Embedder"
 
-    width: Size
+    width: int
     similarity: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
@@ -183,32 +179,27 @@ class Generation:
     `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
     """
 
-    decoder_start_token_id: TokenId
-    eos_token_id: list[TokenId]
-    # At least the start token and one more.
-    max_length: Annotated[int, range(2, MOST + 1)] | None = None
-    max_new_tokens: Size | None = None
-    positions: Size | None = None
-    min_length: Count = 0
-    num_beams: Annotated[int, range(1, MOST_BEAMS + 1)] = 1
+    decoder_start_token_id: int
+    eos_token_id: list[int]
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    positions: int | None = None
+    min_length: int = 0
+    num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: Literal[True, False, "never"] = False
-    forced_bos_token_id: TokenId | None = None
-    forced_eos_token_id: list[TokenId] | TokenId | None = None
-    suppress_tokens: list[TokenId] = field(default_factory=list)
-    no_repeat_ngram_size: Count = 0
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: list[int] | int | None = None
+    suppress_tokens: list[int] = field(default_factory=list)
+    no_repeat_ngram_size: int = 0
     renormalize_logits: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_length is None and self.max_new_tokens is None:
-            raise ValueError("either max_length or max_new_tokens must be set")
 
     @property
     def limit(self) -> int:
         """The most tokens to generate, the start token not counted."""
         limit = self.max_new_tokens
         if limit is None:
-            assert self.max_length is not None  # checked on reading
+            assert self.max_length is not None  # one of the two is written
             limit = self.max_length - 1
         return limit if self.positions is None else min(limit, self.positions)
 
@@ -241,15 +232,10 @@ class Languages:
         starts: decoders start with the target's token; else it is forced to be the first.
     """
 
-    codes: Annotated[Mapping[str, TokenId], NOT_EMPTY]
+    codes: Mapping[str, int]
     source: str
     target: str | None = None
     starts: bool = False
-
-    def __post_init__(self) -> None:
-        for code in (self.source, self.target):
-            if code is not None and code not in self.codes:
-                raise ValueError(f"language {code!r:.40} is none of its languages")
 
     def token(self, option: str, code: str) -> int:
         """The token of the language that an option names; UsageError if the model has no such."""
@@ -269,11 +255,10 @@ class TranslationArtifact(Artifact):
 
     opened_with = "Translator"
 
-    decoder_self_heads: list[Count]
-    cross_heads: list[Count]
-    head_dim: Size
-    # A table of so many numbers is made, so a damaged file must not name any number.
-    vocab_size: Annotated[int, range(1, (1 << 26) + 1)]
+    decoder_self_heads: list[int]
+    cross_heads: list[int]
+    head_dim: int
+    vocab_size: int
     # The file with the tokens that the decoder scores; None: all.
     output_tokens: FileName | None = None
     generation: Generation
@@ -309,29 +294,57 @@ def read_artifact(directory: Path) -> Artifact:
     """`onnx/graphs.json` of an artifact; InputError where it is missing or of another layout."""
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
-        contents = read_text(path)
+        values = parse_json(read_text(path))
+        task = dict(values).get("task")
+        if task not in ARTIFACTS:
+            raise ValueError(f"it does not name a task, one of {', '.join(ARTIFACTS)}")
+        return _build(ARTIFACTS[task], values)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
             "or `compress export`",
             id="artifact-unreadable",
         ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8 text ({error}); export the model again", id="artifact-not-utf8"
-        ) from error
-    try:
-        values = parse_json(contents)
-        # First, since the task says which entries there must be.
-        task = values.get("task") if isinstance(values, dict) else None
-        if not isinstance(task, str) or task not in ARTIFACTS:
-            raise ValueError(f"the file: it does not name a task, one of {', '.join(ARTIFACTS)}")
-        return parse(ARTIFACTS[task], values, task)
-    except ValueError as error:
-        raise InputError(
-            f"{path} does not describe an artifact: {error}; export the model again",
-            id="artifact-invalid",
-        ) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: Exception) -> InputError:
+    """The error of a file that is damaged, or not of an artifact."""
+    reason = " ".join(str(error).split())
+    return InputError(
+        f"{path} cannot be used ({reason:.300}); export the model again", id="artifact-invalid"
+    )
+
+
+def _build(cls: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass of the values of a JSON object; ValueError or TypeError for other ones."""
+    types = get_type_hints(cls)
+    # The constructor refuses what is unknown, so that no setting is ignored silently.
+    return cls(**{name: _typed(types.get(name), x, name) for name, x in values.items()})
+
+
+def _typed(kind: Any, value: Any, name: str) -> Any:
+    """The value as a field of that type holds it; ValueError for one of another type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for one in inner:
+            with suppress(ValueError):
+                return _typed(one, value, name)
+    elif origin is list and isinstance(value, list):
+        return [_typed(inner[0], item, name) for item in value]
+    elif origin is Mapping and isinstance(value, dict):
+        return {key: _typed(inner[1], item, f"{name}.{key}") for key, item in value.items()}
+    elif is_dataclass(kind) and isinstance(value, dict):
+        return _build(kind, value)
+    elif kind is FileName:
+        return inner_path(value)
+    elif kind is float and type(value) is int:
+        return float(value)
+    # Not `isinstance`: to that, `true` is an integer.
+    elif kind is None or type(value) is kind or (origin is Literal and value in inner):
+        return value
+    raise ValueError(f"{name} is {value!r:.60}")
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:

@@ -59,7 +59,7 @@ def by_length(
     Longest first, so that too little memory shows in the first batch.
 
     Args:
-        batch_size: rows per batch at most; UsageError below 1, as for tokens.
+        batch_size: rows per batch at most.
         batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
             If neither is given it is `default_tokens`; if both are, both hold.
     """
@@ -81,10 +81,7 @@ def by_length(
 
 
 def require_texts(texts: object, pairs: object = None) -> None:
-    """Raise `UsageError` for a text where texts belong, and for other numbers of both columns.
-
-    Each character of a text would be one.
-    """
+    """Raise `UsageError` for one text, whose characters would be texts, and for unequal columns."""
     for column in (texts, pairs):
         if isinstance(column, str):
             raise UsageError(

@@ -9,10 +9,9 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
 from compressor.runtime.batching import Batch, log_softmax, sigmoid
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 
 Probable = Sequence[tuple[str, float]]  # labels with their probabilities
 Labeled = TypeVar("Labeled", bound=ClassificationArtifact)
@@ -40,11 +39,10 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> NDArray[np.float32]:
         """Probabilities [rows, labels]; arguments and errors of `logits`."""
-        return self._probabilities_of(self.logits(texts, pairs, batch_size, batch_tokens))
+        return self._probabilities_of(self.logits(texts, pairs, **limits))
 
     def probabilities_stream(
         self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
@@ -65,7 +63,7 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         def probabilities(batch: Batch) -> Iterable[NDArray[np.float32] | None]:
             return self._probabilities_of(self.run(batch))
 
-        return self._stream(rows, probabilities, None, **limits)
+        return self._stream(rows, self._texts_to(probabilities), None, **limits)
 
     def answer_lines(
         self,
@@ -74,23 +72,12 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         probabilities: bool = False,
         **options: Any,
     ) -> Iterator[Line]:
-        """The labels of each line; UsageError for more of them than there are, or for both options.
+        """The labels of each line.
 
         Args:
             top_k: the most probable ones with their probabilities, instead of the answer alone.
-            probabilities: all in the model's order, with their probabilities.
+            probabilities: without `top_k`, all in the model's order, with their probabilities.
         """
-        if probabilities and top_k is not None:
-            raise UsageError(
-                "--top-k and --probabilities exclude each other; give one of them",
-                id="options-exclude-each-other",
-            )
-        if top_k is not None and top_k > len(self.labels):
-            raise UsageError(
-                f"--top-k {top_k}: the model has only {len(self.labels)} labels; ask for at most "
-                "that",
-                id="top-k-too-large",
-            )
         for row in self.probabilities_stream(rows, **options):
             probable = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
             answer, shown = self._chosen(probable)
@@ -121,12 +108,11 @@ class Classifier(LabelRuntime[ClassificationArtifact]):
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[str]:
         """The most probable label of each text or pair; arguments and errors of `logits`."""
         # The softmax would not change which logit is the largest.
-        best = self.logits(texts, pairs, batch_size, batch_tokens).argmax(axis=1)
+        best = self.logits(texts, pairs, **limits).argmax(axis=1)
         return [self.labels[label] for label in best]
 
     def classify_stream(
@@ -153,10 +139,9 @@ class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[list[str]]:
         """The labels of each text or pair whose probability is over 0.5, in the model's order."""
         # The sigmoid is over 0.5 where the logit is over 0.
-        rows = self.logits(texts, pairs, batch_size, batch_tokens) > 0
+        rows = self.logits(texts, pairs, **limits) > 0
         return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]

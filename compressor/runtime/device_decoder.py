@@ -1,9 +1,7 @@
 """A decoder whose state stays on the device, for `compressor.export.device_step`'s graphs.
 
-Each step reads and writes the same buffers, of sizes that are rounded up to a few classes. So a GPU
-replays a step as a CUDA graph, and the token that it chose is already where the next step reads it:
-greedy search runs several steps before it looks at what was chosen. Rows that fill a class up
-decode the first source again; their outputs are ignored.
+Each step reads and writes the same buffers, of a few sizes, so a GPU replays it as a CUDA graph,
+and finds the token that the last one chose: greedy search runs several steps at once.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation
 from compressor.runtime.batching import Batch
-from compressor.runtime.cuda_graphs import Captured, numbered, uncaptured
 from compressor.runtime.decoder import (
     BEST,
     FLOATS,
@@ -31,7 +28,7 @@ from compressor.runtime.decoder import (
     selected,
 )
 from compressor.runtime.search import Scores, Tokens, apply_rules, forced_tokens
-from compressor.runtime.session import bind
+from compressor.runtime.session import UNCAPTURED, Captured, bind, numbered
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -46,12 +43,10 @@ TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "toke
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
-# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies:
-# about a tenth of a captured step, an estimate that no GPU has confirmed. Steps behind the last
-# row's end, 1.5 in the mean, are lost.
+# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
+# a tenth of a captured step (an estimate); steps behind the last row's end are lost, 1.5 in mean.
 STEPS_AT_ONCE = 4
-# CUDA graphs of a session: each keeps its memory as long as the session. More shapes than that run
-# without one.
+# CUDA graphs of a session, which keep their memory as long; more shapes run without one.
 MOST_CAPTURED = 48
 # Buffers of batches that are done wait for others of their size, up to this much of them.
 MOST_KEPT_BYTES = 4 << 30
@@ -202,7 +197,7 @@ class DeviceGraph(DecoderGraph):
     ) -> tuple[RunOptions, RunOptions]:
         """Of a run that waits for its end, and of one that does not; captured if a session does."""
         if session not in self.captures or len(self.captured) == MOST_CAPTURED:
-            return uncaptured(), uncaptured()
+            return numbered(UNCAPTURED), numbered(UNCAPTURED)
         held = sum(value.tensor_size_in_bytes() for value in values)
         self.captured.append(Captured(shape, held))
         number = len(self.captured)
@@ -346,7 +341,7 @@ class DeviceDecoder:
 
 
 def _filled_up(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    """As many rows as buffers have: the further ones repeat the first."""
+    """As many rows as buffers have: further ones repeat the first; their outputs are ignored."""
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])
 
 

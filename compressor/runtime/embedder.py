@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
 from compressor.runtime.batching import require_texts
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
@@ -59,23 +59,17 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         require_texts(pairs)
         return super().encode([*texts, *(pairs or ())])
 
-    def embed(
-        self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
-    ) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> Vectors:
         """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
-        return self.logits(texts, None, batch_size, batch_tokens)
+        return self.logits(texts, None, **limits)
 
     def similarities(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-    ) -> NDArray[np.float32]:
+        self, texts: Sequence[str], pairs: Sequence[str], **limits: Unpack[BatchSizes]
+    ) -> Vectors:
         """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
         require_texts(texts, pairs)
         # In one list, so that rows of similar length share a batch on both sides.
-        both = self.embed([*texts, *pairs], batch_size, batch_tokens)
+        both = self.embed([*texts, *pairs], **limits)
         return self.compare(both[: len(texts)], both[len(texts) :])
 
     def compare(self, first: Vectors, second: Vectors) -> Vectors:
@@ -88,13 +82,13 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
 
     def embed_stream(
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
-    ) -> Iterator[NDArray[np.float32]]:
+    ) -> Iterator[Vectors]:
         """The embedding [width] of each row of a stream, as of `Classifier.probabilities_stream`.
 
         One of white space alone gives zeros.
         """
         blank = np.zeros(self.width, dtype=np.float32)
-        return self._stream(rows, self.run, blank, **limits)
+        return self._stream(rows, self._texts_to(self.run), blank, **limits)
 
     def answer_lines(
         self, rows: Iterable[Any], prompt: str | None = None, **options: Any

@@ -1,8 +1,7 @@
 """Encoders' graphs that are made for CUDA: small batches captured, large ones without padding.
 
-Small batches run at shapes that they are rounded up to, each captured as a CUDA graph when it is
-met first. Of large ones with much padding the layers compute the real tokens alone; that is a graph
-of its own, which is opened when it is needed first. It holds the weights a second time.
+Small batches run at shapes that they are rounded up to. Large ones with much padding run a graph of
+its own, which is opened when it is needed first, and holds the weights a second time.
 """
 
 from __future__ import annotations
@@ -18,18 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, require_right_padding
-from compressor.runtime.cuda_graphs import (
-    CAPTURING,
-    LOG,
-    Captured,
-    numbered,
-    open_to_capture,
-    uncaptured,
-    warn_uncaptured,
-)
 from compressor.runtime.decoder import FLOATS
 from compressor.runtime.engines import Setup
-from compressor.runtime.session import bind, run_errors, run_failures
+from compressor.runtime.session import (
+    CAPTURING,
+    UNCAPTURED,
+    Captured,
+    bind,
+    numbered,
+    open_to_capture,
+    run_errors,
+    run_failures,
+    warn_uncaptured,
+)
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -40,9 +40,8 @@ LOGITS = "logits"
 TOKENS = "tokens"  # numbers of the real tokens, row by row
 OFFSETS = "token_offsets"  # [rows, longest row]: those, and behind them the numbers of the padding
 STARTS = "row_starts"  # [rows + 1]: where each row begins among the real tokens, and their number
-# Packing pays by the tokens that are left out, and costs two nodes and a few indices. These are
-# estimates, which no GPU has confirmed: half a microsecond a token was measured for a model of
-# BERT-base's size.
+# Packing pays by the tokens that are left out (half a microsecond each for a model of BERT-base's
+# size), and costs two nodes and a few indices. These are estimates, which no GPU has confirmed.
 LEAST_PADDING, LEAST_SHARE = 2048, 0.2
 MOST_SHAPES = 64
 # Larger batches keep a GPU busy for longer than it takes to launch their nodes: a fused graph of
@@ -67,9 +66,8 @@ class _Buffers:
 class FusedEncoder:
     """Logits of batches. Threads may share it; one alone runs captured graphs.
 
-    `open_graph` opens the graph with a role; and whether runs of it are to be captured. With
-    several workers nothing is captured. On a CPU nothing is either, but buffers are fixed all the
-    same.
+    `open_graph` as for `open_to_capture`. With several workers nothing is captured. On a CPU
+    nothing is either, but buffers are fixed all the same.
     """
 
     def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
@@ -84,7 +82,6 @@ class FusedEncoder:
         (self._output,) = self._model.get_outputs()
         self._shapes: dict[tuple[int, int], _Buffers] = {}
         self._thread: int | None = None  # that captures
-        # The shapes that run as one CUDA graph, with their memory.
         self.captured: list[Captured] = []
         self._packed: InferenceSession | None = None
         self._has_packed = PACKED in setup.artifact.precisions[setup.precision]
@@ -109,7 +106,7 @@ class FusedEncoder:
                 inputs = {name: batch[name] for name in self._inputs}
                 logits = self._at_fixed_shape(inputs)
                 if logits is None:
-                    options = uncaptured() if self._captures else None
+                    options = numbered(UNCAPTURED) if self._captures else None
                     logits = self._model.run([LOGITS], inputs, options)[0]
         answers: NDArray[np.float32] = logits.astype(np.float32, copy=False)
         return answers
@@ -153,7 +150,6 @@ class FusedEncoder:
         if new:
             taken = buffers.bytes + max(0, used_bytes() - before)
             self.captured.append(Captured(shape, taken))
-            LOG.debug("shape %s: %s bytes", shape, taken)
         # A copy: on a CPU this array is the buffer itself.
         logits = np.array(buffers.logits.numpy()[:rows])
         return logits[:, :tokens] if logits.ndim == 3 else logits
@@ -169,7 +165,7 @@ class FusedEncoder:
         zeros = np.zeros(self._sizes(*shape), FLOATS[self._output.type])
         logits = OrtValue.ortvalue_from_numpy(zeros, device, 0)
         binding = bind(self._model, inputs, {LOGITS: logits})
-        options = numbered(len(self._shapes) + 1) if self._captures else uncaptured()
+        options = numbered(len(self._shapes) + 1 if self._captures else UNCAPTURED)
         return _Buffers(inputs, logits, binding, options)
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
 from compressor.runtime.batching import Batch, require_right_padding, require_texts
-from compressor.runtime.cuda_graphs import CAPTURING, open_to_capture
 from compressor.runtime.decoder import (
     CAPACITY,
     SELECT_CACHES,
@@ -32,9 +31,9 @@ from compressor.runtime.device_decoder import (
     greedy_on_device,
 )
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
-from compressor.runtime.runtime import Line, Runtime, StreamLimits
+from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import bind, run_errors
+from compressor.runtime.session import CAPTURING, bind, open_to_capture, run_errors
 from compressor.runtime.vocabulary import OutputTokens, open_output_tokens
 
 
@@ -66,18 +65,6 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> None:
         super().__init__(directory, **options)
         self._set_languages(source_language, target_language)
-        languages, settings = self.artifact.languages, self.artifact.generation
-        if languages is None or target_language is not None or languages.target is not None:
-            return
-        # An artifact of an earlier version, which may yet begin with a language.
-        first = {settings.forced_bos_token_id, settings.decoder_start_token_id}
-        if first.isdisjoint(languages.codes.values()):
-            raise UsageError(
-                f"{directory} does not say which language it translates into; give target_language "
-                "(--target-language), one of "
-                f"{', '.join(sorted(languages.codes)[:12])}, …",
-                id="target-language-missing",
-            )
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """The same opened model, translating from and into these languages; None: unchanged.
@@ -92,16 +79,15 @@ class Generator(Runtime[TranslationArtifact]):
         return other
 
     def _set_languages(self, source: str | None, target: str | None) -> None:
+        if source is None and target is None:
+            return
         languages = self.artifact.languages
         if languages is None:
-            for option, code in (("source_language", source), ("target_language", target)):
-                if code is not None:
-                    raise UsageError(
-                        f"{option} {code} is for models with a token for each language, and this "
-                        "one has none; leave it out",
-                        id="option-without-use",
-                    )
-            return
+            raise UsageError(
+                f"language {source or target}: this model has no token for each language; leave "
+                "the option out",
+                id="option-without-use",
+            )
         if source is not None:
             old, new = languages.codes[languages.source], languages.token("source_language", source)
             self._tokenizer = self._tokenizer.with_language(old, new)
@@ -122,16 +108,15 @@ class Generator(Runtime[TranslationArtifact]):
         self._tokenizer.prefix = artifact.source_prefix
         self._generator = self._engine.translator()
         if self._generator is None:
+            self.tokens = open_output_tokens(self._directory, artifact)
             self._open_graphs()
         else:
             self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         self._generation = self.tokens.settings(artifact.generation)
 
     def _open_graphs(self) -> None:
-        """Open the graphs that the search of this package runs."""
         artifact, engine = self.artifact, self._engine
         assert isinstance(engine, OnnxRuntime)  # others search by themselves
-        self.tokens = open_output_tokens(self._directory, artifact)
         on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
         captures = []
         if on_device and engine.captures:
@@ -181,18 +166,17 @@ class Generator(Runtime[TranslationArtifact]):
         self,
         texts: Sequence[str],
         *,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
         num_beams: int | None = None,
         max_new_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[str]:
         """The answer to each text; to an empty one, or one of white space, an empty one.
 
         Args:
             texts: in any order of lengths; rows of similar length share a batch.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
             num_beams: 1 is greedy search; None takes the model's own setting, as below.
             max_new_tokens: the most tokens of an answer.
+            limits: `batch_size` rows in a batch at most, and `batch_tokens` padded tokens.
 
         Raises:
             UsageError: a number below 1.
@@ -200,7 +184,7 @@ class Generator(Runtime[TranslationArtifact]):
         require_texts(texts)
         answer = self._answering(num_beams, max_new_tokens)
         filled = [text for text in texts if text.strip()]
-        answers = iter(self._answer(self.encode(filled), answer, batch_size, batch_tokens))
+        answers = iter(self._answer(self.encode(filled), answer, **limits))
         return [next(answers) if text.strip() else "" for text in texts]
 
     def generate_stream(
@@ -216,7 +200,8 @@ class Generator(Runtime[TranslationArtifact]):
         One warning at the end counts the texts that were cut. For `limits` see
         `Classifier.probabilities_stream`.
         """
-        return self._stream(texts, self._answering(num_beams, max_new_tokens), "", **limits)
+        answer = self._answering(num_beams, max_new_tokens)
+        return self._stream(texts, self._texts_to(answer), "", **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The text that is generated from each line; in JSON by its name, `answer_name`."""
@@ -233,23 +218,16 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> list[list[int]]:
         """Token ids of the answers to a batch, `input_ids` and `attention_mask` [rows, source].
 
-        Without the start token, up to and including the end token where there is one. UsageError
-        for a number below 1, or `forced_length` together with beams or a limit.
+        Without the start token, up to and including the end token where there is one.
 
         Args:
             forced_length: the exact number of tokens for every row, by greedy search that does not
                 stop at end tokens; for timing the same work with every model.
         """
-        settings = self._generation
-        if forced_length is None:
-            return self._search(batch, settings.with_options(num_beams, max_new_tokens))
-        if max_new_tokens is not None or num_beams not in (None, 1):
-            raise UsageError(
-                f"forced_length={forced_length} is greedy and sets the length by itself; leave "
-                "num_beams and max_new_tokens out",
-                id="forced-length-with-other-limits",
-            )
-        return self._search(batch, settings.with_length(forced_length))
+        settings = self._generation.with_options(num_beams, max_new_tokens)
+        if forced_length is not None:
+            settings = settings.with_length(forced_length)
+        return self._search(batch, settings)
 
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
         """`generate` with every token chosen on the host, for comparing the device's choice."""
@@ -258,7 +236,6 @@ class Generator(Runtime[TranslationArtifact]):
             return self.tokens.rows(greedy(self.start(batch), rows, settings))
 
     def compute(self, batch: Batch, **options: Any) -> object:
-        """Generate, with the options of `generate`."""
         return self.generate(batch, **options)
 
     def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -278,12 +255,6 @@ class Generator(Runtime[TranslationArtifact]):
 
     def start(self, batch: Batch) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step."""
-        if self._generator is not None:
-            raise UsageError(
-                f"the engine {self.engine} searches by itself, and shows no single steps; use the "
-                "engine onnxruntime",
-                id="engine-without-steps",
-            )
         ids, mask = batch["input_ids"], batch["attention_mask"]
         if self._on_device is not None or self.artifact.only_device(self.precision):
             require_right_padding(mask)
@@ -306,7 +277,6 @@ class Generator(Runtime[TranslationArtifact]):
     def _answering(
         self, num_beams: int | None, max_new_tokens: int | None
     ) -> Callable[[Batch], list[str]]:
-        """The texts that a batch is answered with, by these settings."""
         settings = self._generation.with_options(num_beams, max_new_tokens)
         return lambda batch: self.decode(self._search(batch, settings))
 

@@ -1,11 +1,7 @@
-"""Answering questions by a part of a text, with an exported model.
-
-A context that is too long for the model is read in windows that overlap.
-"""
+"""Answering questions by a part of a text, which is read in windows that overlap."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,16 +12,14 @@ from numpy.typing import NDArray
 
 from compressor.runtime.artifact import QuestionAnsweringArtifact
 from compressor.runtime.batching import check_limits, require_texts
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
-from compressor.runtime.text import Encoded, TextsCut
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
+from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import Span
-from compressor.storage.input_files import panics_raised
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# The usual sizes for SQuAD, in tokens: of a window, of what two windows share, of a question, and
-# of an answer.
+# Tokens of a window, of what two windows share, of a question, and of an answer; usual for SQuAD.
 WINDOW, STRIDE, MOST_QUESTION, MOST_ANSWER = 384, 128, 64, 30
 
 
@@ -47,22 +41,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Window:
-    """A question and a part of its context.
+    """A question and a part of its context."""
 
-    Args:
-        ids, types: of all tokens.
-        first: number of the context's first token; its tokens follow one another.
-        offsets: characters in the context of each of its tokens.
-        words: number of the word of each of them, None where the tokenizer knows none.
-        cut: whether the question lost tokens.
-    """
-
-    ids: list[int]
+    ids: list[int]  # as `types` of all tokens
     types: list[int]
-    first: int
-    offsets: list[Span]
-    words: list[int | None]
-    cut: bool
+    first: int  # number of the context's first token; its tokens follow one another
+    offsets: list[Span]  # characters in the context of each of its tokens
+    words: list[int | None]  # number of the word of each of them; None where there is none
+    cut: bool  # whether the question lost tokens
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
         """First and last token of the characters [start, end); None where they are not all here."""
@@ -97,6 +83,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
     line_options = ("null_answers", "stride")
     pair_lines = "each line is a question and a text"
     cuts_texts = False
+    cut_message = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of all windows of questions and their contexts, question by question."""
@@ -119,8 +106,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         *,
         null_answers: bool = False,
         stride: int = STRIDE,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
         """The answer to each question, in their order.
 
@@ -130,9 +116,8 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            batch_size, batch_tokens: as in `logits`; rows are windows.
+            limits: `batch_size`, `batch_tokens` as in `logits`; rows are windows.
         """
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
         return answers
@@ -150,26 +135,22 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         All else as `answers` and `Classifier.probabilities_stream`.
         """
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
-        return self._stream_chunks(rows, answers, Answer("", 0.0, 0, 0), **limits)
+        return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The answer to each line; `answer` with its score and characters in JSON."""
         for answer in self.answer_stream(rows, **options):
-            characters = {"start": answer.start, "end": answer.end}
-            score = round(answer.score, 6)
-            yield answer.text, {"answer": answer.text, "score": score, **characters}
+            place = {"start": answer.start, "end": answer.end}
+            yield answer.text, {"answer": answer.text, "score": round(answer.score, 6), **place}
 
     def _windows(
         self, questions: Sequence[str], contexts: Sequence[str], stride: int
     ) -> list[list[Window]]:
         check_limits(stride=stride)
         require_texts(questions, contexts)
-        tokenizer, most = self._tokenizer, self.artifact.max_source_tokens
-        try:
-            with panics_raised():
-                return split(tokenizer.library, questions, contexts, most, stride)
-        except ValueError as error:
-            raise tokenizer.invalid(error) from error
+        most = self.artifact.max_source_tokens
+        with self._tokenizer.panics_as_errors():
+            return split(self._tokenizer.library, questions, contexts, most, stride)
 
     def _answers(
         self,
@@ -199,12 +180,6 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
                 answers.append(Answer(context[start:end], score, start, end))
         # All windows of a question have the same part of it.
         return answers, sum(windows[0].cut for windows in groups)
-
-    def _warn_of_cut(self, cut: int, texts: int) -> None:
-        if cut:
-            what = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
-            # The level points at the line that called `answers`.
-            warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 
 def split(
@@ -269,8 +244,8 @@ def split(
 def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, int, float]:
     """Score, first and last token of a window's best answer, and the score of having none.
 
-    The score is that of `Answer`: both probabilities are among the tokens of the context and the
-    window's first token, which stands for no answer. Logits are [tokens, 2], of start and end.
+    Probabilities are among the tokens of the context and the window's first token, which stands for
+    no answer. Logits are [tokens, 2], of start and end.
     """
     count = len(window.offsets)
     context = slice(window.first, window.first + count)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Artifact,
@@ -28,22 +29,28 @@ from compressor.runtime.batching import (
     in_chunks,
     require_texts,
 )
-from compressor.runtime.cuda_graphs import Captured
-from compressor.runtime.engines import DEFAULT, Engine, Setup, choose_engine
-from compressor.runtime.text import Encoded, TextTokenizer
+from compressor.runtime.engines import DEFAULT, Setup, choose_engine
+from compressor.runtime.session import Captured
+from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
 DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
 Answer = TypeVar("Answer")
+Answers = Callable[..., tuple[list[Answer], int]]
 Line = tuple[str, dict[str, Any]]
 
 
-class StreamLimits(TypedDict, total=False):
+class BatchSizes(TypedDict, total=False):
+    """How large batches may get, see `compressor.runtime.batching.by_length`."""
+
+    batch_size: int | None
+    batch_tokens: int | None
+
+
+class StreamLimits(BatchSizes, total=False):
     """The options of every stream."""
 
     chunk_rows: int  # that are read ahead and sorted by length; all that is held at a time
-    batch_size: int | None  # see `compressor.runtime.batching.by_length`
-    batch_tokens: int | None
 
 
 class Runtime(ABC, Generic[Described]):
@@ -71,8 +78,8 @@ class Runtime(ABC, Generic[Described]):
         engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
             no fallback to another one. `auto` is the one that was the fastest in the same precision
             when the artifact was made, where that was measured, and onnxruntime elsewhere.
-        cache: directory where an engine that compiles models keeps them, outside of the artifact;
-            None: they are compiled whenever they are opened.
+        cache: directory where OpenVINO keeps the models that it compiles; None: they are compiled
+            whenever they are opened.
         cuda_graphs: on CUDA, run small batches as captured CUDA graphs, where the graphs are made
             for that (docs/gpu-guide.md); answers are the same without.
 
@@ -87,6 +94,9 @@ class Runtime(ABC, Generic[Described]):
     kind: ClassVar[str]
     batch_tokens: ClassVar[Mapping[str, int]]
     cuts_texts: ClassVar[bool] = True
+    cut_message: ClassVar[str] = (
+        "texts were cut to the {most} tokens that the model can read; split them into sentences"
+    )
     line_options: ClassVar[tuple[str, ...]] = ()
     pair_lines: ClassVar[str] = ""
 
@@ -127,36 +137,13 @@ class Runtime(ABC, Generic[Described]):
             artifact.max_source_tokens if self.cuts_texts else None,
             artifact.truncation_side,
         )
-        compiled = None if cache is None else self._cache_directory(Path(cache), library)
+        kept = None if cache is None else Path(cache)
         setup = Setup(
-            self._directory, artifact, self.precision, device, threads, workers, compiled,
-            cuda_graphs,
-        )  # fmt: skip
+            self._directory, artifact, self.precision, device, threads, workers, kept, cuda_graphs
+        )
         self._engine = library(setup)
         self._open()
         self.provider = self._engine.provider
-
-    def _cache_directory(self, cache: Path, engine: type[Engine]) -> Path:
-        if not engine.compiles:
-            raise UsageError(
-                f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",
-                id="option-without-use",
-            )
-        if cache.resolve().is_relative_to(self._directory.resolve()):
-            raise UsageError(
-                f"cache {cache} lies in the artifact, whose files are those of its manifest; "
-                "choose a directory elsewhere",
-                id="cache-in-artifact",
-            )
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cannot make the directory {cache} for compiled models: {error.strerror}; choose "
-                "another one",
-                id="cache-not-writable",
-            ) from error
-        return cache
 
     @property
     def captured(self) -> Sequence[Captured]:
@@ -191,7 +178,7 @@ class Runtime(ABC, Generic[Described]):
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or (text, pair), cut to the model's longest input."""
         rows = self._tokenizer.encode(texts, pairs)
-        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
+        self._warn_of_cut(sum(row.cut for row in rows), len(rows))
         return rows
 
     def _answer(
@@ -220,36 +207,28 @@ class Runtime(ABC, Generic[Described]):
         answers = dict(pair for pairs in answered for pair in pairs)
         return [answers[number] for number in range(len(rows))]
 
+    def _texts_to(self, answer: Callable[[Batch], Iterable[Answer]]) -> Answers[Answer]:
+        """Answers for `_stream`, from what a batch is answered with."""
+
+        def answers(*columns: Sequence[str], **limits: Any) -> tuple[list[Answer], int]:
+            encoded = self._tokenizer.encode(*columns)
+            return self._answer(encoded, answer, **limits), sum(row.cut for row in encoded)
+
+        return answers
+
     def _stream(
         self,
         rows: Iterable[str] | Iterable[tuple[str, str]],
-        answer: Callable[[Batch], Iterable[Answer]],
-        blank: Answer,
-        **limits: Any,
-    ) -> Iterator[Answer]:
-        """Answers to a stream by what a batch is answered with; all else as `_stream_chunks`."""
-
-        def answers(*columns: Sequence[str], **sizes: Any) -> tuple[list[Answer], int]:
-            encoded = self._tokenizer.encode(*columns)
-            return self._answer(encoded, answer, **sizes), sum(row.cut for row in encoded)
-
-        return self._stream_chunks(rows, answers, blank, **limits)
-
-    def _stream_chunks(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
-        answers: Callable[..., tuple[list[Answer], int]],
+        answers: Answers[Answer],
         blank: Answer,
         chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Any,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space.
 
-        `answers` takes a chunk's texts (and, of pairs, its second texts), `batch_size` and
-        `batch_tokens`; it returns answers, and how many texts were cut.
+        `answers` takes a chunk's texts (and, of pairs, its second texts) and the limits of a batch;
+        it returns answers, and how many texts were cut.
         """
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         # Here, since a generator raises only when its first answer is asked for.
         check_limits(chunk_rows=chunk_rows, **limits)
         require_texts(rows)
@@ -269,8 +248,10 @@ class Runtime(ABC, Generic[Described]):
         return answered()
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
-        # The level points at the line that reads the stream.
-        self._tokenizer.warn_of_cut(cut, texts, 4)
+        if cut:
+            what = self.cut_message.format(most=self.artifact.max_source_tokens)
+            # The level points at the line that reads the stream.
+            warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 
 class EncoderRuntime(Runtime[DescribedEncoder]):
@@ -295,19 +276,18 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> NDArray[np.float32]:
         """Logits [rows, outputs] in the order of the texts.
 
         Args:
             texts: in any order of lengths; rows of similar length share a batch.
             pairs: the second text of each row, for tasks on pairs.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+            limits: `batch_size` rows in a batch at most, and `batch_tokens` padded tokens.
 
         Raises:
             UsageError: a number below 1, or not as many pairs as texts.
         """
-        rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
+        rows = self._answer(self.encode(texts, pairs), self.run, **limits)
         # NumPy cannot know how many logits no rows would have.
         return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)

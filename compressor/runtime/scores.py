@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Activation, RegressionArtifact, RerankingArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, in_chunks, sigmoid
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import one_warning_of_cut
 
 
@@ -25,15 +25,14 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> NDArray[np.float32]:
         """The number of each text or pair, [rows]; arguments and errors of `logits`.
 
         The activation function of a cross-encoder of sentence-transformers is applied, as in
         `CrossEncoder.predict`.
         """
-        logits = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        logits = self.logits(texts, pairs, **limits)[:, 0]
         return _activated(logits, self.artifact.activation)
 
     def predict_stream(
@@ -45,15 +44,13 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
             scores = _activated(self.run(batch)[:, 0], self.artifact.activation)
             return list(scores.tolist())
 
-        return self._stream(rows, numbers, None, **limits)
+        return self._stream(rows, self._texts_to(numbers), None, **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The number of each line; `score` in JSON."""
         for number in self.predict_stream(rows, **options):
-            if number is None:
-                yield "", {"score": None}
-            else:
-                yield f"{number:.6f}", {"score": round(number, 6)}
+            text = "" if number is None else f"{number:.6f}"
+            yield text, {"score": None if number is None else round(number, 6)}
 
 
 class Ranked(NamedTuple):
@@ -70,18 +67,14 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     line_options = ("query", "top_k")
 
     def scores(
-        self,
-        queries: Sequence[str],
-        texts: Sequence[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, queries: Sequence[str], texts: Sequence[str], **limits: Unpack[BatchSizes]
     ) -> NDArray[np.float32]:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
         The activation function of a cross-encoder of sentence-transformers is applied, as in
         `CrossEncoder.predict`. Errors are those of `logits`.
         """
-        logits = relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        logits = relevance(self.logits(queries, texts, **limits))
         return _activated(logits, self.artifact.activation)
 
     def rank(
@@ -89,12 +82,11 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         query: str,
         texts: Sequence[str],
         top_k: int | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[Ranked]:
         """The texts, or `top_k` of them, the most relevant first; equal ones in their order."""
         check_limits(top_k=top_k)
-        scores = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
+        scores = self.scores([query] * len(texts), texts, **limits)
         # Negated: reversing the order would also reverse that of equal ones.
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Ranked(int(number), float(scores[number])) for number in order]

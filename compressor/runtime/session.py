@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
 from compressor.runtime.artifact import CPU_ONLY
-from compressor.runtime.batching import check_limits
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, IOBinding, OrtValue
+    from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_ERRORS_ONLY = 3  # onnxruntime's number of the severity
 
 
 def open_session(
@@ -32,15 +34,14 @@ def open_session(
     without: Sequence[str] = (),
     captures: bool = False,
 ) -> InferenceSession:
-    """Open a graph on `device` with all graph optimizations but those named.
+    """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
 
     Args:
         threads: threads within an operation; None leaves the choice to onnxruntime.
-        without: onnxruntime's names of the optimizations to leave out.
-        captures: whether runs on CUDA may be captured (`compressor.runtime.cuda_graphs`).
+        captures: whether runs on CUDA may be captured, see `CAPTURING`.
 
     Raises:
-        UsageError: an unknown device, or less than one thread.
+        UsageError: an unknown device.
         EnvironmentProblem: onnxruntime is not installed, or the device is not usable.
         InputError: no such file, or not an ONNX graph that this onnxruntime can run.
     """
@@ -58,12 +59,11 @@ def open_session(
         prepare_cuda()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    # It would warn that shape arithmetic stays on the CPU, where it belongs.
-    options.log_severity_level = _ERRORS_ONLY
+    # Errors only: it would warn that shape arithmetic stays on the CPU, where it belongs.
+    options.log_severity_level = 3
     # Idle workers otherwise spin for tens of milliseconds after a run, on the cores that the next
     # session needs: a translator has three, and a benchmark runs several models in turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    check_limits(threads=threads)
     if threads is not None:
         options.intra_op_num_threads = threads
     session = _create(ort, graph, options, device, without, captures)
@@ -76,8 +76,6 @@ def open_session(
 def _create(
     ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], captures: bool
 ) -> Any:
-    if not graph.is_file():
-        raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
     if device == "cuda":
         # Without TF32, which would round the factors of float32 products to 10 bits, and with
@@ -103,8 +101,7 @@ def _create(
 
 
 def _graph_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises because of a graph."""
-    # These classes are in no public module.
+    """What onnxruntime raises because of a graph; the classes are in no public module."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     return (
         state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
@@ -145,31 +142,30 @@ def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
     It is also `cpu` for graphs of precisions that only the CPU has kernels for. UsageError for an
     unknown device, EnvironmentProblem for a named one that is not usable.
     """
-    if device == "auto" and set(precisions) & set(CPU_ONLY):
+    if device == "auto":
         device = "cpu"
-    if device != "auto":
-        try_device(device)
-        return "cuda" if device == "cuda" else "cpu"
+        if not set(precisions) & set(CPU_ONLY):
+            with contextlib.suppress(EnvironmentProblem):
+                try_device("cuda")
+                return "cuda"
+    try_device(device)
+    return "cuda" if device == "cuda" else "cpu"
+
+
+def import_package(name: str, advice: str) -> Any:
+    """The package; EnvironmentProblem with the advice where it is not installed."""
     try:
-        try_device("cuda")
-    except EnvironmentProblem:
-        # Raises if not even that works.
-        try_device("cpu")
-        return "cpu"
-    return "cuda"
+        return import_module(name)
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the package {name} is not installed; {advice}", id=f"{name}-not-installed"
+        ) from error
 
 
 def import_onnxruntime() -> Any:
-    """The module; raises `EnvironmentProblem` where no package has it."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the package onnxruntime is not installed; install `onnxruntime-gpu` for NVIDIA GPUs "
-            "and CPUs, or `onnxruntime` for CPUs only, and not both",
-            id="onnxruntime-not-installed",
-        ) from error
-    return onnxruntime
+    """The module; EnvironmentProblem where neither of its two packages is installed."""
+    advice = "`onnxruntime-gpu` for NVIDIA GPUs and CPUs, or `onnxruntime` for CPUs only"
+    return import_package("onnxruntime", f"install {advice}, and not both")
 
 
 def require_device(device: str) -> None:
@@ -182,8 +178,13 @@ def require_device(device: str) -> None:
         )
 
 
+@cache
 def prepare_cuda() -> None:
-    """Load the libraries of CUDA; raises `EnvironmentProblem` without a driver."""
+    """Load the libraries of CUDA, once per process; EnvironmentProblem without a driver.
+
+    onnxruntime looks for those that came as Python packages only beside itself; where it is
+    installed in a folder of its own, they are elsewhere on Python's path.
+    """
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
@@ -194,19 +195,9 @@ def prepare_cuda() -> None:
             "use device 'cpu'",
             id="gpu-driver-missing",
         ) from error
-    preload_cuda()
-
-
-@cache
-def preload_cuda() -> None:
-    """Load the CUDA libraries that came as Python packages, once per process.
-
-    onnxruntime looks for them only beside itself; where it is installed in a folder of its own,
-    they are elsewhere on Python's path.
-    """
     ort = import_onnxruntime()
     beside = Path(ort.__file__).parent.parent / "nvidia"
-    spec = importlib.util.find_spec("nvidia")
+    spec = find_spec("nvidia")
     roots = [Path(root) for root in (spec and spec.submodule_search_locations) or []]
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what each folder lacks
         for root in roots:
@@ -257,3 +248,55 @@ def bind(
         else:
             binding.bind_ortvalue_output(name, target)
     return binding
+
+
+# A captured CUDA graph is launched at once, where a run launches every node by itself, and small
+# batches wait for nothing else. It reads and writes the same buffers each time, and only the thread
+# that captured it can replay it. It stays until the session ends: their number is bounded.
+# Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
+# that other runs may be given: batches take turns.
+CAPTURING = RLock()
+UNCAPTURED = -1  # number of runs that are neither captured nor replayed
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A shape that runs at once, and the bytes of its buffers and of what capturing it took."""
+
+    shape: tuple[int, ...]
+    bytes: int
+
+
+def numbered(graph: int) -> RunOptions:
+    """Options of runs that are captured as, and replay, the graph with a number from 1 on."""
+    from onnxruntime import RunOptions
+
+    options = RunOptions()
+    # onnxruntime captures the first run with a new number; 0 is its own.
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
+
+
+def open_to_capture(
+    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path
+) -> tuple[InferenceSession, bool]:
+    """A session whose runs can be captured, if the graph allows that; and whether it does.
+
+    `open_graph` opens the graph with a role; and whether runs of it are to be captured.
+    """
+    try:
+        return open_graph(role, True), True
+    except InputError as error:
+        if "graph capture" not in str(error.__cause__):  # onnxruntime's words
+            raise
+        warn_uncaptured(role, directory, str(error.__cause__))
+        return open_graph(role, False), False
+
+
+def warn_uncaptured(role: str, directory: Path, reason: str) -> None:
+    """Warn that a session launches each node, since its graph cannot be captured here."""
+    warnings.warn(
+        f"onnxruntime cannot capture the {role} graph in {directory} "
+        f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
+        stacklevel=3,
+    )

@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
 from compressor.runtime.batching import Batch, log_softmax, require_texts
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 Span = tuple[int, int]  # of characters, the last one not included
 Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`
@@ -58,22 +61,17 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         """Names of the labels in the order of the logits."""
         return self.artifact.labels
 
-    def tag(
-        self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
-    ) -> list[list[Entity]]:
+    def tag(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> list[list[Entity]]:
         """The entities of each text, in their order; arguments and errors of `logits`.
 
         What lies beyond the model's longest input is left out, with a warning.
         """
-        tagged, cut = self._tag(texts, batch_size=batch_size, batch_tokens=batch_tokens)
-        self._tokenizer.warn_of_cut(cut, len(texts))
+        tagged, cut = self._tag(texts, **limits)
+        self._warn_of_cut(cut, len(texts))
         return tagged
 
     def tag_words(
-        self,
-        sentences: Sequence[Sequence[str]],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, sentences: Sequence[Sequence[str]], **limits: Unpack[BatchSizes]
     ) -> list[list[str]]:
         """A label for each word of sentences that are split into words; all else as `tag`.
 
@@ -83,10 +81,9 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):
             require_texts(texts)
-        encodings = self._tokenizer.encodings([" ".join(words) for words in sentences])
-        rows = self._tokenizer.rows(encodings)
-        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
-        labeled = self._answer(rows, self._labeled, batch_size, batch_tokens)
+        joined = [" ".join(words) for words in sentences]
+        encodings, labeled, cut = self._label(joined, **limits)
+        self._warn_of_cut(cut, len(joined))
         answers = []
         for words, encoding, (best, _) in zip(sentences, encodings, labeled, strict=True):
             ends = accumulate(len(word) + 1 for word in words)
@@ -99,7 +96,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[list[Entity]]:
         """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
-        return self._stream_chunks(rows, self._tag, [], **limits)
+        return self._stream(rows, self._tag, [], **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
@@ -110,9 +107,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
 
     def _tag(self, texts: Sequence[str], **limits: Any) -> tuple[list[list[Entity]], int]:
         """Entities of each text, and how many texts were cut."""
-        encodings = self._tokenizer.encodings(texts)
-        rows = self._tokenizer.rows(encodings)
-        labeled = self._answer(rows, self._labeled, **limits)
+        encodings, labeled, cut = self._label(texts, **limits)
         scheme, tagged = scheme_of(self.labels), []
         for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)
@@ -123,9 +118,9 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 mean = sum(float(scores[x]) for x in tokens[first : last + 1]) / (last + 1 - first)
                 entities.append(Entity(kind, start, end, text[start:end], mean))
             tagged.append(entities)
-        return tagged, sum(row.cut for row in rows)
+        return tagged, cut
 
-    def _words(self, text: str, encoding: Any) -> tuple[list[int], list[Span]]:
+    def _words(self, text: str, encoding: Encoding) -> tuple[list[int], list[Span]]:
         """The first token of each word of a text, and the characters of the words.
 
         Where the tokenizer marks the tokens that go on with a word (as `##`), words are its own.
@@ -153,12 +148,20 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 words.append((start, end))
         return tokens, words
 
-    def _labeled(self, batch: Batch) -> Iterable[LabeledTokens]:
-        """The most probable label of each token, padding included, and its probability."""
-        logits = self.run(batch)  # [rows, tokens, labels]
-        best = logits.argmax(-1)
-        log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
-        return zip(best, np.exp(logits.max(-1)), strict=True)
+    def _label(
+        self, texts: Sequence[str], **limits: Any
+    ) -> tuple[list[Encoding], list[LabeledTokens], int]:
+        """Tokens of each text, their labels, padding included, and how many texts were cut."""
+
+        def label(batch: Batch) -> Iterable[LabeledTokens]:
+            logits = self.run(batch)  # [rows, tokens, labels]
+            best = logits.argmax(-1)
+            log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
+            return zip(best, np.exp(logits.max(-1)), strict=True)
+
+        encodings = self._tokenizer.encodings(texts)
+        rows = self._tokenizer.rows(encodings)
+        return encodings, self._answer(rows, label, **limits), sum(row.cut for row in rows)
 
 
 def word_spans(text: str) -> list[Span]:

@@ -1,21 +1,25 @@
 """Two numberings of a translator's tokens: the tokenizer's ids, and the decoder's indices.
 
-A decoder may have rows only for the tokens that a translation can consist of. Its indices count
-these from 0 on, in the order of their ids. The search uses indices; users see ids.
+A decoder may score some tokens only. Its indices count these from 0 on, in the order of their ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation, read_artifact
+from compressor.runtime.artifact import (
+    GRAPH_DIRECTORY,
+    Artifact,
+    Generation,
+    read_artifact,
+    unusable,
+)
 from compressor.storage.input_files import read_json
 
 Tokens = NDArray[np.int64]
@@ -29,18 +33,13 @@ class OutputTokens:
 
     def indices(self, ids: Tokens) -> Tokens:
         """Indices of tokens, any shape; InputError for one that the decoder does not score."""
-        indices, scored = self._look_up(ids)
-        if not scored.all():
+        missing = ids[~np.isin(ids, self.ids)]
+        if missing.size:
             raise InputError(
-                f"this decoder cannot produce token {ids[~scored][0]}; see its output tokens",
+                f"this decoder cannot produce token {missing[0]}; see its output tokens",
                 id="token-not-in-output",
             )
-        return indices
-
-    def _look_up(self, ids: Tokens) -> tuple[Tokens, NDArray[np.bool_]]:
-        """Indices of tokens, and whether each is scored: the others' indices mean nothing."""
-        indices = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
-        return indices, self.ids[indices] == ids
+        return np.searchsorted(self.ids, ids)
 
     def settings(self, settings: Generation) -> Generation:
         """Generation settings with ids -> the same settings with indices."""
@@ -50,8 +49,9 @@ class OutputTokens:
 
         def some(tokens: Sequence[int]) -> list[int]:
             # Tokens that the decoder does not score cannot occur.
-            indices, scored = self._look_up(np.array(tokens, np.int64))
-            return [int(index) for index in indices[scored]]
+            ids = np.array(tokens, np.int64)
+            indices: list[int] = self.indices(ids[np.isin(ids, self.ids)]).tolist()
+            return indices
 
         forced = settings.forced_eos_token_id
         return replace(
@@ -82,15 +82,6 @@ def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
         return OutputTokens(np.arange(vocabulary))
     path = directory / GRAPH_DIRECTORY / file
     try:
-        ids = read_json(path)
-        whole = isinstance(ids, list) and all(type(token) is int for token in ids)
-        if not (
-            whole and ids and ids[0] >= 0 and ids[-1] < vocabulary
-            and all(a < b for a, b in pairwise(ids))
-        ):  # fmt: skip
-            raise ValueError(f"not a list of ascending ids below {vocabulary}")
-        return OutputTokens(ids)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"
-        ) from error
+        return OutputTokens(read_json(path))
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise unusable(path, error) from error
