@@ -205,7 +205,7 @@ class TranslatorGraphs(TaskGraphs):
         return optimum.verify_translator(network.model, directory, batches)
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        if self.task.engine(engine).reads_graphs:
+        if not self.task.engine(engine).folder:
             return False
         ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
         return True

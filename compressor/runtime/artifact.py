@@ -1,7 +1,6 @@
 """What an artifact says about itself in `onnx/graphs.json`, and the check of its files.
 
-Both when it is opened, and never again: what a file says that the manifest lists is believed. That
-graphs answer as the weights do is for `compress verify`.
+Both when it is opened, and never again: what a file says that the manifest lists is believed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from compressor.errors import InputError, UsageError, cannot_read, did_you_mean
 from compressor.runtime.batching import check_limits
@@ -35,12 +34,7 @@ FileName = NewType("FileName", str)  # of a file in the same directory
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What `graphs.json` says of every artifact; each task has its own further entries.
-
-    `opened_with` is the name of the class that runs it.
-    """
-
-    opened_with: ClassVar[str]
+    """What `graphs.json` says of every artifact; tasks have further entries."""
 
     schema: Literal[1]
     task: str
@@ -48,13 +42,10 @@ class Artifact:
     default_precision: str
     tokenizer: FileName
     max_source_tokens: int
-    # Where tokens of longer texts are left out.
-    truncation_side: Literal["right", "left"] = "right"
+    truncation_side: Literal["right", "left"] = "right"  # where tokens of long texts are left out
     pad_token_id: int
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
-    # Of classes, in the order of the logits. Only classifiers have some; declared here, so that
-    # artifacts of any task can be compared.
-    labels: list[str] | None = None
+    labels: list[str] | None = None  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = None
     # Precision -> the device that its graphs are made for, where they run on no other.
@@ -72,14 +63,11 @@ class Artifact:
 
     @property
     def scored(self) -> tuple[int, str | None] | None:
-        """int of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
+        """Size of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
         return None
 
     def file(self, role: str, precision: str | None) -> str:
-        """Name of the graph with that role, in one precision (None: the default one).
-
-        UsageError where the artifact lacks the precision.
-        """
+        """Name of the graph with that role; UsageError for a precision that is not there."""
         chosen = precision or self.default_precision
         if chosen not in self.precisions:
             raise UsageError(
@@ -92,8 +80,6 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
-    """An encoder with a head: one graph, `model`."""
-
     @property
     def outputs(self) -> int:
         """How many logits a row has, or a token."""
@@ -102,8 +88,6 @@ class EncoderArtifact(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationArtifact(EncoderArtifact):
-    opened_with = "Classifier"
-
     labels: list[str]
 
     @property
@@ -112,30 +96,12 @@ class ClassificationArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenClassificationArtifact(ClassificationArtifact):
-    opened_with = "TokenClassifier"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelArtifact(ClassificationArtifact):
-    opened_with = "MultiLabelClassifier"
-
-
-@dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
-    """A model with one number for each text or pair."""
-
-    opened_with = "Regressor"
-
     activation: Activation = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankingArtifact(EncoderArtifact):
-    """A model of how relevant a text is to a query: one logit, or those of two classes."""
-
-    opened_with = "Reranker"
-
     classes: Literal[1, 2]
     activation: Activation = "identity"
 
@@ -145,22 +111,7 @@ class RerankingArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringArtifact(EncoderArtifact):
-    """A model for questions; each token has logits of starting and of ending the answer."""
-
-    opened_with = "QuestionAnswerer"
-
-    @property
-    def outputs(self) -> int:
-        return 2
-
-
-@dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
-    """An encoder of texts; its logits are embeddings."""
-
-    opened_with = "Embedder"
-
     width: int
     similarity: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -175,8 +126,8 @@ class EmbeddingArtifact(EncoderArtifact):
 class Generation:
     """How to decode; names and meanings are those of transformers' `GenerationConfig`.
 
-    Lengths include the start token, except `max_new_tokens`, which takes precedence over
-    `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
+    Lengths include the start token, but for `max_new_tokens`, which takes precedence, and
+    `positions`: the most tokens that the decoder can generate (None: not known).
     """
 
     decoder_start_token_id: int
@@ -223,19 +174,12 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Languages:
-    """The languages of a multilingual translator.
+    """The languages of a multilingual translator."""
 
-    Args:
-        codes: code of each language -> its token.
-        source: what it translates from; every source holds its token.
-        target: what it translates into.
-        starts: decoders start with the target's token; else it is forced to be the first.
-    """
-
-    codes: Mapping[str, int]
-    source: str
+    codes: Mapping[str, int]  # code of each language -> its token
+    source: str  # what it translates from; every source holds its token
     target: str | None = None
-    starts: bool = False
+    starts: bool = False  # decoders start with the target's token; else it is forced to be first
 
     def token(self, option: str, code: str) -> int:
         """The token of the language that an option names; UsageError if the model has no such."""
@@ -251,29 +195,18 @@ class Languages:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationArtifact(Artifact):
-    """A translator: the graphs `encoder` and `decoder`, and how to decode."""
-
-    opened_with = "Translator"
-
     decoder_self_heads: list[int]
     cross_heads: list[int]
     head_dim: int
     vocab_size: int
-    # The file with the tokens that the decoder scores; None: all.
-    output_tokens: FileName | None = None
+    output_tokens: FileName | None = None  # those that the decoder scores; None: all
     generation: Generation
-    # What every source begins with.
-    source_prefix: str = ""
+    source_prefix: str = ""  # what every source begins with
     languages: Languages | None = None
 
     @property
     def scored(self) -> tuple[int, str | None]:
         return self.vocab_size, self.output_tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class SummarizationArtifact(TranslationArtifact):
-    opened_with = "Generator"
 
 
 # By task. A task from outside this package adds its own class here.
@@ -282,11 +215,11 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "embedding": EmbeddingArtifact,
     "regression": RegressionArtifact,
     "reranking": RerankingArtifact,
-    "multilabel": MultiLabelArtifact,
+    "multilabel": ClassificationArtifact,
     "translation": TranslationArtifact,
-    "token-classification": TokenClassificationArtifact,
-    "question-answering": QuestionAnsweringArtifact,
-    "summarization": SummarizationArtifact,
+    "token-classification": ClassificationArtifact,
+    "question-answering": EncoderArtifact,
+    "summarization": TranslationArtifact,
 }
 
 
@@ -348,11 +281,7 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:
-    """`read_artifact`, checked against the manifest first if `verify`.
-
-    None of its files is a link to a place outside of the directory, but for links of the Hugging
-    Face hub's cache, from `snapshots` to `blobs`; InputError else.
-    """
+    """`read_artifact`, checked against the manifest first if `verify`; no file is a link out."""
     description = f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
     if verify:
         require_unchanged(directory, [description], warn=False)
@@ -366,10 +295,7 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 
 
 def require_files(directory: Path, files: Sequence[str], *, verify: bool = True) -> None:
-    """Raise InputError for a file, or its external weights, that cannot be read.
-
-    With `verify` also for one that is damaged, or that the directory's manifest does not list.
-    """
+    """Raise InputError for a file, or its weights, that is unreadable, or with `verify` changed."""
     for path in (directory / name for file in files for name in (file, f"{file}_data")):
         try:
             path.open("rb").close()  # engines say why they cannot, or end their process

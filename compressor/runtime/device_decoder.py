@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation
-from compressor.runtime.batching import Batch
+from compressor.runtime.batching import Batch, require_right_padding
 from compressor.runtime.decoder import (
     BEST,
     FLOATS,
@@ -27,8 +27,9 @@ from compressor.runtime.decoder import (
     present,
     selected,
 )
+from compressor.runtime.engines import Setup
 from compressor.runtime.search import Scores, Tokens, apply_rules, forced_tokens
-from compressor.runtime.session import UNCAPTURED, Captured, bind, numbered
+from compressor.runtime.session import UNCAPTURED, Captured, bind, numbered, size_of
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -92,25 +93,16 @@ class Buffers:
         held = [*self.cross.values(), *self.values.values(), *self.inputs.values()]
         for step in self.steps.values():
             held += [*step.past.values(), step.history]
-        return sum(value.tensor_size_in_bytes() for value in held)
+        return size_of(held)
 
 
 class DeviceGraph(DecoderGraph):
-    """As `DecoderGraph`, with the encoder, and buffers that the steps of batches are bound to.
+    """As `DecoderGraph`, with buffers that the steps of batches are bound to."""
 
-    `small` has `LENGTHEN` and `TOP`, too; `captures` are the sessions that capture CUDA graphs.
-    """
+    further = (LENGTHEN, TOP)
 
-    def __init__(
-        self,
-        session: InferenceSession,
-        device: str,
-        small: Mapping[str, InferenceSession],
-        encoder: InferenceSession,
-        captures: Collection[InferenceSession] = (),
-    ) -> None:
-        super().__init__(session, device, small)
-        self.encoder, self.captures = encoder, captures
+    def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
+        super().__init__(open_graph, setup)
         # Rows and source tokens of the encoder's; also the room, of the decoder's.
         self.captured: list[Captured] = []
         self.reads_source = SOURCE_LENGTHS in self.inputs
@@ -118,6 +110,11 @@ class DeviceGraph(DecoderGraph):
         self._free: list[Buffers] = []
         self._lock = threading.Lock()
         self._threads = threading.local()
+
+    def start(self, batch: Batch) -> DeviceDecoder:
+        require_right_padding(batch["attention_mask"])
+        artifact = self.setup.artifact
+        return DeviceDecoder(self, batch, artifact.pad_token_id, artifact.max_source_tokens)
 
     def acquire(self, rows: int, source: int) -> Buffers:
         """Buffers for exclusive use, for so many rows and source tokens."""
@@ -128,7 +125,7 @@ class DeviceGraph(DecoderGraph):
                     return block
         ones = np.ones((rows, source), np.int64)
         inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
-        cross = self._caches(self.cross, rows, source)
+        cross = self.caches(self.cross, rows, source)
         values = {
             "input_ids": self.value(np.zeros((rows, 1), np.int64)),
             "position": self.value(np.zeros(1, np.int64)),
@@ -154,7 +151,7 @@ class DeviceGraph(DecoderGraph):
     def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
         """The step over caches of a length, and whether it ran: its position is then any."""
         if (room, side) not in block.steps:
-            past = self._caches(self.past, block.rows, room)
+            past = self.caches(self.past, block.rows, room)
             history = self.value(np.zeros((block.rows, room + 1), np.int64))
             inputs = {**block.values, **block.cross, **past, HISTORY: history}
             logits = inputs.pop("logits")
@@ -184,22 +181,13 @@ class DeviceGraph(DecoderGraph):
         """One step; `wait` for its end, so that its outputs can be read."""
         self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
 
-    def _caches(self, names: Iterable[str], rows: int, length: int) -> dict[str, OrtValue]:
-        """Empty buffers [rows, heads, length, head_dim] for these inputs."""
-        sizes = {name: self.inputs[name].shape for name in names}
-        return {
-            name: self.value(np.zeros((rows, heads, length, head_dim), self.float))
-            for name, (_, heads, _, head_dim) in sizes.items()
-        }
-
     def _options(
         self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
     ) -> tuple[RunOptions, RunOptions]:
         """Of a run that waits for its end, and of one that does not; captured if a session does."""
         if session not in self.captures or len(self.captured) == MOST_CAPTURED:
             return numbered(UNCAPTURED), numbered(UNCAPTURED)
-        held = sum(value.tensor_size_in_bytes() for value in values)
-        self.captured.append(Captured(shape, held))
+        self.captured.append(Captured(shape, size_of(values)))
         number = len(self.captured)
         waiting, going_on = numbered(number), numbered(number)
         # Replayed graphs stay in order; other runs may take each other's memory.
@@ -213,10 +201,7 @@ def size_class(size: int, least: int = 1) -> int:
 
 
 class DeviceDecoder:
-    """One batch being decoded; a `search.Decoder`, and the `RankedStep` that it ran last.
-
-    The batch is padded on the right; it is padded further to at most `most_source` tokens.
-    """
+    """One batch being decoded, padded on the right, further to at most `most_source` tokens."""
 
     def __init__(self, graph: DeviceGraph, batch: Batch, pad: int, most_source: int) -> None:
         ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -235,12 +220,11 @@ class DeviceDecoder:
                 inputs[name].update_inplace(_filled_up(wide, rows))
             graph.encoder.run_with_iobinding(self.block.encoding, self.block.options)
 
-    def step(self, tokens: Tokens) -> DeviceDecoder:
+    def step(self, tokens: Tokens) -> None:
         self.feed(tokens)
         self._make_room(1)
         self._graph.run(self._step)
         self._position += 1
-        return self
 
     def best(self) -> Tokens:
         # A copy: the next step reads its tokens there.

@@ -7,16 +7,14 @@ from copy import copy
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
-from compressor.runtime.batching import require_texts
+from compressor.runtime.batching import Floats, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
-Vectors = NDArray[np.float32]
 
 
 class Embedder(EncoderRuntime[EmbeddingArtifact]):
@@ -35,11 +33,10 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return self.artifact.width
 
     def with_prompt(self, name: str | None) -> Embedder:
-        """The same model, all of whose texts begin with another prompt.
+        """The same model, all of whose texts begin with another prompt; None: the default one.
 
-        Args:
-            name: in `artifact.prompts`, else UsageError; of a model without prompts for queries and
-                documents, `query` and `document` are empty. None: the default prompt.
+        UsageError for a name that is not in `artifact.prompts`. Where it has no prompts for them,
+        those of `query` and `document` are empty.
         """
         known = {"query": "", "document": ""} | dict(self.artifact.prompts)
         if name is not None and name not in known:
@@ -59,33 +56,27 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         require_texts(pairs)
         return super().encode([*texts, *(pairs or ())])
 
-    def embed(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> Vectors:
+    def embed(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> Floats:
         """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
         return self.logits(texts, None, **limits)
 
     def similarities(
         self, texts: Sequence[str], pairs: Sequence[str], **limits: Unpack[BatchSizes]
-    ) -> Vectors:
+    ) -> Floats:
         """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
         require_texts(texts, pairs)
         # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], **limits)
         return self.compare(both[: len(texts)], both[len(texts) :])
 
-    def compare(self, first: Vectors, second: Vectors) -> Vectors:
-        """How similar each row of two arrays of embeddings [rows, width] is, [rows].
-
-        As the model says: by the cosine, the product, or the Euclidean or Manhattan distance with a
-        minus.
-        """
+    def compare(self, first: Floats, second: Floats) -> Floats:
+        """How similar each row of two arrays of embeddings [rows, width] is, as the model says."""
         return similarities(self.artifact.similarity, first, second)
 
-    def embed_stream(
-        self, rows: Iterable[str], **limits: Unpack[StreamLimits]
-    ) -> Iterator[Vectors]:
-        """The embedding [width] of each row of a stream, as of `Classifier.probabilities_stream`.
+    def embed_stream(self, rows: Iterable[str], **limits: Unpack[StreamLimits]) -> Iterator[Floats]:
+        """The embedding [width] of each row of a stream, zeros for one of white space alone.
 
-        One of white space alone gives zeros.
+        All else as `Classifier.probabilities_stream`.
         """
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, self._texts_to(self.run), blank, **limits)
@@ -100,31 +91,28 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
             yield "\t".join(map(str, numbers)), {"embedding": numbers}
 
 
-def cosines(first: Vectors, second: Vectors) -> Vectors:
+def cosines(first: Floats, second: Floats) -> Floats:
     """The cosine of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
     # A blank text has a vector of zeros, by whose norm nothing can be divided.
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    cosine: Vectors = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
+    cosine: Floats = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
     return cosine
 
 
-def similarities(kind: str, first: Vectors, second: Vectors) -> Vectors:
-    """How similar each row of two arrays [rows, width] is, [rows]; `kind` as in artifacts."""
-    similarity: Vectors
-    match kind:
-        case "dot":
-            similarity = (first * second).sum(axis=1)
-        case "euclidean":
-            similarity = -np.linalg.norm(first - second, axis=1)
-        case "manhattan":
-            similarity = -np.abs(first - second).sum(axis=1)
-        case _:
-            similarity = cosines(first, second)
+def similarities(kind: str, first: Floats, second: Floats) -> Floats:
+    """How similar each row of two arrays [rows, width] is, [rows]: distances have a minus."""
+    similarity: Floats = cosines(first, second)
+    if kind == "dot":
+        similarity = (first * second).sum(axis=1)
+    elif kind == "euclidean":
+        similarity = -np.linalg.norm(first - second, axis=1)
+    elif kind == "manhattan":
+        similarity = -np.abs(first - second).sum(axis=1)
     return similarity
 
 
-def unit(vectors: Vectors) -> Vectors:
-    """Vectors [rows, width] with a norm of 1; zeros stay."""
+def unit(vectors: Floats) -> Floats:
+    """Floats [rows, width] with a norm of 1; zeros stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = vectors / np.maximum(norms, _LEAST)
+    scaled: Floats = vectors / np.maximum(norms, _LEAST)
     return scaled

@@ -7,7 +7,6 @@ its own, which is opened when it is needed first, and holds the weights a second
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock, get_ident
@@ -28,6 +27,7 @@ from compressor.runtime.session import (
     open_to_capture,
     run_errors,
     run_failures,
+    size_of,
     warn_uncaptured,
 )
 
@@ -44,8 +44,8 @@ STARTS = "row_starts"  # [rows + 1]: where each row begins among the real tokens
 # size), and costs two nodes and a few indices. These are estimates, which no GPU has confirmed.
 LEAST_PADDING, LEAST_SHARE = 2048, 0.2
 MOST_SHAPES = 64
-# Larger batches keep a GPU busy for longer than it takes to launch their nodes: a fused graph of
-# BERT-base's size takes 0.9 ms for any batch of up to 16 x 32 tokens, and 1.3 ms for 16 x 128.
+# Larger batches take longer than the launch of their nodes: a fused graph of BERT-base's size
+# takes 0.9 ms for any batch of up to 16 x 32 tokens, and 1.3 ms for 16 x 128.
 MOST_TOKENS = 2048
 
 
@@ -58,26 +58,21 @@ class _Buffers:
     binding: IOBinding
     options: RunOptions
 
-    @property
-    def bytes(self) -> int:
-        return sum(x.tensor_size_in_bytes() for x in (*self.inputs.values(), self.logits))
-
 
 class FusedEncoder:
     """Logits of batches. Threads may share it; one alone runs captured graphs.
 
-    `open_graph` as for `open_to_capture`. With several workers nothing is captured. On a CPU
-    nothing is either, but buffers are fixed all the same.
+    `open_graph` as for `open_to_capture`. On a CPU nothing is captured, but buffers are fixed.
     """
 
     def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
         self._open_graph, self._setup = open_graph, setup
+        self._model, self._captures = open_to_capture(
+            open_graph, MODEL, setup.directory, setup.captures
+        )
         self._fixed = setup.cuda_graphs and setup.workers == 1
-        if self._fixed and setup.device == "cuda":
-            self._model, self._captures = open_to_capture(open_graph, MODEL, setup.directory)
+        if setup.captures:
             self._fixed = self._captures
-        else:
-            self._model, self._captures = open_graph(MODEL, False), False
         self._inputs = [value.name for value in self._model.get_inputs()]
         (self._output,) = self._model.get_outputs()
         self._shapes: dict[tuple[int, int], _Buffers] = {}
@@ -117,7 +112,7 @@ class FusedEncoder:
         return [known.get(size, size) for size in self._output.shape]
 
     def _at_fixed_shape(self, inputs: Batch) -> NDArray[Any] | None:
-        """None for large batches, where as many shapes as can be are others, or a thread."""
+        """Logits; None for large batches, and where all shapes, or the thread, are taken."""
         rows, tokens = inputs["attention_mask"].shape
         artifact = self._setup.artifact
         shape = rounded(rows, tokens, artifact.max_source_tokens)
@@ -135,7 +130,6 @@ class FusedEncoder:
         buffers = self._shapes[shape]
         for name, value in enlarged(inputs, shape, artifact.pad_token_id).items():
             buffers.inputs[name].update_inplace(value)
-        before = used_bytes() if new else 0
         try:
             self._model.run_with_iobinding(buffers.binding, buffers.options)
         except run_failures() as error:
@@ -148,8 +142,8 @@ class FusedEncoder:
             self._model = self._open_graph(MODEL, False)
             return None
         if new:
-            taken = buffers.bytes + max(0, used_bytes() - before)
-            self.captured.append(Captured(shape, taken))
+            held = size_of([*buffers.inputs.values(), buffers.logits])
+            self.captured.append(Captured(shape, held))
         # A copy: on a CPU this array is the buffer itself.
         logits = np.array(buffers.logits.numpy()[:rows])
         return logits[:, :tokens] if logits.ndim == 3 else logits
@@ -170,10 +164,7 @@ class FusedEncoder:
 
 
 def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
-    """The shape of the buffers for a batch: 1, 2, 4, 8, … rows of 16, 24, 32, 48, 64, … tokens.
-
-    The model has positions for `most_tokens`.
-    """
+    """The shape of the buffers for a batch: 1, 2, 4, 8, … rows of 16, 24, 32, 48, 64, … tokens."""
     longest = 16
     while longest < tokens:
         longest = longest * 4 // 3 if longest % 3 == 0 else longest * 3 // 2
@@ -205,14 +196,3 @@ def enlarged(batch: Batch, shape: tuple[int, int], pad_id: int) -> dict[str, NDA
         if name == "attention_mask":
             larger[name][rows:, 0] = 1  # attention over no token at all is not defined
     return larger
-
-
-def used_bytes() -> int:
-    """Memory of the current thread's GPU that is in use, by whomever; 0 where there is none."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    failed = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-    return 0 if failed else total.value - free.value

@@ -14,37 +14,22 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import Batch, require_right_padding, require_texts
-from compressor.runtime.decoder import (
-    CAPACITY,
-    SELECT_CACHES,
-    SELECT_PAST,
-    CachedDecoder,
-    DecoderGraph,
-    InPlaceDecoder,
-)
-from compressor.runtime.device_decoder import (
-    LENGTHEN,
-    TOP,
-    DeviceDecoder,
-    DeviceGraph,
-    greedy_on_device,
-)
-from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from compressor.runtime.batching import Batch
+from compressor.runtime.decoder import DecoderGraph
+from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph, greedy_on_device
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import CAPTURING, bind, open_to_capture, run_errors
+from compressor.runtime.session import CAPTURING, run_errors
 from compressor.runtime.vocabulary import OutputTokens, open_output_tokens
 
 
 class Generator(Runtime[TranslationArtifact]):
-    """An exported encoder-decoder model; arguments and errors are those of `Runtime`.
+    """An exported model for summarization; arguments and errors are those of `Runtime`.
 
     `source_language` and `target_language` are codes of a multilingual model's languages; None:
     those that the artifact was made for. `between` gives the same model for others.
 
-    It opens models for summarization; `Translator` is the same for translation. Decodes as
-    `generate` of transformers does with the model's generation settings and `do_sample=False`.
+    Decodes as `generate` of transformers with the model's settings and `do_sample=False`.
     """
 
     task = "summarization"
@@ -53,7 +38,6 @@ class Generator(Runtime[TranslationArtifact]):
     kind = "encoder-decoder"
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
-    _on_device: DeviceGraph | None = None
 
     def __init__(
         self,
@@ -69,9 +53,7 @@ class Generator(Runtime[TranslationArtifact]):
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """The same opened model, translating from and into these languages; None: unchanged.
 
-        Raises:
-            UsageError: the model has no languages, or not that one, or the engine cannot.
-            InputError: the decoder does not score the target's token.
+        UsageError if the model has no languages, or not that one, or the engine cannot.
         """
         # Not a deep copy: both share the sessions, which hold the weights.
         other = copy(self)
@@ -109,49 +91,15 @@ class Generator(Runtime[TranslationArtifact]):
         self._generator = self._engine.translator()
         if self._generator is None:
             self.tokens = open_output_tokens(self._directory, artifact)
-            self._open_graphs()
+            self._graph: DecoderGraph = self._engine.decoder()
         else:
             self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         self._generation = self.tokens.settings(artifact.generation)
 
-    def _open_graphs(self) -> None:
-        artifact, engine = self.artifact, self._engine
-        assert isinstance(engine, OnnxRuntime)  # others search by themselves
-        on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
-        captures = []
-        if on_device and engine.captures:
-            pairs = [
-                open_to_capture(engine.session, role, self._directory)
-                for role in ("encoder", "decoder")
-            ]
-            captures = [session for session, captured in pairs if captured]
-            self._encoder, decoder = (session for session, _ in pairs)
-        else:
-            self._encoder, decoder = engine.session("encoder"), engine.session("decoder")
-        # Such a graph writes its caches into the buffers that it reads them from.
-        in_place = not on_device and any(
-            value.shape[2:3] == [CAPACITY] for value in decoder.get_inputs()
-        )
-        past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
-        # Caches in NumPy's buffers are moved by NumPy, without a graph.
-        roles = {
-            SELECT_PAST: past and not in_place,
-            SELECT_CACHES: (past or cross) and not in_place,
-            LENGTHEN: on_device,
-            TOP: on_device,
-        }
-        small = {role: engine.session(role) for role, needed in roles.items() if needed}
-        self._form = InPlaceDecoder if in_place else CachedDecoder
-        if on_device:
-            self._on_device = DeviceGraph(decoder, self._device, small, self._encoder, captures)
-            engine.captured = self._on_device.captured
-        else:
-            self._decoder = DecoderGraph(decoder, self._device, small)
-
     @property
     def feeds_back(self) -> bool:
         """Whether the decoder chooses tokens on the device and reads them there."""
-        return self._on_device is not None
+        return isinstance(self._graph, DeviceGraph)
 
     @property
     def end_ids(self) -> list[int]:
@@ -173,19 +121,12 @@ class Generator(Runtime[TranslationArtifact]):
         """The answer to each text; to an empty one, or one of white space, an empty one.
 
         Args:
-            texts: in any order of lengths; rows of similar length share a batch.
             num_beams: 1 is greedy search; None takes the model's own setting, as below.
             max_new_tokens: the most tokens of an answer.
-            limits: `batch_size` rows in a batch at most, and `batch_tokens` padded tokens.
-
-        Raises:
-            UsageError: a number below 1.
+            limits: as of `Classifier.logits`.
         """
-        require_texts(texts)
-        answer = self._answering(num_beams, max_new_tokens)
-        filled = [text for text in texts if text.strip()]
-        answers = iter(self._answer(self.encode(filled), answer, **limits))
-        return [next(answers) if text.strip() else "" for text in texts]
+        answers = self._texts_to(self._answering(num_beams, max_new_tokens))
+        return list(self._stream(texts, answers, "", len(texts) or 1, **limits))
 
     def generate_stream(
         self,
@@ -195,11 +136,7 @@ class Generator(Runtime[TranslationArtifact]):
         max_new_tokens: int | None = None,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[str]:
-        """Answers to a stream of texts of any length, in their order, as of `generate_texts`.
-
-        One warning at the end counts the texts that were cut. For `limits` see
-        `Classifier.probabilities_stream`.
-        """
+        """As `generate_texts`, for a stream; `limits` as of `Classifier.probabilities_stream`."""
         answer = self._answering(num_beams, max_new_tokens)
         return self._stream(texts, self._texts_to(answer), "", **limits)
 
@@ -218,11 +155,8 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> list[list[int]]:
         """Token ids of the answers to a batch, `input_ids` and `attention_mask` [rows, source].
 
-        Without the start token, up to and including the end token where there is one.
-
-        Args:
-            forced_length: the exact number of tokens for every row, by greedy search that does not
-                stop at end tokens; for timing the same work with every model.
+        Without the start token, up to and including the end token where there is one. For timing
+        the same work with every model `forced_length` is the exact length, by greedy search.
         """
         settings = self._generation.with_options(num_beams, max_new_tokens)
         if forced_length is not None:
@@ -239,10 +173,9 @@ class Generator(Runtime[TranslationArtifact]):
         return self.generate(batch, **options)
 
     def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Logits of the token after each of `tokens` [rows, steps], the start token first.
+        """Logits [rows, steps, tokens] of what follows each of `tokens` [rows, steps].
 
-        For comparing with another runtime: [rows, steps, tokens], in the order of
-        `self.tokens.ids`.
+        The start token is the first; logits are in the order of `self.tokens.ids`.
         """
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
@@ -250,29 +183,17 @@ class Generator(Runtime[TranslationArtifact]):
         with self._alone():
             decoder = self.start(batch)
             for step, column in enumerate(columns):
-                logits[:, step] = decoder.step(column).scores()
+                decoder.step(column)
+                logits[:, step] = decoder.scores()
         return logits
 
     def start(self, batch: Batch) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step."""
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        if self._on_device is not None or self.artifact.only_device(self.precision):
-            require_right_padding(mask)
-        if self._on_device is not None:
-            most = self.artifact.max_source_tokens
-            return DeviceDecoder(self._on_device, batch, self.artifact.pad_token_id, most)
-        graph, cross = self._decoder, {}
-        if graph.cross:  # without cross-attention heads the decoder does not read the source
-            inputs = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
-            binding = bind(self._encoder, inputs, dict.fromkeys(graph.cross, self._device))
-            self._encoder.run_with_iobinding(binding)
-            cross = dict(zip(graph.cross, binding.get_outputs(), strict=True))
-        return self._form(graph, len(ids), cross, mask)
+        return self._graph.start(batch)
 
     def _alone(self) -> contextlib.AbstractContextManager[Any]:
         """Inside this context no other thread uses the GPU, if steps may be captured."""
-        captures = self._on_device is not None and self._on_device.captures
-        return CAPTURING if captures else contextlib.nullcontext()
+        return CAPTURING if self._graph.captures else contextlib.nullcontext()
 
     def _answering(
         self, num_beams: int | None, max_new_tokens: int | None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import QuestionAnsweringArtifact
+from compressor.runtime.artifact import EncoderArtifact
 from compressor.runtime.batching import check_limits, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import Encoded
@@ -73,10 +73,10 @@ class Window:
         return self.offsets[first][0], self.offsets[last][1]
 
 
-class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
+class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
     """An exported model for questions; arguments and errors are those of `Runtime`.
 
-    A context that is too long is read in windows that overlap; the best answer of all counts.
+    Of a context that is too long, read in windows that overlap, the best answer of all counts.
     """
 
     task = "question-answering"
@@ -112,11 +112,10 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
 
         Args:
             questions: of more than 64 tokens the rest is left out, with a warning.
-            contexts: of each question.
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            limits: `batch_size`, `batch_tokens` as in `logits`; rows are windows.
+            limits: `batch_size`, `batch_tokens` as in `Classifier.logits`; rows are windows.
         """
         answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
@@ -130,10 +129,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[Answer]:
-        """The answer to each (question, context) of a stream; one of white space alone has none.
-
-        All else as `answers` and `Classifier.probabilities_stream`.
-        """
+        """As `answers`, for (question, context) pairs of a stream; blank ones have no answer."""
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
         return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
@@ -149,8 +145,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         check_limits(stride=stride)
         require_texts(questions, contexts)
         most = self.artifact.max_source_tokens
-        with self._tokenizer.panics_as_errors():
-            return split(self._tokenizer.library, questions, contexts, most, stride)
+        return split(self._tokenizer.library, questions, contexts, most, stride)
 
     def _answers(
         self,
@@ -191,10 +186,8 @@ def split(
 ) -> list[list[Window]]:
     """The windows of each question: as many as its context needs, at least one.
 
-    Args:
-        tokenizer: without truncation and padding; ValueError for one that makes no pairs.
-        most: tokens that the model can read; a window has `WINDOW` at most.
-        stride: tokens of the context that two windows share; at most half of what a window holds.
+    They have at most `WINDOW` tokens, of the `most` that the model can read, and share `stride`
+    ones of the context. ValueError for a tokenizer that makes no pairs; it has no truncation.
     """
     # Any pair shows which special tokens there are before a question, between it and its context
     # and behind that, and of which type the tokens of both texts are.

@@ -36,6 +36,8 @@ from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
 Described = TypeVar("Described", bound=Artifact)
 DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
 Answer = TypeVar("Answer")
+_CLASSES: dict[str, str] = {}  # task -> the class that runs its models
+# From texts (and second texts, of pairs) and `BatchSizes` to answers, and how many texts were cut.
 Answers = Callable[..., tuple[list[Answer], int]]
 Line = tuple[str, dict[str, Any]]
 
@@ -57,12 +59,6 @@ class Runtime(ABC, Generic[Described]):
     """An exported model, opened; needs numpy, tokenizers and an engine's library only.
 
     Threads may share one. Each call computes by itself; with several threads give `threads=1`.
-
-    A subclass names its `task`, the `kind` of model that engines know it as, and the padded tokens
-    of a batch by device where nothing else is asked for (`batch_tokens`). One that reads long texts
-    in parts does not let the tokenizer cut them (`cuts_texts`). For `compress predict` it names the
-    options of `answer_lines` (`line_options`), and what a line is where that is two texts
-    (`pair_lines`).
 
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
@@ -91,14 +87,19 @@ class Runtime(ABC, Generic[Described]):
     """
 
     task: ClassVar[str]
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # of model, as engines know it
+    # Padded tokens of a batch by device, where nothing else is asked for.
     batch_tokens: ClassVar[Mapping[str, int]]
-    cuts_texts: ClassVar[bool] = True
+    cuts_texts: ClassVar[bool] = True  # else it reads long texts in parts
     cut_message: ClassVar[str] = (
         "texts were cut to the {most} tokens that the model can read; split them into sentences"
     )
-    line_options: ClassVar[tuple[str, ...]] = ()
-    pair_lines: ClassVar[str] = ""
+    line_options: ClassVar[tuple[str, ...]] = ()  # of `answer_lines`
+    pair_lines: ClassVar[str] = ""  # what a line is, where that is two texts
+
+    def __init_subclass__(cls) -> None:
+        if "task" in vars(cls):
+            _CLASSES[cls.task] = cls.__name__
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class Runtime(ABC, Generic[Described]):
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
-                f"{artifact.opened_with}, or use `compress predict`",
+                f"{_CLASSES.get(artifact.task)}, or use `compress predict`",
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)
@@ -137,9 +138,8 @@ class Runtime(ABC, Generic[Described]):
             artifact.max_source_tokens if self.cuts_texts else None,
             artifact.truncation_side,
         )
-        kept = None if cache is None else Path(cache)
         setup = Setup(
-            self._directory, artifact, self.precision, device, threads, workers, kept, cuda_graphs
+            self._directory, artifact, self.precision, device, threads, workers, cache, cuda_graphs
         )
         self._engine = library(setup)
         self._open()
@@ -160,7 +160,7 @@ class Runtime(ABC, Generic[Described]):
 
     @abstractmethod
     def _open(self) -> None:
-        """Open the model with the engine, and check it against the artifact's description."""
+        """Open the model with the engine."""
 
     @abstractmethod
     def compute(self, batch: Batch, **options: Any) -> object:
@@ -170,9 +170,7 @@ class Runtime(ABC, Generic[Described]):
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The answer to each line of a stream: as text, and as the fields of a JSON object.
 
-        Args:
-            rows: texts, or (text, pair) tuples.
-            options: `chunk_rows`, `batch_size` and `batch_tokens`, and those of `line_options`.
+        Options are those of `StreamLimits` and of `line_options`.
         """
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
@@ -224,11 +222,7 @@ class Runtime(ABC, Generic[Described]):
         chunk_rows: int = CHUNK_ROWS,
         **limits: Any,
     ) -> Iterator[Answer]:
-        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space.
-
-        `answers` takes a chunk's texts (and, of pairs, its second texts) and the limits of a batch;
-        it returns answers, and how many texts were cut.
-        """
+        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
         # Here, since a generator raises only when its first answer is asked for.
         check_limits(chunk_rows=chunk_rows, **limits)
         require_texts(rows)
@@ -273,20 +267,13 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
         return self.run(batch)
 
     def logits(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        **limits: Unpack[BatchSizes],
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
     ) -> NDArray[np.float32]:
-        """Logits [rows, outputs] in the order of the texts.
+        """Logits [rows, outputs] in the order of the texts; rows of similar length share a batch.
 
         Args:
-            texts: in any order of lengths; rows of similar length share a batch.
             pairs: the second text of each row, for tasks on pairs.
             limits: `batch_size` rows in a batch at most, and `batch_tokens` padded tokens.
-
-        Raises:
-            UsageError: a number below 1, or not as many pairs as texts.
         """
         rows = self._answer(self.encode(texts, pairs), self.run, **limits)
         # NumPy cannot know how many logits no rows would have.

@@ -1,18 +1,151 @@
-"""A number for each text or pair, and texts in the order of their relevance to a query."""
+"""Labels and numbers of texts or pairs, and texts in the order of their relevance to a query."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import Activation, RegressionArtifact, RerankingArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, in_chunks, sigmoid
+from compressor.runtime.artifact import (
+    Activation,
+    ClassificationArtifact,
+    RegressionArtifact,
+    RerankingArtifact,
+)
+from compressor.runtime.batching import (
+    CHUNK_ROWS,
+    Batch,
+    Floats,
+    check_limits,
+    in_chunks,
+    log_softmax,
+    sigmoid,
+)
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import one_warning_of_cut
+
+Probable = Sequence[tuple[str, float]]  # labels with their probabilities
+
+
+class LabelRuntime(EncoderRuntime[ClassificationArtifact]):
+    """An exported model of labels; arguments and errors are those of `Runtime`."""
+
+    line_options = ("pairs", "top_k", "probabilities")
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes in the order of the logits."""
+        return self.artifact.labels
+
+    @abstractmethod
+    def _probabilities_of(self, logits: Floats) -> Floats:
+        """[rows, labels] of logits, which may be overwritten."""
+
+    @abstractmethod
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        """The answer to a row, a field in JSON, and its labels; a blank row has none."""
+
+    def probabilities(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> Floats:
+        """Probabilities [rows, labels]; arguments and errors of `logits`."""
+        return self._probabilities_of(self.logits(texts, pairs, **limits))
+
+    def probabilities_stream(
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
+    ) -> Iterator[Floats | None]:
+        """Probabilities [labels] of each row of a stream of any length, in their order.
+
+        A row of white space alone gives None. One warning at the end counts the rows that were cut.
+
+        Args:
+            rows: texts, or (text, pair) tuples; read a chunk at a time.
+            limits: `chunk_rows`: rows that are read ahead and sorted by length, all that is held at
+                a time; `batch_size`, `batch_tokens`: as in `logits`.
+        """
+
+        def probabilities(batch: Batch) -> Iterable[Floats | None]:
+            return self._probabilities_of(self.run(batch))
+
+        return self._stream(rows, self._texts_to(probabilities), None, **limits)
+
+    def answer_lines(
+        self,
+        rows: Iterable[Any],
+        top_k: int | None = None,
+        probabilities: bool = False,
+        **options: Any,
+    ) -> Iterator[Line]:
+        """The labels of each line.
+
+        Args:
+            top_k: the most probable ones with their probabilities, instead of the answer alone.
+            probabilities: without `top_k`, all in the model's order, with their probabilities.
+        """
+        for row in self.probabilities_stream(rows, **options):
+            probable = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
+            answer, shown = self._chosen(probable)
+            if top_k is not None:
+                shown = sorted(probable, key=lambda pair: -pair[1])[:top_k]
+            elif probabilities:
+                shown = probable
+            text = "\t".join(label for label, _ in shown)
+            if top_k is not None or probabilities:
+                text = "\t".join(f"{label}\t{value:.6f}" for label, value in shown)
+            yield text, answer | {"probabilities": {label: round(x, 6) for label, x in shown}}
+
+
+class Classifier(LabelRuntime):
+    """An exported classifier, whose probabilities are the softmax of its logits."""
+
+    task = "classification"
+
+    def _probabilities_of(self, logits: Floats) -> Floats:
+        log_softmax(logits)
+        return np.exp(logits)
+
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        best = [max(probable, key=lambda pair: pair[1])] if probable else []
+        return {"label": best[0][0] if best else None}, best
+
+    def classify(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> list[str]:
+        """The most probable label of each text or pair; arguments and errors of `logits`."""
+        # The softmax would not change which logit is the largest.
+        best = self.logits(texts, pairs, **limits).argmax(axis=1)
+        return [self.labels[label] for label in best]
+
+    def classify_stream(
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
+    ) -> Iterator[str]:
+        """The most probable label of each row, "" where `probabilities_stream` gives None."""
+        probabilities = self.probabilities_stream(rows, **limits)
+        return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
+
+
+class MultiLabelClassifier(LabelRuntime):
+    """An exported classifier of any number of labels, each with a probability of its own."""
+
+    task = "multilabel"
+
+    def _probabilities_of(self, logits: Floats) -> Floats:
+        return sigmoid(logits)
+
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        likely = [pair for pair in probable if pair[1] > 0.5]
+        return {"labels": [label for label, _ in likely]}, likely
+
+    def classify(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> list[list[str]]:
+        """The labels of each text or pair whose probability is over 0.5, in the model's order."""
+        # The sigmoid is over 0.5 where the logit is over 0.
+        rows = self.logits(texts, pairs, **limits) > 0
+        return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]
 
 
 class Regressor(EncoderRuntime[RegressionArtifact]):
@@ -22,15 +155,11 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
     line_options = ("pairs",)
 
     def predict(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        **limits: Unpack[BatchSizes],
-    ) -> NDArray[np.float32]:
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> Floats:
         """The number of each text or pair, [rows]; arguments and errors of `logits`.
 
-        The activation function of a cross-encoder of sentence-transformers is applied, as in
-        `CrossEncoder.predict`.
+        As of `CrossEncoder.predict` in sentence-transformers: with its activation function.
         """
         logits = self.logits(texts, pairs, **limits)[:, 0]
         return _activated(logits, self.artifact.activation)
@@ -68,11 +197,10 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
 
     def scores(
         self, queries: Sequence[str], texts: Sequence[str], **limits: Unpack[BatchSizes]
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
-        The activation function of a cross-encoder of sentence-transformers is applied, as in
-        `CrossEncoder.predict`. Errors are those of `logits`.
+        As of `Regressor.predict`. Errors are those of `logits`.
         """
         logits = relevance(self.logits(queries, texts, **limits))
         return _activated(logits, self.artifact.activation)
@@ -101,7 +229,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     ) -> Iterator[Line]:
         """Score and text of each line that is not blank, the most relevant one first.
 
-        In JSON `line` is its number among the lines that were read. UsageError for no query.
+        In JSON `line` is its number among the lines that were read.
         """
         if not query:
             raise UsageError(
@@ -119,19 +247,19 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
             yield f"{score:.6f}\t{text}", data
 
 
-def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def relevance(logits: Floats) -> Floats:
     """The logit of "relevant", the second of two classes, in each row of logits, [rows]."""
     if logits.shape[1] == 1:
         return logits[:, 0]
     # Its sigmoid is the second class's probability by the softmax.
-    difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0]
+    difference: Floats = logits[:, 1] - logits[:, 0]
     return difference
 
 
-def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def probabilities(logits: Floats) -> Floats:
     """The probability of "relevant" in each row of logits, [rows]."""
     return sigmoid(relevance(logits))
 
 
-def _activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np.float32]:
+def _activated(logits: Floats, activation: Activation) -> Floats:
     return sigmoid(logits) if activation == "sigmoid" else logits

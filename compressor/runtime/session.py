@@ -7,7 +7,7 @@ import ctypes
 import io
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -36,9 +36,7 @@ def open_session(
 ) -> InferenceSession:
     """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
 
-    Args:
-        threads: threads within an operation; None leaves the choice to onnxruntime.
-        captures: whether runs on CUDA may be captured, see `CAPTURING`.
+    Threads are those within an operation; `captures` is for `CAPTURING`.
 
     Raises:
         UsageError: an unknown device.
@@ -137,11 +135,7 @@ def try_device(device: str) -> str:
 
 
 def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
-    """The device to run on: `auto` is `cuda` where that works and `cpu` elsewhere.
-
-    It is also `cpu` for graphs of precisions that only the CPU has kernels for. UsageError for an
-    unknown device, EnvironmentProblem for a named one that is not usable.
-    """
+    """The device to run on: `auto` is `cuda` where that works, and the precisions run there."""
     if device == "auto":
         device = "cpu"
         if not set(precisions) & set(CPU_ONLY):
@@ -182,8 +176,7 @@ def require_device(device: str) -> None:
 def prepare_cuda() -> None:
     """Load the libraries of CUDA, once per process; EnvironmentProblem without a driver.
 
-    onnxruntime looks for those that came as Python packages only beside itself; where it is
-    installed in a folder of its own, they are elsewhere on Python's path.
+    onnxruntime looks for those of Python packages beside itself, but its folder may be another.
     """
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -250,9 +243,8 @@ def bind(
     return binding
 
 
-# A captured CUDA graph is launched at once, where a run launches every node by itself, and small
-# batches wait for nothing else. It reads and writes the same buffers each time, and only the thread
-# that captured it can replay it. It stays until the session ends: their number is bounded.
+# A captured CUDA graph is launched at once, not node by node. It reads and writes the same buffers
+# each time, stays until the session ends, and only the thread that captured it can replay it.
 # Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
 # that other runs may be given: batches take turns.
 CAPTURING = RLock()
@@ -261,10 +253,15 @@ UNCAPTURED = -1  # number of runs that are neither captured nor replayed
 
 @dataclass(frozen=True)
 class Captured:
-    """A shape that runs at once, and the bytes of its buffers and of what capturing it took."""
+    """A shape that runs at once, and the bytes of its buffers."""
 
     shape: tuple[int, ...]
     bytes: int
+
+
+def size_of(buffers: Iterable[OrtValue]) -> int:
+    """Bytes of buffers."""
+    return sum(buffer.tensor_size_in_bytes() for buffer in buffers)
 
 
 def numbered(graph: int) -> RunOptions:
@@ -278,12 +275,11 @@ def numbered(graph: int) -> RunOptions:
 
 
 def open_to_capture(
-    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path
+    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path, captures: bool
 ) -> tuple[InferenceSession, bool]:
-    """A session whose runs can be captured, if the graph allows that; and whether it does.
-
-    `open_graph` opens the graph with a role; and whether runs of it are to be captured.
-    """
+    """What `open_graph` opens by a role, and whether its runs can be captured, as it is told to."""
+    if not captures:
+        return open_graph(role, False), False
     try:
         return open_graph(role, True), True
     except InputError as error:

@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import CompressWarning
 from compressor.runtime.artifact import unusable
 from compressor.runtime.batching import require_texts
-from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
+from compressor.storage.input_files import MIB, panics_raised, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _MOST_BYTES = 512 * MIB  # the largest tokenizers have some 20
-
 # A noncharacter: it occurs in no text, so a vocabulary entry that starts with it never matches.
 MARK = "\ufdd0"
 UNKNOWN_CHARACTER = "\ufdd1"  # another one: in no vocabulary
-# Stands inside of what normalizing has made and what looks like an added token.
-NO_TOKEN = "\ufdd2"
+NO_TOKEN = "\ufdd2"  # stands inside of what looks like an added token after normalizing
 # The entry after the model's last id; after it come the pieces without an id.
 FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
 
@@ -48,10 +46,7 @@ class Encoded(list[int]):
 
 
 class TextsCut(CompressWarning):
-    """Some texts were longer than the model can read: `cut` of `texts`, if that number is known.
-
-    `what` is the rest of the sentence.
-    """
+    """Some texts were too long for the model: `cut` of `texts` `what`, if that number is known."""
 
     def __init__(self, cut: int, texts: int | None, what: str) -> None:
         super().__init__(f"{cut} of {'the' if texts is None else texts} {what}")
@@ -77,17 +72,13 @@ def one_warning_of_cut() -> Iterator[None]:
 class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
-    `library` is the tokenizer of the library `tokenizers`, `prefix` what every text begins with.
-
-    Args:
-        max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
-        side: that they are cut on.
+    Rows are cut to `max_tokens`, special tokens kept; None never cuts. Texts begin with `prefix`.
     """
 
     def __init__(self, path: Path, max_tokens: int | None = None, side: str = "right") -> None:
         from tokenizers import Tokenizer
 
-        self._path, self.prefix = path, ""
+        self.prefix = ""
         try:
             with panics_raised():
                 self.library = Tokenizer.from_str(read_text(path, _MOST_BYTES))
@@ -129,8 +120,7 @@ class TextTokenizer:
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
             rows = list(zip(rows, self._normalized(pairs), strict=True))
-        with self.panics_as_errors():
-            return list(self.library.encode_batch(rows))
+        return list(self.library.encode_batch(rows))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
@@ -149,17 +139,7 @@ class TextTokenizer:
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out."""
-        with self.panics_as_errors():
-            return list(self.library.decode_batch([list(row) for row in rows]))
-
-    @contextmanager
-    def panics_as_errors(self) -> Iterator[None]:
-        """The library is written in Rust, and may panic only now where the file is damaged."""
-        try:
-            with panics_raised():
-                yield
-        except Panic as error:
-            raise unusable(self._path, error) from error
+        return list(self.library.decode_batch([list(row) for row in rows]))
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         """Texts by SentencePiece's rules, but for added tokens, which are matched before."""
@@ -223,8 +203,7 @@ class SentencePieceNormalizer:
         """`text` with the longest rule applied at each position, left to right."""
         if self._plain.issuperset(text):
             return text
-        pieces = []
-        start = 0
+        pieces, start = [], 0
         while start < len(text):
             end, replacement = self._longest(text, start)
             pieces.append(text[start] if replacement is None else replacement)
@@ -233,8 +212,7 @@ class SentencePieceNormalizer:
 
     def _longest(self, text: str, start: int) -> tuple[int, str | None]:
         """End and replacement of the longest rule at `start`; (start + 1, None) without one."""
-        node, position = 0, start
-        end, leaf = start + 1, -1
+        node, position, end, leaf = 0, start, start + 1, -1
         while position < len(text):
             node = self._child(node, text[position])
             if node < 0:

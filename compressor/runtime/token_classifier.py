@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import TokenClassificationArtifact
+from compressor.runtime.artifact import ClassificationArtifact
 from compressor.runtime.batching import Batch, log_softmax, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 
@@ -47,7 +47,7 @@ class Entity:
     score: float
 
 
-class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
+class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
     """An exported token classifier; arguments and errors are those of `Runtime`.
 
     The label of a word is that of its first token: tokens that go on with a word have no labels in
@@ -66,17 +66,14 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
 
         What lies beyond the model's longest input is left out, with a warning.
         """
-        tagged, cut = self._tag(texts, **limits)
-        self._warn_of_cut(cut, len(texts))
-        return tagged
+        return list(self.tag_stream(texts, chunk_rows=len(texts) or 1, **limits))
 
     def tag_words(
         self, sentences: Sequence[Sequence[str]], **limits: Unpack[BatchSizes]
     ) -> list[list[str]]:
         """A label for each word of sentences that are split into words; all else as `tag`.
 
-        Words that no token is left of, and those beyond the model's longest input, get `O`. Of a
-        word with spaces in it the first token counts.
+        Words that no token is left of, and those beyond the model's longest input, get `O`.
         """
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):
@@ -123,8 +120,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
     def _words(self, text: str, encoding: Encoding) -> tuple[list[int], list[Span]]:
         """The first token of each word of a text, and the characters of the words.
 
-        Where the tokenizer marks the tokens that go on with a word (as `##`), words are its own.
-        Elsewhere a word ends at a space.
+        Words are the tokenizer's where it marks tokens that go on (as `##`); else spaces end them.
         """
         marks = getattr(self._tokenizer.library.model, "continuing_subword_prefix", None)
         tokens: list[int] = []
@@ -190,15 +186,9 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
 def scheme_of(labels: Sequence[str]) -> Scheme:
     """Prefix (B, I, E or S) and type of each label of a model but `O`, as written `B-location`.
 
-    So are IOB1, IOB2, IOE1, IOE2 and IOBES (BMES but for its M) written. BILOU and BMEWO have other
-    letters for the same: L and U, M and W. A label without a prefix counts as inside, which makes
-    an entity of words that follow each other with the same label. Where every label is such a
-    letter alone, all entities are of the type `_`.
-
-    >>> scheme_of(["O", "B-location", "U-location"])
-    {'B-location': ('B', 'location'), 'U-location': ('S', 'location')}
-    >>> scheme_of(["U-turn", "NOUN"])
-    {'U-turn': ('I', 'U-turn'), 'NOUN': ('I', 'NOUN')}
+    BILOU and BMEWO have other letters for the same: L and U, M and W. A label without a prefix
+    counts as inside: words that follow each other with it are an entity. Where every label is such
+    a letter alone, all entities are of the type `_`.
     """
     named = [label for label in labels if label != OUTSIDE]
     bare = all(label in _LETTERS for label in named)
@@ -214,8 +204,7 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
 def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, int]]:
     """Type, first and last word of each entity of a text, from its words' labels.
 
-    An entity is a run of one type that is not broken by B or S, nor after E or S. It may start with
-    I or E, as the CoNLL-2003 script counts.
+    A run of one type, not broken by B or S, nor after E or S; as the CoNLL-2003 script counts.
     """
     runs: list[tuple[str, int, int]] = []
     last_prefix, last_kind = "", OUTSIDE

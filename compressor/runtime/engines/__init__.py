@@ -48,8 +48,13 @@ class Setup:
     device: str = "cpu"
     threads: int | None = None
     workers: int = 1
-    cache: Path | None = None
+    cache: str | Path | None = None
     cuda_graphs: bool = True
+
+    @property
+    def captures(self) -> bool:
+        """Whether to capture CUDA graphs: not with several threads, which disturb each other."""
+        return self.device == "cuda" and self.cuda_graphs and self.workers == 1
 
 
 class Engine(ABC):
@@ -59,7 +64,7 @@ class Engine(ABC):
     package: ClassVar[str]
     versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]  # the first, the first too new one
     kinds: ClassVar[tuple[str, ...]]  # of models that it runs: `encoder`, `encoder-decoder`
-    reads_graphs: ClassVar[bool] = True  # else it reads a model in a format of its own
+    folder: ClassVar[str] = ""  # of a model in a format of its own; else it reads the graphs
     dense_only: ClassVar[bool] = False  # it serves comparison alone, and runs no pruned models
     provider: str  # the library's part that computes on the device
 
@@ -85,7 +90,6 @@ class Engine(ABC):
 
     @classmethod
     def version(cls) -> str:
-        """Version of the library; errors are those of `library`."""
         return str(cls.library().__version__).split("-")[0]
 
     @classmethod
@@ -98,10 +102,7 @@ class Engine(ABC):
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
-        """The device to run on; `auto` is the best that it runs on here.
-
-        UsageError for one that it does not run on, EnvironmentProblem for one that is not usable.
-        """
+        """The device to run on, `auto` the best; UsageError or EnvironmentProblem for others."""
         if device in ("auto", "cpu"):
             return "cpu"
         require_device(device)
@@ -127,30 +128,25 @@ class Engine(ABC):
         return cls.precisions(directory, artifact)
 
     @classmethod
-    @abstractmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
         """Paths from the artifact that a precision opens; UsageError where there are none."""
-
-    @classmethod
-    def folder_files(cls, directory: Path, artifact: Artifact, folder: str) -> list[str]:
-        """`files` of an engine that reads a model in a folder of its own."""
-        if not (directory / folder).exists():
+        if not cls.folder:
+            return artifact.used_files(precision)
+        folder = directory / cls.folder
+        if not folder.exists():
             raise UsageError(
-                f"{directory} has no {folder}/ for the engine {cls.name}; export the dense or "
-                f"pruned model with --engines onnxruntime,{cls.name}, or use another engine",
+                f"{directory} has no {cls.folder}/ for the engine {cls.name}; export the model "
+                f"with --engines onnxruntime,{cls.name}, or use another engine",
                 id="engine-not-in-artifact",
             )
-        names = sorted(f"{folder}/{path.name}" for path in (directory / folder).iterdir())
+        names = sorted(f"{cls.folder}/{path.name}" for path in folder.iterdir())
         return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *names]
 
     @classmethod
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
-        """The precision to run on a device; None stands for the default one.
-
-        UsageError where it does not compute in that here; else errors of `library`.
-        """
+        """The precision to run on a device, None the default one; UsageError for others."""
         cls.choose_device(device)
         chosen = name or cls.default_precision(artifact)
         available = cls.precisions(directory, artifact)
@@ -168,7 +164,11 @@ class Engine(ABC):
         raise NotImplementedError
 
     def translator(self) -> TokenGenerator | None:
-        """Open an encoder-decoder model, as `encoder`; None where this package searches itself."""
+        """Open an encoder-decoder model, as `encoder`; None where `decoder` does."""
+        return None
+
+    def decoder(self) -> Any:
+        """Open an encoder-decoder model for the search of this package: a `DecoderGraph`."""
         raise NotImplementedError
 
 

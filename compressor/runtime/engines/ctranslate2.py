@@ -20,7 +20,7 @@ class CTranslate2(Engine):
     name = package = "ctranslate2"
     versions = ((4, 8), (5, 0))
     kinds = ("encoder-decoder",)
-    reads_graphs = False
+    folder = CTRANSLATE2_DIRECTORY
     provider = "CTranslate2 CPU"
 
     @classmethod
@@ -34,10 +34,6 @@ class CTranslate2(Engine):
         can = cls.library().get_supported_compute_types("cpu")
         return [name for name, kind in _COMPUTED.items() if kind in can]
 
-    @classmethod
-    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        return cls.folder_files(directory, artifact, CTRANSLATE2_DIRECTORY)
-
     def translator(self) -> OpenedTranslator:
         setup = self.setup
         return OpenedTranslator(
@@ -46,10 +42,7 @@ class CTranslate2(Engine):
 
 
 class OpenedTranslator:
-    """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
-
-    `sources` and `targets` are the tokens of both sides, in the order of their ids.
-    """
+    """A `TokenGenerator`; `sources` and `targets` are the tokens in the order of their ids."""
 
     def __init__(
         self, directory: Path, precision: str = BASE, threads: int | None = None, workers: int = 1

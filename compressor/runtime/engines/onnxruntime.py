@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
+from compressor.runtime.decoder import DecoderGraph
+from compressor.runtime.device_decoder import LENGTHEN, DeviceGraph
 from compressor.runtime.engines import Engine, LogitsModel, Setup
 from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.session import (
@@ -52,10 +54,6 @@ class OnnxRuntime(Engine):
         return list(artifact.precisions)
 
     @classmethod
-    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        return artifact.used_files(precision)
-
-    @classmethod
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
@@ -75,11 +73,6 @@ class OnnxRuntime(Engine):
                 id="graphs-for-another-device",
             )
         return chosen
-
-    @property
-    def captures(self) -> bool:
-        """Whether to capture CUDA graphs: not with several threads, which disturb each other."""
-        return self.setup.device == "cuda" and self.setup.cuda_graphs and self.setup.workers == 1
 
     def session(self, role: str, captures: bool = False) -> InferenceSession:
         """Open the graph with a role; `captures` as in `open_session`."""
@@ -107,5 +100,10 @@ class OnnxRuntime(Engine):
 
         return run
 
-    def translator(self) -> None:
-        return None
+    def decoder(self) -> DecoderGraph:
+        setup = self.setup
+        if LENGTHEN not in setup.artifact.precisions.get(setup.precision, ()):
+            return DecoderGraph(self.session, setup)
+        graph = DeviceGraph(self.session, setup)
+        self.captured = graph.captured
+        return graph

@@ -84,7 +84,7 @@ class OpenVino(Engine):
         if setup.cache is not None:
             # It takes a model that was kept in another precision for one in this, and then computes
             # NaN or crashes. Other weights and other versions of OpenVINO it tells apart itself.
-            kept = setup.cache / f"openvino-{setup.precision}"
+            kept = Path(setup.cache) / f"openvino-{setup.precision}"
             config["CACHE_DIR"] = str(kept)
             try:
                 kept.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,4 @@
-"""PyTorch with transformers: what most people serve dense models with, to compare with.
-
-On the CPU they compute in float32, on a GPU in float16.
-"""
+"""PyTorch with transformers: what most people serve dense models with, to compare with."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from compressor.runtime.session import choose_device, import_package
 from compressor.storage.input_files import read_json
 
 PYTORCH_DIRECTORY = "pytorch"  # of a dense artifact: its checkpoint
-_COMPUTED = {BASE: "float32", "fp16": "float16"}
+_COMPUTED = {BASE: "float32", "fp16": "float16"}  # the second on a GPU alone
 
 
 class PyTorch(Engine):
@@ -31,7 +28,7 @@ class PyTorch(Engine):
     package = "torch"
     versions = ((2, 11), (3, 0))
     kinds: ClassVar[tuple[str, ...]] = ("encoder", "encoder-decoder")
-    reads_graphs = False
+    folder = PYTORCH_DIRECTORY
     dense_only = True
     compiled: ClassVar[bool] = False
 
@@ -48,17 +45,15 @@ class PyTorch(Engine):
 
     @classmethod
     def describe(cls, has_gpu: bool) -> str:
-        """Also whether it computes on a GPU, and if not why."""
+        """Also why it does not compute on the GPU."""
         said = super().describe(has_gpu)
-        if not has_gpu or said.startswith("absent"):
+        if not has_gpu or said.startswith("absent") or cls.library().cuda.is_available():
             return said
-        torch = cls.library()
-        if torch.cuda.is_available():
-            return f"{said}, with CUDA on {torch.cuda.get_device_name()}"
-        if torch.version.cuda is not None:
-            return f"{said}, no CUDA: it needs a driver for CUDA {torch.version.cuda} or newer"
+        cuda = cls.library().version.cuda
+        if cuda is not None:
+            return f"{said}, not on the GPU: it needs a driver for CUDA {cuda} or newer"
         advice = "install the build for CUDA with `pip install --force-reinstall torch`"
-        return f"{said}, no CUDA: this build is for CPUs; {advice}"
+        return f"{said}, not on the GPU: this build is for CPUs; {advice}"
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
@@ -67,8 +62,8 @@ class PyTorch(Engine):
             if device == "auto":
                 return "cpu"
             raise EnvironmentProblem(
-                f"PyTorch {cls.version()} finds no CUDA device; install a build of it for CUDA, or "
-                f"leave the engine {cls.name} out",
+                f"PyTorch finds no CUDA device; install a build of it for CUDA, or leave the "
+                f"engine {cls.name} out",
                 id="pytorch-without-cuda",
             )
         return chosen
@@ -80,10 +75,6 @@ class PyTorch(Engine):
     @classmethod
     def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
         return ["fp16"] if device == "cuda" else [BASE]
-
-    @classmethod
-    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        return cls.folder_files(directory, artifact, PYTORCH_DIRECTORY)
 
     def encoder(self) -> LogitsModel:
         self._open()
