@@ -20,7 +20,7 @@ from compressor.export.verify import Compared, Expected, Spooled, logit_check, r
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
 from compressor.results import Check
-from compressor.runtime.embedder import Embedder, unit
+from compressor.runtime.scores import Embedder, unit
 from compressor.runtime.session import open_session
 from compressor.tasks.encoder import EncoderTask
 

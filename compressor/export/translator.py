@@ -29,10 +29,9 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, open_output_tokens, read_artifact
 from compressor.runtime.decoder import BEST
 from compressor.runtime.engines import Setup
-from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:

@@ -12,9 +12,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compressor.errors import InputError, UsageError, cannot_read, did_you_mean
 from compressor.runtime.batching import check_limits
-from compressor.storage.input_files import inner_path, parse_json, read_text
+from compressor.storage.input_files import inner_path, parse_json, read_json, read_text
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
 GRAPH_DIRECTORY = "onnx"
@@ -30,6 +33,7 @@ CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned
 # How a cross-encoder makes a score of its one logit.
 Activation = Literal["identity", "sigmoid"]
 FileName = NewType("FileName", str)  # of a file in the same directory
+Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +154,7 @@ class Generation:
         """The most tokens to generate, the start token not counted."""
         limit = self.max_new_tokens
         if limit is None:
-            assert self.max_length is not None  # one of the two is written
-            limit = self.max_length - 1
+            limit = (self.max_length or 0) - 1  # one of the two is written
         return limit if self.positions is None else min(limit, self.positions)
 
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
@@ -305,3 +308,65 @@ def require_files(directory: Path, files: Sequence[str], *, verify: bool = True)
             raise cannot_read(path, error) from error
     if verify:
         require_unchanged(directory, files)
+
+
+class OutputTokens:
+    """The ids of tokens that a decoder scores, ascending; the search numbers them from 0 on."""
+
+    def __init__(self, ids: Sequence[int] | Tokens) -> None:
+        self.ids: Tokens = np.asarray(ids, dtype=np.int64)
+
+    def indices(self, ids: Tokens) -> Tokens:
+        """Indices of tokens, any shape; InputError for one that the decoder does not score."""
+        missing = ids[~np.isin(ids, self.ids)]
+        if missing.size:
+            raise InputError(
+                f"this decoder cannot produce token {missing[0]}; see its output tokens",
+                id="token-not-in-output",
+            )
+        return np.searchsorted(self.ids, ids)
+
+    def settings(self, settings: Generation) -> Generation:
+        """Generation settings with ids -> the same settings with indices."""
+
+        def one(token: int | None) -> int | None:
+            return None if token is None else int(self.indices(np.array(token)))
+
+        def some(tokens: Sequence[int]) -> list[int]:
+            # Tokens that the decoder does not score cannot occur.
+            ids = np.array(tokens, np.int64)
+            indices: list[int] = self.indices(ids[np.isin(ids, self.ids)]).tolist()
+            return indices
+
+        forced = settings.forced_eos_token_id
+        return replace(
+            settings,
+            decoder_start_token_id=int(self.indices(np.array(settings.decoder_start_token_id))),
+            eos_token_id=some(settings.eos_token_id),
+            forced_bos_token_id=one(settings.forced_bos_token_id),
+            forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
+            suppress_tokens=some(settings.suppress_tokens),
+        )
+
+    def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Rows of indices -> rows of ids."""
+        return [self.ids[list(row)].tolist() for row in rows]
+
+
+def count_output_tokens(directory: Path) -> int | None:
+    """How many tokens the decoder of the artifact in `directory` scores; None for an encoder."""
+    artifact = read_artifact(directory)
+    return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
+
+
+def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
+    """The tokens that the decoder of the artifact in `directory` scores."""
+    assert artifact.scored is not None  # it has a decoder
+    vocabulary, file = artifact.scored
+    if file is None:
+        return OutputTokens(np.arange(vocabulary))
+    path = directory / GRAPH_DIRECTORY / file
+    try:
+        return OutputTokens(read_json(path))
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise unusable(path, error) from error

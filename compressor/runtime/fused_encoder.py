@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.batching import Batch, require_right_padding
+from compressor.runtime.batching import Batch, Floats, require_right_padding
 from compressor.runtime.decoder import FLOATS
 from compressor.runtime.engines import Setup
 from compressor.runtime.session import (
@@ -28,6 +28,7 @@ from compressor.runtime.session import (
     run_errors,
     run_failures,
     size_of,
+    to_device,
     warn_uncaptured,
 )
 
@@ -71,8 +72,7 @@ class FusedEncoder:
             open_graph, MODEL, setup.directory, setup.captures
         )
         self._fixed = setup.cuda_graphs and setup.workers == 1
-        if setup.captures:
-            self._fixed = self._captures
+        self._fixed &= self._captures or not setup.captures
         self._inputs = [value.name for value in self._model.get_inputs()]
         (self._output,) = self._model.get_outputs()
         self._shapes: dict[tuple[int, int], _Buffers] = {}
@@ -82,7 +82,7 @@ class FusedEncoder:
         self._has_packed = PACKED in setup.artifact.precisions[setup.precision]
         self._opening = Lock()
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> Floats:
         """Logits [rows, outputs] or [rows, tokens, outputs]; UsageError for padding on the left."""
         mask = batch["attention_mask"]
         require_right_padding(mask)
@@ -103,7 +103,7 @@ class FusedEncoder:
                 if logits is None:
                     options = numbered(UNCAPTURED) if self._captures else None
                     logits = self._model.run([LOGITS], inputs, options)[0]
-        answers: NDArray[np.float32] = logits.astype(np.float32, copy=False)
+        answers: Floats = logits.astype(np.float32, copy=False)
         return answers
 
     def _sizes(self, rows: int, tokens: int) -> list[int]:
@@ -149,15 +149,10 @@ class FusedEncoder:
         return logits[:, :tokens] if logits.ndim == 3 else logits
 
     def _new_buffers(self, shape: tuple[int, int]) -> _Buffers:
-        from onnxruntime import OrtValue
-
         device = self._setup.device
-        inputs = {
-            name: OrtValue.ortvalue_from_numpy(np.zeros(shape, np.int64), device, 0)
-            for name in self._inputs
-        }
+        inputs = {name: to_device(np.zeros(shape, np.int64), device) for name in self._inputs}
         zeros = np.zeros(self._sizes(*shape), FLOATS[self._output.type])
-        logits = OrtValue.ortvalue_from_numpy(zeros, device, 0)
+        logits = to_device(zeros, device)
         binding = bind(self._model, inputs, {LOGITS: logits})
         options = numbered(len(self._shapes) + 1 if self._captures else UNCAPTURED)
         return _Buffers(inputs, logits, binding, options)

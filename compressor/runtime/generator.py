@@ -13,14 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import Batch
+from compressor.runtime.artifact import (
+    Generation,
+    OutputTokens,
+    TranslationArtifact,
+    open_output_tokens,
+)
+from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph, greedy_on_device
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import CAPTURING, run_errors
-from compressor.runtime.vocabulary import OutputTokens, open_output_tokens
 
 
 class Generator(Runtime[TranslationArtifact]):
@@ -172,7 +176,7 @@ class Generator(Runtime[TranslationArtifact]):
     def compute(self, batch: Batch, **options: Any) -> object:
         return self.generate(batch, **options)
 
-    def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> Floats:
         """Logits [rows, steps, tokens] of what follows each of `tokens` [rows, steps].
 
         The start token is the first; logits are in the order of `self.tokens.ids`.

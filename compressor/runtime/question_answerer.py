@@ -8,10 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.runtime.artifact import EncoderArtifact
-from compressor.runtime.batching import check_limits, require_texts
+from compressor.runtime.batching import Floats, check_limits, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import Span
@@ -74,10 +73,7 @@ class Window:
 
 
 class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
-    """An exported model for questions; arguments and errors are those of `Runtime`.
-
-    Of a context that is too long, read in windows that overlap, the best answer of all counts.
-    """
+    """An exported model for questions; arguments and errors are those of `Runtime`."""
 
     task = "question-answering"
     line_options = ("null_answers", "stride")
@@ -234,7 +230,7 @@ def split(
     return groups
 
 
-def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, int, float]:
+def best_span(logits: Floats, window: Window) -> tuple[float, int, int, float]:
     """Score, first and last token of a window's best answer, and the score of having none.
 
     Probabilities are among the tokens of the context and the window's first token, which stands for

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.errors import InputError
 from compressor.runtime.artifact import (
@@ -23,6 +22,7 @@ from compressor.runtime.artifact import (
 from compressor.runtime.batching import (
     CHUNK_ROWS,
     Batch,
+    Floats,
     by_length,
     check_limits,
     collate,
@@ -65,24 +65,19 @@ class Runtime(ABC, Generic[Described]):
         precision: one that the engine has for the artifact; None takes the artifact's default, or
             fp32 where the engine lacks that one.
         device: `cpu` or `cuda`; there is no fallback to another one.
-        threads: threads within an operation; None leaves the choice to the engine, and is 1 with
-            several workers.
+        threads: within an operation; None leaves the choice to the engine, and is 1 with workers.
         workers: batches that are computed at the same time, by one copy of the weights. Small
             models gain more from them than from threads (docs/tuning.md, "Workers").
-        verify: check the files against `manifest.json` first, about 3 s for each gigabyte; warn
-            where there is none.
+        verify: check the files against `manifest.json` first, about 3 s a gigabyte.
         engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
             no fallback to another one. `auto` is the one that was the fastest in the same precision
             when the artifact was made, where that was measured, and onnxruntime elsewhere.
-        cache: directory where OpenVINO keeps the models that it compiles; None: they are compiled
-            whenever they are opened.
-        cuda_graphs: on CUDA, run small batches as captured CUDA graphs, where the graphs are made
-            for that (docs/gpu-guide.md); answers are the same without.
+        cache: directory where OpenVINO keeps the models that it compiles.
+        cuda_graphs: on CUDA, run small batches as captured CUDA graphs (docs/gpu-guide.md).
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.
-        UsageError: an unknown engine, precision or device, or one that the engine cannot run the
-            artifact with.
+        UsageError: an unknown engine, precision or device, or one that the others exclude.
         EnvironmentProblem: a package is missing or too old, or the device is not usable.
     """
 
@@ -183,8 +178,7 @@ class Runtime(ABC, Generic[Described]):
         self,
         rows: Sequence[Encoded],
         answer: Callable[[Batch], Iterable[Answer]],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
         """Answers to encoded rows in their order; rows of similar length share a batch."""
 
@@ -193,7 +187,7 @@ class Runtime(ABC, Generic[Described]):
             padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
             return list(zip(numbers, answer(padded), strict=True))
 
-        batches = by_length(rows, batch_size, batch_tokens, self.batch_tokens[self._device])
+        batches = by_length(rows, default_tokens=self.batch_tokens[self._device], **limits)
         # One batch cannot be shared out, so threads would only cost time.
         if self._workers == 1 or len(batches) < 2:
             answered = [compute(numbers) for numbers in batches]
@@ -252,14 +246,17 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
     """An exported encoder with a head; arguments and errors are those of `Runtime`."""
 
     kind = "encoder"
-    # docs/tuning.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
-    # GPU runs more rows at once, and 4096 are 32 rows of 128 tokens.
+    # docs/tuning.md, "How batches are made", has the measurements on CPUs; CUDA is not measured.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
 
     def _open(self) -> None:
         self._model = self._engine.encoder()
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def _logits_to(self, answer: Callable[[Floats], Iterable[Answer]]) -> Answers[Answer]:
+        """Answers for `_stream`, from what logits are answered with."""
+        return self._texts_to(lambda batch: answer(self.run(batch)))
+
+    def run(self, batch: Batch) -> Floats:
         """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
         return self._model(batch)
 
@@ -268,7 +265,7 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
 
     def logits(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Logits [rows, outputs] in the order of the texts; rows of similar length share a batch.
 
         Args:

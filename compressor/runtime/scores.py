@@ -1,32 +1,27 @@
-"""Labels and numbers of texts or pairs, and texts in the order of their relevance to a query."""
+"""What encoders say of texts or pairs: labels, numbers, an order by relevance, embeddings."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import (
     Activation,
     ClassificationArtifact,
+    EmbeddingArtifact,
     RegressionArtifact,
     RerankingArtifact,
 )
-from compressor.runtime.batching import (
-    CHUNK_ROWS,
-    Batch,
-    Floats,
-    check_limits,
-    in_chunks,
-    log_softmax,
-    sigmoid,
-)
+from compressor.runtime.batching import Floats, check_limits, log_softmax, require_texts, sigmoid
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
-from compressor.runtime.text import one_warning_of_cut
+from compressor.runtime.text import Encoded
 
+_LEAST = 1e-12  # norm of a vector of zeros
 Probable = Sequence[tuple[str, float]]  # labels with their probabilities
 
 
@@ -63,14 +58,10 @@ class LabelRuntime(EncoderRuntime[ClassificationArtifact]):
 
         Args:
             rows: texts, or (text, pair) tuples; read a chunk at a time.
-            limits: `chunk_rows`: rows that are read ahead and sorted by length, all that is held at
-                a time; `batch_size`, `batch_tokens`: as in `logits`.
+            limits: those of `logits`, and `chunk_rows` that are read ahead, sorted by length; all
+                that is held at a time.
         """
-
-        def probabilities(batch: Batch) -> Iterable[Floats | None]:
-            return self._probabilities_of(self.run(batch))
-
-        return self._stream(rows, self._texts_to(probabilities), None, **limits)
+        return self._stream(rows, self._logits_to(self._probabilities_of), None, **limits)
 
     def answer_lines(
         self,
@@ -161,19 +152,17 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
 
         As of `CrossEncoder.predict` in sentence-transformers: with its activation function.
         """
-        logits = self.logits(texts, pairs, **limits)[:, 0]
-        return _activated(logits, self.artifact.activation)
+        return self._numbers_of(self.logits(texts, pairs, **limits))
 
     def predict_stream(
         self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[float | None]:
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
+        numbers = self._stream(rows, self._logits_to(self._numbers_of), None, **limits)
+        return (None if number is None else float(number) for number in numbers)
 
-        def numbers(batch: Batch) -> Iterable[float | None]:
-            scores = _activated(self.run(batch)[:, 0], self.artifact.activation)
-            return list(scores.tolist())
-
-        return self._stream(rows, self._texts_to(numbers), None, **limits)
+    def _numbers_of(self, logits: Floats) -> Floats:
+        return _activated(logits[:, 0], self.artifact.activation)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The number of each line; `score` in JSON."""
@@ -202,8 +191,10 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
 
         As of `Regressor.predict`. Errors are those of `logits`.
         """
-        logits = relevance(self.logits(queries, texts, **limits))
-        return _activated(logits, self.artifact.activation)
+        return self._scores_of(self.logits(queries, texts, **limits))
+
+    def _scores_of(self, logits: Floats) -> Floats:
+        return _activated(relevance(logits), self.artifact.activation)
 
     def rank(
         self,
@@ -224,7 +215,6 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         rows: Iterable[Any],
         query: str = "",
         top_k: int | None = None,
-        chunk_rows: int = CHUNK_ROWS,
         **options: Any,
     ) -> Iterator[Line]:
         """Score and text of each line that is not blank, the most relevant one first.
@@ -235,14 +225,11 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
             raise UsageError(
                 "--query is missing: what are the lines to be relevant to?", id="query-missing"
             )
-        scored: list[tuple[int, str, float]] = []
-        filled = ((number, text) for number, text in enumerate(rows, 1) if text.strip())
-        with one_warning_of_cut():
-            for chunk in in_chunks(filled, chunk_rows):
-                texts = [text for _, text in chunk]
-                scores = self.scores([query] * len(texts), texts, **options).tolist()
-                scored += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
-        for number, text, score in sorted(scored, key=lambda line: -line[2])[:top_k]:
+        filled = [(number, text) for number, text in enumerate(rows, 1) if text.strip()]
+        pairs = [(query, text) for _, text in filled]
+        scores = self._stream(pairs, self._logits_to(self._scores_of), 0.0, **options)
+        scored = zip(filled, map(float, scores), strict=True)
+        for (number, text), score in sorted(scored, key=lambda line: -line[1])[:top_k]:
             data = {"line": number, "score": round(score, 6), "text": text}
             yield f"{score:.6f}\t{text}", data
 
@@ -263,3 +250,104 @@ def probabilities(logits: Floats) -> Floats:
 
 def _activated(logits: Floats, activation: Activation) -> Floats:
     return sigmoid(logits) if activation == "sigmoid" else logits
+
+
+class Embedder(EncoderRuntime[EmbeddingArtifact]):
+    """An exported encoder of texts; arguments and errors are those of `Runtime`."""
+
+    task = "embedding"
+    line_options = ("prompt",)
+
+    def _open(self) -> None:
+        super()._open()
+        self._tokenizer.prefix = self.artifact.default_prompt
+
+    @property
+    def width(self) -> int:
+        """How many numbers an embedding has."""
+        return self.artifact.width
+
+    def with_prompt(self, name: str | None) -> Embedder:
+        """The same model, all of whose texts begin with another prompt; None: the default one.
+
+        UsageError for a name that is not in `artifact.prompts`. Where it has no prompts for them,
+        those of `query` and `document` are empty.
+        """
+        known = {"query": "", "document": ""} | dict(self.artifact.prompts)
+        if name is not None and name not in known:
+            raise UsageError(
+                f"prompt {name}: the model has no such prompt{did_you_mean(name, known)}; it has "
+                f"{', '.join(known)}",
+                id="prompt-unknown",
+            )
+        other = copy(self)
+        other._tokenizer = copy(self._tokenizer)
+        other._tokenizer.prefix = self.artifact.default_prompt if name is None else known[name]
+        return other
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
+        """Token ids of each text, and then of each of `pairs`: every text has a row."""
+        require_texts(texts)
+        require_texts(pairs)
+        return super().encode([*texts, *(pairs or ())])
+
+    def embed(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> Floats:
+        """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
+        return self.logits(texts, None, **limits)
+
+    def similarities(
+        self, texts: Sequence[str], pairs: Sequence[str], **limits: Unpack[BatchSizes]
+    ) -> Floats:
+        """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
+        require_texts(texts, pairs)
+        # In one list, so that rows of similar length share a batch on both sides.
+        both = self.embed([*texts, *pairs], **limits)
+        return self.compare(both[: len(texts)], both[len(texts) :])
+
+    def compare(self, first: Floats, second: Floats) -> Floats:
+        """How similar each row of two arrays of embeddings [rows, width] is, as the model says."""
+        return similarities(self.artifact.similarity, first, second)
+
+    def embed_stream(self, rows: Iterable[str], **limits: Unpack[StreamLimits]) -> Iterator[Floats]:
+        """The embedding [width] of each row of a stream, zeros for one of white space alone.
+
+        All else as `Classifier.probabilities_stream`.
+        """
+        blank = np.zeros(self.width, dtype=np.float32)
+        return self._stream(rows, self._texts_to(self.run), blank, **limits)
+
+    def answer_lines(
+        self, rows: Iterable[Any], prompt: str | None = None, **options: Any
+    ) -> Iterator[Line]:
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON."""
+        for row in self.with_prompt(prompt).embed_stream(rows, **options):
+            # As NumPy writes a float32: the digits that make it the same again.
+            numbers = [float(str(number)) for number in row]
+            yield "\t".join(map(str, numbers)), {"embedding": numbers}
+
+
+def cosines(first: Floats, second: Floats) -> Floats:
+    """The cosine of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
+    # A blank text has a vector of zeros, by whose norm nothing can be divided.
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosine: Floats = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
+    return cosine
+
+
+def similarities(kind: str, first: Floats, second: Floats) -> Floats:
+    """How similar each row of two arrays [rows, width] is, [rows]: distances have a minus."""
+    similarity: Floats = cosines(first, second)
+    if kind == "dot":
+        similarity = (first * second).sum(axis=1)
+    elif kind == "euclidean":
+        similarity = -np.linalg.norm(first - second, axis=1)
+    elif kind == "manhattan":
+        similarity = -np.abs(first - second).sum(axis=1)
+    return similarity
+
+
+def unit(vectors: Floats) -> Floats:
+    """Floats [rows, width] with a norm of 1; zeros stay."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Floats = vectors / np.maximum(norms, _LEAST)
+    return scaled

@@ -13,18 +13,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation
-from compressor.runtime.batching import log_softmax
+from compressor.runtime.artifact import Generation, Tokens
+from compressor.runtime.batching import Floats, log_softmax
 
-Scores = NDArray[np.float32]
-Tokens = NDArray[np.int64]
+Scores = Floats
 
-# transformers adds this to the score of a hypothesis that must not be chosen. It is so large that
-# in float32 the sum is this number itself.
+# transformers adds this to the score of a hypothesis that must not be chosen; in float32 the sum is
+# this number itself.
 EXCLUDED = np.float32(-1e9)
-# Finished sentences leave the batch when they are at least this share of it: copying the caches
-# of the others costs less than a step of the finished ones, and it is paid once. Greedy search took
-# 6.1 CPU seconds when none ever left, and 3.5 to 3.8 with shares from a half to a sixteenth.
+# Finished sentences leave the batch when they are at least this share of it. Greedy search took 6.1
+# CPU seconds when none ever left, and 3.5 to 3.8 with shares from a half to a sixteenth.
 MIN_FINISHED_SHARE = 0.125
 
 
@@ -192,8 +190,7 @@ class _Beams:
         self.scores, self.tokens = _take(values, order), _take(longer, order)
         # Without `early_stopping` a result cannot change where the best running hypothesis does not
         # beat the worst finished one at its present length; with "never", at no length that it can
-        # reach. Sums of log-probabilities are negative: only with a positive penalty do longer
-        # texts gain.
+        # reach. Sums are negative: only with a positive penalty do longer texts gain.
         longest = settings.early_stopping == "never" and settings.length_penalty > 0
         length = settings.limit if longest else step
         possible = self.scores[:, :1] / length**settings.length_penalty

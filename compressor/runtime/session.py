@@ -16,8 +16,10 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
-from compressor.runtime.artifact import CPU_ONLY
+from compressor.runtime.artifact import CPU_ONLY, unusable
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -91,9 +93,9 @@ def _create(
     except failures as error:
         if device == "cuda" and not isinstance(error, _graph_errors()):
             raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"onnxruntime {ort.__version__} cannot open {graph}: {_reason(error):.300}; export the "
-            "model again",
+            f"onnxruntime {ort.__version__} cannot open {graph}: {reason:.300}; export it again",
             id="graph-invalid",
         ) from error
 
@@ -108,10 +110,6 @@ def _graph_errors() -> tuple[type[Exception], ...]:
     )  # fmt: skip
 
 
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"device 'cuda' was requested, but onnxruntime {ort.__version__} could not start "
@@ -123,8 +121,6 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
 
 def try_device(device: str) -> str:
     """Run a small graph on `device`: the provider that ran it; errors as `open_session`."""
-    import numpy as np
-
     import_onnxruntime()
     from onnxruntime.datasets import get_example
 
@@ -215,15 +211,10 @@ def run_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except run_failures() as error:
-        reason = _reason(error)
         # The device, or memory ("Failed to allocate", "bad_alloc…"): not the graph.
-        if type(error).__name__ == "EPFail" or "llocat" in reason:
+        if type(error).__name__ == "EPFail" or "llocat" in str(error):
             raise
-        raise InputError(
-            f"the graphs in {directory} fail ({reason:.300}); the tokenizer or graphs.json may be "
-            "of another model: export it again",
-            id="graph-fails",
-        ) from error
+        raise unusable(directory, error) from error
 
 
 def bind(
@@ -257,6 +248,13 @@ class Captured:
 
     shape: tuple[int, ...]
     bytes: int
+
+
+def to_device(array: Any, device: str) -> OrtValue:
+    """The array on a device; on a CPU both share their memory."""
+    from onnxruntime import OrtValue
+
+    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
 
 
 def size_of(buffers: Iterable[OrtValue]) -> int:

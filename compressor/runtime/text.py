@@ -25,7 +25,6 @@ from compressor.storage.input_files import MIB, panics_raised, read_text
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-_MOST_BYTES = 512 * MIB  # the largest tokenizers have some 20
 # A noncharacter: it occurs in no text, so a vocabulary entry that starts with it never matches.
 MARK = "\ufdd0"
 UNKNOWN_CHARACTER = "\ufdd1"  # another one: in no vocabulary
@@ -81,7 +80,8 @@ class TextTokenizer:
         self.prefix = ""
         try:
             with panics_raised():
-                self.library = Tokenizer.from_str(read_text(path, _MOST_BYTES))
+                # The largest tokenizers have some 20 MiB.
+                self.library = Tokenizer.from_str(read_text(path, 512 * MIB))
                 self._normalizer = _take_normalizer(self.library)
         except Exception as error:  # the library raises nothing more specific
             raise unusable(path, error) from error

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import ClassificationArtifact
-from compressor.runtime.batching import Batch, log_softmax, require_texts
+from compressor.runtime.batching import Batch, Floats, log_softmax, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]  # of characters, the last one not included
 Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`
-LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
+LabeledTokens = tuple[NDArray[np.intp], Floats]  # label and probability of each token
 
 OUTSIDE = "O"
 _STANDARD = "BIES"  # begin, inside, end, single

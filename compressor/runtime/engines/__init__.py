@@ -9,12 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compressor.errors import CompressError, EnvironmentProblem, UsageError, did_you_mean
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
-from compressor.runtime.batching import Batch
+from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.session import Captured, import_package, require_device
 
 DEFAULT, AUTO = "onnxruntime", "auto"
@@ -28,7 +25,7 @@ ENGINES = {
 BASE = "fp32"
 
 # A padded batch -> logits [rows, outputs] or [rows, tokens, outputs]; threads may share it.
-LogitsModel = Callable[[Batch], NDArray[np.float32]]
+LogitsModel = Callable[[Batch], Floats]
 
 
 class TokenGenerator(Protocol):

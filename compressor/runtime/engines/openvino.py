@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, unusable
-from compressor.runtime.batching import Batch
+from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.engines import BASE, Engine, LogitsModel
 
 _REPORTING = "openvino_telemetry"
@@ -56,7 +55,7 @@ class OpenVino(Engine):
         names = [port.get_any_name() for port in compiled.inputs]
         requests = threading.local()  # each thread has a request of its own
 
-        def run(batch: Batch) -> NDArray[np.float32]:
+        def run(batch: Batch) -> Floats:
             if not hasattr(requests, "request"):
                 requests.request = compiled.create_infer_request()
             try:
@@ -64,7 +63,7 @@ class OpenVino(Engine):
                 outputs = requests.request.infer({x: batch[x] for x in names}, share_inputs=True)
             except RuntimeError as error:
                 raise unusable(self.setup.directory, error) from error
-            logits: NDArray[np.float32] = outputs["logits"]
+            logits: Floats = outputs["logits"]
             return logits.astype(np.float32, copy=False)
 
         return run
@@ -96,9 +95,8 @@ class OpenVino(Engine):
                 ) from error
         try:
             # On AMX processors it gives the thread that compiles a stack for signals, and takes it
-            # back when the model goes: of several models, in the order in which they were compiled,
-            # a stack that no longer exists. The next signal, Ctrl-C too, would then be a crash. In
-            # a thread of its own there is none before and none to go back to.
+            # back when the model goes; of several models, one that no longer exists. The next
+            # signal, Ctrl-C too, would be a crash. In a thread of its own there is none before.
             with ThreadPoolExecutor(1) as thread:
                 compiled = thread.submit(
                     lambda: core.compile_model(core.read_model(str(path)), "CPU", config)

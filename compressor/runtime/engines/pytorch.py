@@ -7,12 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compressor.errors import EnvironmentProblem
 from compressor.runtime.artifact import Artifact, Generation
-from compressor.runtime.batching import Batch
+from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.engines import BASE, Engine, LogitsModel, Setup
 from compressor.runtime.session import choose_device, import_package
 from compressor.storage.input_files import read_json
@@ -49,11 +46,10 @@ class PyTorch(Engine):
         said = super().describe(has_gpu)
         if not has_gpu or said.startswith("absent") or cls.library().cuda.is_available():
             return said
-        cuda = cls.library().version.cuda
-        if cuda is not None:
-            return f"{said}, not on the GPU: it needs a driver for CUDA {cuda} or newer"
-        advice = "install the build for CUDA with `pip install --force-reinstall torch`"
-        return f"{said}, not on the GPU: this build is for CPUs; {advice}"
+        why = f"it needs a driver for CUDA {cls.library().version.cuda} or newer"
+        if cls.library().version.cuda is None:
+            why = "this build is for CPUs; `pip install --force-reinstall torch` installs the other"
+        return f"{said}, not on the GPU: {why}"
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
@@ -79,10 +75,10 @@ class PyTorch(Engine):
     def encoder(self) -> LogitsModel:
         self._open()
 
-        def run(batch: Batch) -> NDArray[np.float32]:
+        def run(batch: Batch) -> Floats:
             inputs = self._on_device(batch, self.setup.artifact.inputs)
             with self._torch.inference_mode():
-                logits: NDArray[np.float32] = self._model(**inputs).logits.float().cpu().numpy()
+                logits: Floats = self._model(**inputs).logits.float().cpu().numpy()
             return logits
 
         return run
