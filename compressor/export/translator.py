@@ -27,10 +27,9 @@ from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, open_output_tokens, read_artifact
 from compressor.runtime.decoder import BEST
 from compressor.runtime.engines import Setup
-from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
@@ -182,10 +181,10 @@ class TranslatorGraphs(TaskGraphs):
         return [encoder, decoder]
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        writes = not self.task.engine(engine).reads_graphs
-        if writes:
-            ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
-        return writes
+        if not self.task.engine(engine).folder:
+            return False
+        ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
+        return True
 
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Batches

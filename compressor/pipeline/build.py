@@ -27,7 +27,7 @@ from compressor.pipeline.engines import DENSE
 from compressor.pipeline.inputs import CheckBatches, ModelAndRows
 from compressor.recovery import Recovered
 from compressor.results import Check, Variant
-from compressor.runtime.vocabulary import count_output_tokens
+from compressor.runtime.artifact import count_output_tokens
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 

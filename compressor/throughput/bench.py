@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.results import Throughput
-from compressor.runtime.artifact import GRAPH_DIRECTORY
-from compressor.runtime.vocabulary import count_output_tokens
+from compressor.runtime.artifact import GRAPH_DIRECTORY, count_output_tokens
 from compressor.tasks import TASKS, Task, Timed
 from compressor.throughput.hardware import cores
 from compressor.throughput.measure import Batch, Lengths, Workload, make_workloads, measure

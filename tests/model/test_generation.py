@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,17 +35,6 @@ VOCABULARY, PAD, END = 61, 60, 0
 LIMIT = 14
 
 
-@dataclass
-class TorchStep:
-    logits: torch.Tensor
-
-    def best(self) -> np.ndarray:
-        return self.logits.argmax(-1).numpy()
-
-    def scores(self) -> np.ndarray:
-        return self.logits.numpy().copy()
-
-
 class TorchDecoder:
     """The decoder of a PyTorch model behind the protocol of the runtime's search."""
 
@@ -58,7 +46,7 @@ class TorchDecoder:
         self.cache: EncoderDecoderCache | None = None
 
     @torch.no_grad()
-    def step(self, tokens: np.ndarray) -> TorchStep:
+    def step(self, tokens: np.ndarray) -> None:
         output = self.model(
             encoder_outputs=(self.hidden,),
             attention_mask=self.mask,
@@ -67,7 +55,13 @@ class TorchDecoder:
             use_cache=True,
         )
         self.cache = output.past_key_values
-        return TorchStep(output.logits[:, -1])
+        self.logits = output.logits[:, -1]
+
+    def best(self) -> np.ndarray:
+        return self.logits.argmax(-1).numpy()
+
+    def scores(self) -> np.ndarray:
+        return self.logits.numpy().copy()
 
     def reorder(self, rows: np.ndarray) -> None:
         assert self.cache is not None
