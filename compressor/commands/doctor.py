@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import EnvironmentProblem
@@ -27,5 +29,5 @@ def doctor() -> int:
         lines.append("no problems found")
     if diagnosis.problems and console.as_json:
         raise EnvironmentProblem("; ".join(diagnosis.problems), id="packages-clash")
-    console.result("\n".join(lines), diagnosis.as_dict())
+    console.result("\n".join(lines), asdict(diagnosis))
     return EnvironmentProblem.exit_code if diagnosis.problems else 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Any
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires
 
 from compressor.errors import CompressError
-from compressor.throughput.hardware import describe, versions
+from compressor.throughput.hardware import describe, version_of, versions
 
 # Extras that are not engines, and their purpose.
 _EXTRAS = {
@@ -28,9 +27,6 @@ class Diagnosis:
     providers: dict[str, str]  # device -> whether onnxruntime can use it
     optional: dict[str, str]  # package for some features alone -> version, or how to install it
     problems: list[str]  # each a sentence with the remedy
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def diagnose() -> Diagnosis:
@@ -67,21 +63,14 @@ def _optional() -> dict[str, str]:
         for extra, purpose in _EXTRAS.items():
             if wanted.marker.evaluate({"extra": extra}):
                 install = f"absent: `pip install '{wanted.name}{wanted.specifier}'`"
-                states[wanted.name] = f"{_version(wanted.name) or install} ({purpose})"
+                states[wanted.name] = f"{version_of(wanted.name) or install} ({purpose})"
     return states
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _problems() -> list[str]:
     """Conflicting, missing and old packages."""
     problems = []
-    runtimes = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
+    runtimes = [name for name in ("onnxruntime", "onnxruntime-gpu") if version_of(name)]
     if len(runtimes) == 2:
         problems.append(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
@@ -92,7 +81,7 @@ def _problems() -> list[str]:
             "onnxruntime is not installed; install onnxruntime-gpu (onnxruntime on macOS)"
         )
     for name, minimum in _MINIMUM.items():
-        installed, needed = _version(name), ".".join(map(str, minimum))
+        installed, needed = version_of(name), ".".join(map(str, minimum))
         if installed is None:
             problems.append(f"{name} is not installed")
         elif tuple(int(part) for part in installed.split("+")[0].split(".")[:2]) < minimum:

@@ -29,8 +29,7 @@ _PACKAGES = (
 def describe() -> dict[str, str]:
     """Facts about this machine, by name, without those that are unknown.
 
-    Keys: `cpu`, `instructions`, `cores` (those this process may use), `memory`, `os`, and for
-    the first NVIDIA GPU `gpu` and `gpu driver`.
+    Cores are those that this process may use; of NVIDIA GPUs the first is described.
     """
     if sys.platform == "darwin":
         cpu = run_tool("sysctl", "-n", "machdep.cpu.brand_string")
@@ -58,21 +57,22 @@ def describe() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on; imports none."""
-    installed = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # one onnxruntime package suffices, and a runtime-only install has no torch
-    return installed
+    installed = {name: version_of(name) for name in _PACKAGES}
+    # One onnxruntime package suffices, and a runtime-only install has no torch.
+    return {"python": platform.python_version()} | {n: v for n, v in installed.items() if v}
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def cores() -> int:
     """Logical cores this process may use, by its affinity and its container's CPU quota."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     # Version 2 of cgroups: "200000 100000" or "max 100000"; version 1: two files, -1 for no limit.
     quota, period = _read(CGROUP / "cpu.max").split() or [
         _read(CGROUP / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")

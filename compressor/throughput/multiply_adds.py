@@ -1,12 +1,8 @@
 """The sizes of a model, its multiply-adds by operation, and the ratio of two models'.
 
-Products with stored weights and of attention are counted as the graphs compute them (see
-`compressor/export/attention.py`); no other operations are counted. A translator runs the encoder
-graph once (it also computes the keys and values of the cross-attention), and the decoder graph once
-per generated token, with a cache that grows by one token each time.
-
-The ratio accompanies a measured speed-up and does not predict it: the time of an operation also
-depends on its size, its memory traffic and its dependencies.
+Counted are products with stored weights and of attention, as the graphs compute them. A translator
+runs the encoder graph once (with the keys and values of the cross-attention), and the decoder graph
+once per generated token, with a cache that grows by one token each time.
 """
 
 from __future__ import annotations
@@ -23,32 +19,24 @@ from compressor.tasks.base import Deployment
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned.
-
-    Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
-    (inputs, outputs) of the linear layers that turn hidden states into logits: the first token's,
-    or with `head_on_tokens` those of all tokens. `gated` feed-forward parts have two projections
-    up, whose results are multiplied. `position_products` counts the products with positions that
-    attention scores have.
-    """
+    """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned."""
 
     width: int
     head_dim: int
     embedding: int  # width of the embedding tables; projected to `width` where it differs
-    encoder_heads: tuple[int, ...]
+    encoder_heads: tuple[int, ...]  # as all counts of units by layer
     encoder_ffn: tuple[int, ...]
     decoder_heads: tuple[int, ...] = ()
     cross_heads: tuple[int, ...] = ()
     decoder_ffn: tuple[int, ...] = ()
-    vocabulary: int = 0
-    head: tuple[tuple[int, int], ...] = ()
-    head_on_tokens: bool = False
-    gated: bool = False
-    position_products: int = 0
+    vocabulary: int = 0  # that a decoder scores; 0 without a decoder
+    head: tuple[tuple[int, int], ...] = ()  # inputs, outputs of the layers from states to logits
+    head_on_tokens: bool = False  # whether these are of all tokens, or of the first one
+    gated: bool = False  # whether feed-forward parts have two projections up
+    position_products: int = 0  # products with positions that attention scores have
 
     @property
     def decodes(self) -> bool:
-        """Whether it has a decoder, with an output projection to the vocabulary."""
         return self.vocabulary > 0
 
 
@@ -67,16 +55,12 @@ def shape_of(
     counts: Mapping[str, int],
     output_tokens: int | None = None,
 ) -> ModelShape:
-    """The shape of a checkpoint from its `config.json`.
+    """The shape of a checkpoint from its `config.json`; raises InputError for an unsupported one.
 
     Args:
-        config: contents of `config.json`, or `model.config.to_dict()`.
         counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
             named; feed-forward parts that are not have all the configuration's neurons.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
-
-    Raises:
-        InputError: unsupported architecture.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
@@ -118,8 +102,7 @@ def shape_of(
 def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
     """Name of an operation -> multiply-adds of one batch, over all runs of its graph.
 
-    Names begin with a kind of sublayer, `embedding`, `vocabulary` or `classifier`. `size.target`
-    is the number of decoding steps.
+    Names begin with a kind of sublayer, `embedding`, `vocabulary` or `classifier`.
     """
     work = _encoder(shape, size.batch, size.source)
     if not shape.decodes:
@@ -133,10 +116,9 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
 def _attention(
     name: str, rows: int, width: int, inner: int, keys: int, products: int
 ) -> dict[str, int]:
-    """One attention: `products` projections of its input, scores, values, output projection.
+    """One attention with `products` projections of its input; `inner` is heads x head_dim.
 
-    Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
-    head_dim.
+    Rows are the queries of all rows and steps, keys are summed over them.
     """
     return {
         f"{name}.inputs": rows * width * products * inner,
@@ -196,6 +178,4 @@ def ratio_of_multiply_adds(
         count = multiply_adds if whole else _decoder
         totals.append(sum(sum(count(shape, size).values()) for size in sizes))
     before, after = totals
-    if not after:
-        return math.inf if before else 1.0
-    return before / after
+    return before / after if after else math.inf if before else 1.0

@@ -115,11 +115,9 @@ def test_peak_memory_is_that_of_the_run(classifiers, tmp_path: Path) -> None:
     batches = [{name: np.ones((count, 40), np.int64) for name in names} for count in (2, 2**13)]
     small, large = (measure_memory(directory, runtime, [batch], threads=1) for batch in batches)
     assert ballast[-1] == 1
-    assert small.host_mib < 384
+    assert small < 384
     # Scores of one head alone have 2^13 x 40 x 40 values of 4 bytes: 50 MiB.
-    assert large.host_mib > small.host_mib + 50
-    assert (small.device_mib, large.device_mib) == (None, None)
-    assert small.load_seconds > 0
+    assert large > small + 50
     with raises(EnvironmentProblem, "memory-measurement-failed") as caught:
         measure_memory(tmp_path / "nowhere", runtime, batches[:1])
     assert "graphs.json" in str(caught.value)
