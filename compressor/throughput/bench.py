@@ -39,10 +39,63 @@ class Subject:
     dense: bool = False  # whether it is the dense model, in any engine and precision
 
 
-@dataclass(frozen=True)
-class BenchOptions:
-    """How models are timed."""
+def benchmark(
+    subjects: Sequence[Subject],
+    *,
+    rows: Rows,
+    config: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Throughput:
+    """Time artifacts of one model side by side; speed-ups are relative to the first.
 
+    Models that generate make the same number of tokens for every row, so that shorter answers do
+    not make a model look faster. With the checkpoint's `config` multiply-adds are counted, with
+    several engines speed-ups over all dense models. The `options` are fields of `Bench`.
+
+    Raises:
+        UsageError: settings that contradict each other or are impossible.
+        InputError: an artifact cannot be read, or there are no rows.
+        EnvironmentProblem: the device is not usable, or artifacts run on different providers.
+    """
+    bench = Bench(subjects, rows, **options)
+    runtimes, workloads, seed = bench.runtimes, bench.workloads, bench.seed
+    peaks: dict[Key, float | None] = {}
+    if bench.memory:
+        progress("measuring peak memory in fresh processes")
+        peaks = bench.peaks()
+    runs = {name: partial(bench.compute, name) for name in runtimes}
+    samples = measure(runs, workloads, min_seconds=bench.seconds, progress=progress)
+    first, ratios = subjects[0].name, bench.ratios(config) if config else {}
+    timings = summarize(
+        samples, workloads, ratios, peak_memory_mib=peaks, reference=first, seed=seed
+    )
+    engines = {name: runtime.engine for name, runtime in runtimes.items()}
+    if len(set(engines.values())) > 1:
+        dense = [subject.name for subject in subjects if subject.dense]
+        timings = against_dense(timings, samples, workloads, engines, dense, seed)
+    ran = {
+        name: {"precision": x.precision, "engine": x.engine, "provider": x.ran_by}
+        for name, x in runtimes.items()
+    }
+    from_data = bench.lengths == "data"
+    lengths = "source lengths from the data" if from_data else f"{bench.lengths} source tokens"
+    return Throughput(
+        provider=runtimes[first].provider,
+        device=bench.device,
+        precision=", ".join(dict.fromkeys(runtime.precision for runtime in runtimes.values())),
+        threads=bench.settings["threads"],
+        lengths=lengths + bench.timed.description,
+        rows=[row.model_copy(update=ran[row.variant]) for row in timings],
+    )
+
+
+@dataclass
+class Bench:
+    """Artifacts that are opened side by side, and the work that all of them do."""
+
+    subjects: Sequence[Subject]
+    rows: Rows
     batch_sizes: Sequence[int] = (1, 4, 16, 64)  # rows per batch; distinct
     lengths: Lengths = "data"  # or the number of source tokens every row is cut or filled to
     # Generated tokens per row, of tasks that generate; None takes the mean length of the
@@ -56,72 +109,13 @@ class BenchOptions:
     memory: bool = True  # whether to measure peak memory, in a process per model and batch size
     seed: int = 0  # of the choice of rows and of the bootstrap
 
-    @property
-    def runtime(self) -> dict[str, Any]:
-        """Settings that runtimes of all models are opened with."""
-        threads = self.threads or cores()
-        return {"device": self.device, "threads": threads, "cuda_graphs": self.cuda_graphs}
-
-
-def benchmark(
-    subjects: Sequence[Subject],
-    *,
-    rows: Rows,
-    config: Mapping[str, Any] | None = None,
-    progress: Callable[[str], None] = lambda text: None,
-    **options: Any,
-) -> Throughput:
-    """Time artifacts of one model side by side; speed-ups are relative to the first.
-
-    Models that generate make the same number of tokens for every row, so that shorter answers do
-    not make a model look faster. With the checkpoint's `config` multiply-adds are counted, with
-    several engines speed-ups over all dense models. The `options` are fields of `BenchOptions`.
-
-    Raises:
-        UsageError: settings that contradict each other or are impossible.
-        InputError: an artifact cannot be read, or there are no rows.
-        EnvironmentProblem: the device is not usable, or artifacts run on different providers.
-    """
-    bench = _Bench(subjects, rows, BenchOptions(**options))
-    chosen, runtimes, workloads = bench.options, bench.runtimes, bench.workloads
-    peaks: dict[Key, float | None] = {}
-    if chosen.memory:
-        progress("measuring peak memory in fresh processes")
-        peaks = bench.peaks()
-    runs = {name: partial(bench.compute, name) for name in runtimes}
-    samples = measure(runs, workloads, min_seconds=chosen.seconds, progress=progress)
-    first, ratios = subjects[0].name, bench.ratios(config) if config else {}
-    timings = summarize(
-        samples, workloads, ratios, peak_memory_mib=peaks, reference=first, seed=chosen.seed
-    )
-    engines = {name: runtime.engine for name, runtime in runtimes.items()}
-    if len(set(engines.values())) > 1:
-        dense = [subject.name for subject in subjects if subject.dense]
-        timings = against_dense(timings, samples, workloads, engines, dense, chosen.seed)
-    ran = {
-        name: {"precision": x.precision, "engine": x.engine, "provider": x.ran_by}
-        for name, x in runtimes.items()
-    }
-    from_data = chosen.lengths == "data"
-    lengths = "source lengths from the data" if from_data else f"{chosen.lengths} source tokens"
-    return Throughput(
-        provider=runtimes[first].provider,
-        device=chosen.device,
-        precision=", ".join(dict.fromkeys(runtime.precision for runtime in runtimes.values())),
-        threads=chosen.runtime["threads"],
-        lengths=lengths + bench.timed.description,
-        rows=[row.model_copy(update=ran[row.variant]) for row in timings],
-    )
-
-
-class _Bench:
-    """Artifacts that were opened side by side, and the work that all of them do."""
-
-    def __init__(self, subjects: Sequence[Subject], rows: Rows, options: BenchOptions) -> None:
-        self.subjects, self.rows, self.options = subjects, rows, options
-        self.task = TASKS[rows.task]
+    def __post_init__(self) -> None:
+        self.task, threads = TASKS[self.rows.task], self.threads or cores()
+        self.settings: dict[str, Any] = {
+            "device": self.device, "threads": threads, "cuda_graphs": self.cuda_graphs
+        }  # fmt: skip
         self.workloads, self.timed = self._plan()
-        self.runtimes = {subject.name: self._open(subject) for subject in subjects}
+        self.runtimes = {subject.name: self._open(subject) for subject in self.subjects}
         self._require_comparable()
         self.own_batches = self._own_batches()
 
@@ -139,7 +133,7 @@ class _Bench:
                     subject.directory, self.task.runtime,
                     [self.own_batches[subject.name][id(largest)]], self.timed.options,
                     engine=subject.engine, precision=self.runtimes[subject.name].precision,
-                    **self.options.runtime,
+                    **self.settings,
                 )  # fmt: skip
         return peaks
 
@@ -159,18 +153,19 @@ class _Bench:
         return ratios
 
     def _open(self, subject: Subject) -> Runtime:
-        precision, engine = subject.precision or self.options.precision, subject.engine
-        settings = self.options.runtime
-        return self.task.open(subject.directory, precision=precision, engine=engine, **settings)
+        precision, engine = subject.precision or self.precision, subject.engine
+        return self.task.open(
+            subject.directory, precision=precision, engine=engine, **self.settings
+        )
 
     def _plan(self) -> tuple[list[Workload], Timed]:
         """The workloads in the first model's tokens, and the options of all models' runs."""
-        names, options = [subject.name for subject in self.subjects], self.options
+        names = [subject.name for subject in self.subjects]
         if not names or len(set(names)) < len(names):
             raise UsageError(
                 f"the models to time need distinct names, not {names}", id="names-not-distinct"
             )
-        if options.target_length is not None and "--target-length" not in self.task.options:
+        if self.target_length is not None and "--target-length" not in self.task.options:
             raise UsageError(
                 f"models for {self.task.name} generate no tokens; leave the target length out",
                 id="target-length-without-generation",
@@ -179,15 +174,14 @@ class _Bench:
         # memory arena has grown, and the reference would be at a disadvantage.
         reference = self._open(self.subjects[0])
         limit = reference.artifact.max_source_tokens
-        if options.lengths != "data" and options.lengths > limit:
+        if self.lengths != "data" and self.lengths > limit:
             raise UsageError(
-                f"rows of {options.lengths} tokens exceed the model's limit of {limit}; choose "
-                "fewer",
+                f"rows of {self.lengths} tokens exceed the model's limit of {limit}; choose fewer",
                 id="length-too-large",
             )
         workloads = self._workloads(reference)
         largest = max(workloads, key=lambda workload: workload.batch_size)
-        timed = self.task.timed(reference, largest.batches, options.target_length)
+        timed = self.task.timed(reference, largest.batches, self.target_length)
         return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
 
     def _workloads(self, runtime: Runtime) -> list[Workload]:
@@ -197,17 +191,17 @@ class _Bench:
         artifact = runtime.artifact
         return make_workloads(
             runtime.encode(self.rows.sources, self.rows.pairs),
-            self.options.batch_sizes,
+            self.batch_sizes,
             lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
-            lengths=self.options.lengths,
-            seed=self.options.seed,
+            lengths=self.lengths,
+            seed=self.seed,
         )
 
     def _require_comparable(self) -> None:
         """Raise EnvironmentProblem where in an engine providers or default precisions differ."""
         for engine in {runtime.engine for runtime in self.runtimes.values()}:
             models = {name: x for name, x in self.runtimes.items() if x.engine == engine}
-            named = [x.name for x in self.subjects if x.precision or self.options.precision]
+            named = [x.name for x in self.subjects if x.precision or self.precision]
             defaults = {model.precision for name, model in models.items() if name not in named}
             providers = {model.provider for model in models.values()}
             if len(defaults) > 1 or len(providers) > 1:

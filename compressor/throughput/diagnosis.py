@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
 from compressor.errors import CompressError
@@ -17,20 +16,8 @@ _EXTRAS = {
 _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The environment."""
-
-    versions: dict[str, str]
-    hardware: dict[str, str]
-    engines: dict[str, str]  # name -> version and supported models, or why it is absent
-    providers: dict[str, str]  # device -> whether onnxruntime can use it
-    optional: dict[str, str]  # package for some features alone -> version, or how to install it
-    problems: list[str]  # each a sentence with the remedy
-
-
-def diagnose() -> Diagnosis:
-    """Check the installed packages and try the execution providers."""
+def diagnose() -> tuple[dict[str, dict[str, str]], list[str]]:
+    """What is there, and how to install what is not, by kind; problems, each with the remedy."""
     from compressor.runtime.engines import ENGINES, engine_class
     from compressor.runtime.session import try_device
 
@@ -44,8 +31,11 @@ def diagnose() -> Diagnosis:
             providers[device] = f"not usable: {error}"
             if device == "cpu":
                 unusable.append(str(error))
-    problems = [*_problems(), *unusable]
-    return Diagnosis(versions(), hardware, engines, providers, _optional(), problems)
+    found = {
+        "versions": versions(), "hardware": hardware, "engines": engines, "providers": providers,
+        "optional": _optional(),
+    }  # fmt: skip
+    return found, [*_problems(), *unusable]
 
 
 def _optional() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,18 +103,10 @@ def main(path: str) -> int:
 
 def host_peak_mib() -> float | None:
     """Peak resident memory of this process; None on systems that do not report it."""
-    # Linux first: its ru_maxrss starts at the peak of the process that forked this one, which may
-    # have a model loaded.
-    if _STATUS.exists():
-        for line in _STATUS.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, KiB elsewhere
+    # Not `getrusage`, which starts at the peak of the process that forked this one.
+    status = _STATUS.read_text(encoding="utf-8") if _STATUS.exists() else ""
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else None
 
 
 def device_mib() -> float | None:

@@ -8,6 +8,7 @@ once per generated token, with a cache that grows by one token each time.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
 from compressor.tasks.base import Deployment
+
+_OF_DECODER = ("decoder_self", "cross", "decoder_ffn", "vocabulary")
 
 
 @dataclass(frozen=True)
@@ -99,72 +102,50 @@ def shape_of(
     )
 
 
-def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
-    """Name of an operation -> multiply-adds of one batch, over all runs of its graph.
+def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
+    """Multiply-adds of one batch, over all runs of its graph, by part of the model.
 
-    Names begin with a kind of sublayer, `embedding`, `vocabulary` or `classifier`.
+    Parts are the kinds of sublayers, `embeddings`, `vocabulary` and `classifier`.
     """
-    work = _encoder(shape, size.batch, size.source)
-    if not shape.decodes:
-        rows = size.batch * size.source if shape.head_on_tokens else size.batch
-        for number, (inputs, outputs) in enumerate(shape.head):
-            work[f"classifier.{number}"] = rows * inputs * outputs
-        return work
-    return work | _decoder(shape, size)
-
-
-def _attention(
-    name: str, rows: int, width: int, inner: int, keys: int, products: int
-) -> dict[str, int]:
-    """One attention with `products` projections of its input; `inner` is heads x head_dim.
-
-    Rows are the queries of all rows and steps, keys are summed over them.
-    """
-    return {
-        f"{name}.inputs": rows * width * products * inner,
-        f"{name}.scores": keys * inner,
-        f"{name}.values": keys * inner,
-        f"{name}.output": rows * inner * width,
-    }
-
-
-def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
-    rows, width = batch * source, shape.width
-    work: dict[str, int] = {}
+    work, width, rows = Counter[str](), shape.width, size.batch * size.source
     if shape.embedding != width:
-        work["embeddings.projection"] = rows * shape.embedding * width
-    for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
-        name, inner = f"encoder_self.{number}", heads * shape.head_dim
-        work |= _attention(name, rows, width, inner, rows * source, 3)
+        work["embeddings"] = rows * shape.embedding * width
+    for heads, ffn in zip(shape.encoder_heads, shape.encoder_ffn, strict=True):
+        inner = heads * shape.head_dim
+        work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
         # Products with the positions of all distances.
-        work[f"{name}.positions"] = shape.position_products * rows * 2 * source * inner
-        # A gated feed-forward part has two projections up.
-        work[f"encoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
-        work[f"encoder_ffn.{number}.down"] = rows * ffn * width
-    crossing = 2 * shape.head_dim * sum(shape.cross_heads)
-    work["cross.keys_values"] = rows * width * crossing
-    return work
-
-
-def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
-    """All steps; step t (from 0) attends to t + 1 tokens."""
-    width, rows = shape.width, size.batch * size.target
+        work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
+        work["encoder_ffn"] += rows * width * ffn * (2 + shape.gated)
+    if not shape.decodes:
+        states = rows if shape.head_on_tokens else size.batch
+        work["classifier"] = sum(states * inputs * outputs for inputs, outputs in shape.head)
+        return work
+    # Keys and values of the source; then all steps, of which step t (from 0) sees t + 1 tokens.
+    work["cross"] = rows * width * 2 * shape.head_dim * sum(shape.cross_heads)
+    rows = size.batch * size.target
     own_keys = size.batch * size.target * (size.target + 1) // 2
-    work: dict[str, int] = {}
     layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
-    for number, (heads, cross, ffn) in enumerate(layers):
+    for heads, cross, ffn in layers:
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim
-        work |= _attention(f"decoder_self.{number}", rows, width, inner, own_keys, 3)
-        work |= _attention(f"cross.{number}", rows, width, crossing, rows * size.source, 1)
-        work[f"decoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
-        work[f"decoder_ffn.{number}.down"] = rows * ffn * width
+        work["decoder_self"] += _attention(rows, width, inner, own_keys, 3)
+        work["cross"] += _attention(rows, width, crossing, rows * size.source, 1)
+        work["decoder_ffn"] += rows * width * ffn * (2 + shape.gated)
     work["vocabulary"] = rows * width * shape.vocabulary
     return work
 
 
+def _attention(rows: int, width: int, inner: int, keys: int, products: int) -> int:
+    """One attention: `products` projections of its input, scores, values, output projection.
+
+    Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
+    head_dim.
+    """
+    return rows * width * products * inner + 2 * keys * inner + rows * inner * width
+
+
 def total_multiply_adds(shape: ModelShape, size: WorkSize) -> int:
     """Multiply-adds of one batch; see `multiply_adds`."""
-    return sum(multiply_adds(shape, size).values())
+    return multiply_adds(shape, size).total()
 
 
 def ratio_of_multiply_adds(
@@ -173,9 +154,10 @@ def ratio_of_multiply_adds(
     """Dense over pruned, summed over batches; infinite if the pruned model does no work."""
     totals = []
     for shape in (dense, pruned):
-        # The runtime skips the encoder if no cross-attention head reads it.
-        whole = not shape.decodes or any(shape.cross_heads)
-        count = multiply_adds if whole else _decoder
-        totals.append(sum(sum(count(shape, size).values()) for size in sizes))
+        work = sum((multiply_adds(shape, size) for size in sizes), Counter[str]())
+        if shape.decodes and not any(shape.cross_heads):
+            # The runtime skips the encoder if no cross-attention head reads it.
+            work = Counter({part: n for part, n in work.items() if part in _OF_DECODER})
+        totals.append(work.total())
     before, after = totals
     return before / after if after else math.inf if before else 1.0

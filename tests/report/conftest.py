@@ -19,7 +19,7 @@ def _kept_plots() -> Iterator[None]:
     kept = {}
 
     @wraps(_DRAW)
-    def images(report: Report) -> dict[str, page.PageImage]:
+    def images(report: Report) -> dict[str, str]:
         key = render_json(report)
         if key not in kept:
             kept[key] = _DRAW(report)

@@ -13,8 +13,7 @@ from lxml import html
 from compressor.errors import InputError
 from compressor.model.card import CardFacts
 from compressor.report import page, sentences
-from compressor.report.model_card import render_card
-from compressor.report.page import render_html, render_markdown
+from compressor.report.page import render_card, render_html, render_markdown
 from compressor.report.publish import without_paths
 from compressor.report.schema import Report
 from compressor.report.tables import conclusion, samples, tables
@@ -66,12 +65,12 @@ def test_the_page_begins_with_the_conclusion_and_the_next_step(pages):
     keys = page.xpath("//section/@id")
     assert keys == [
         *("samples", "speed", "gate", "quality", "throughput", "size", "units", "checks", "origin"),
-        *("shapes", "signatures", "environment"),
+        *("signatures", "environment"),
     ]
     assert page.xpath("//nav//a/@href") == [f"#{key}" for key in keys[2:]]
     assert [len(page.xpath(path)) for path in ("//h1", "//h2")] == [1, len(keys)]
     folded = texts(page, "//details//h2")
-    assert folded == ["Heads kept", "Shapes", "Signatures", "Environment"]
+    assert folded == ["Heads kept", "Signatures", "Environment"]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -83,7 +82,7 @@ def test_page_is_one_file_without_scripts_or_outside_references(pages, make):
         assert element.tag not in {"script", "link", "iframe", "object", "embed", "base"}
         for name, value in element.items():
             assert not name.startswith("on")
-            if name in ("href", "src", "srcset", "action"):
+            if name in ("href", "src", "action"):
                 assert value.removeprefix("#") in ids or value.startswith("data:image/svg+xml;")
             if name in ("aria-labelledby", "aria-describedby"):
                 assert set(value.split()) <= set(ids)
@@ -129,9 +128,6 @@ def test_names_that_look_like_markdown_stay_names(name):
     parsed = Shown(render_markdown(report))
     assert parsed.paragraphs[0].startswith(f"{name} keeps 8 of 16 heads")
     assert not parsed.tags & {"blockquote", "ol", "em"}
-
-
-# --- the model card
 
 
 def front_matter(card: str) -> dict[str, object]:

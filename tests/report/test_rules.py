@@ -12,10 +12,8 @@ from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import rows_to_settle
 from compressor.report import numbers, phrases
-from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
-from compressor.report.rules import check
+from compressor.report.rules import MaxDropRule, MinSpeedupRule, check
 from compressor.report.schema import Report, render_json
-from compressor.tasks import TASKS
 from tests.evaluation.test_bounds import ALPHA, classified, score_statistic
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
@@ -34,31 +32,25 @@ def of_translator(*path: str | int, to: object) -> Report:
     return changed(translator_report(), *path, to=to)
 
 
-DROPS = ["", "bleu", "bleu=-0.5", "bleu=nan", "bleu=0.5 chrf=1", "bleu=\u0665"]
-SPEEDUPS = ["", "1.1@", "1.1@0", "1.1@2.5", "0.0@4", "inf@4", "1.1@16@8"]
-
-
 @pytest.mark.parametrize(
-    ("drops", "speedups", "id", "words"),
+    ("drops", "speedups", "id"),
     [
-        *(([text], [], "max-drop-malformed", f"{text!r} is not METRIC=VALUE") for text in DROPS),
-        *(([], [text], "min-speedup-malformed", f"{text!r} is neither RATIO") for text in SPEEDUPS),
-        (["blue=0.5"], [], "metric-unknown", "did you mean 'bleu'?"),
-        (["bleu=0.5", "BLEU=1"], [], "rule-twice", "'max-metric-drop bleu=1'"),
-        ([], ["1.1@8", "1.2@8"], "rule-twice", "'min-speedup 1.2@8'"),
+        *(([text], [], "rule-malformed") for text in ("", "bleu", "bleu=-1", "bleu=nan", "a=1 b")),
+        *(([], [text], "rule-malformed") for text in ("", "1.1@", "1.1@2.5", "inf@4", "1@16@8")),
+        (["blue=0.5"], [], "metric-unknown"),
+        (["bleu=0.5", "BLEU=1"], [], "rule-twice"),
+        ([], ["1.1@8", "1.2@8"], "rule-twice"),
     ],
-)
-def test_malformed_rules_are_refused(drops, speedups, id, words):
-    with raises(UsageError, id) as caught:
+)  # fmt: skip
+def test_malformed_rules_are_refused(drops, speedups, id):
+    with raises(UsageError, id):
         rules(drops, speedups)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("report", "rule", "id", "words"),
     [
         (translator_report(), "accuracy=1", "rule-not-measured", "bleu, chrf;"),
-        (classifier_report(), "accuracy=1", "rule-not-measured", "none;"),
         (translator_report(), "1@16", "rule-not-measured", "1, 8, 32, 64;"),
         (classifier_report(), "1", "rule-not-measured", "none;"),
         (of_translator("throughput", "rows", 15, "speedup", to=None), "1", "rule-not-measured",
@@ -71,18 +63,6 @@ def test_what_was_not_measured_is_an_error_and_never_passes(report, rule, id, wo
     with raises(InputError, id) as caught:
         check(report, rules(*([rule], []) if "=" in rule else ([], [rule])))
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("task", "good", "bad"),
-    [("translation", "chrf", "accuracy"), ("classification", "macro_f1", "bleu")],
-)
-def test_a_metric_of_another_task_is_a_usage_error(task, good, bad):
-    MaxDropRule(good, 1.0).require_task(TASKS[task])
-    with raises(UsageError, "metric-of-another-task") as caught:
-        MaxDropRule(bad, 1.0).require_task(TASKS[task])
-    assert bad in str(caught.value)
-    assert good in str(caught.value)
 
 
 @pytest.mark.parametrize(("low", "met"), [(-0.6000000000000014, True), (-0.6001, False)])
@@ -100,10 +80,27 @@ def test_speedup_at_one_batch_size_and_at_all():
     assert [x.verdict for x in faster] == ["failed", "failed", "passed"]
     everywhere = check(report, [MinSpeedupRule(1.0)])  # heads-25 is above 1 at every size
     assert [outcome.verdict for outcome in everywhere] == ["inconclusive"] * 2 + ["passed"]
-    assert everywhere[1].message.startswith(
-        "speed-up 0.99 [0.97, 1.01] at batch 1, at least 1 required; about "
-    )
+    assert everywhere[1].message.startswith("speed-up 0.99 [0.97, 1.01] at batch 1, at least 1 ")
     assert everywhere[2].message.count("at batch") == 4
+
+
+def test_the_fastest_build_is_held_against_the_fastest_dense_one():
+    """Another build counts if it keeps the quality of float32."""
+    data = translator_report().model_dump()
+    int8 = {"name": "int8", "base": "heads-75", "precision": "int8", "default": False}
+    worse = data["variants"][0]["comparisons"][0] | {"interval": (-3, -1), "p_value": 0.001}
+    same = data["variants"][0]["comparisons"][0]
+    rows = [row for row in data["throughput"]["rows"] if row["variant"] == "heads-75"]
+    for row, gain in zip(rows, (0.9, 0.8, 0.7, 0.6), strict=True):
+        row |= {"fastest_speedup": gain, "fastest_speedup_interval": (gain, gain)}
+    faster = {"variant": "int8", "fastest_speedup": 2.0, "fastest_speedup_interval": (1.9, 2.1)}
+    data["throughput"]["rows"] += [row | faster for row in rows]
+    data["gate"] = []
+    for compared, measured, verdict in ((same, 2.0, "passed"), (worse, 0.8, "failed")):
+        build = data["variants"][0] | int8 | {"base_comparisons": [compared]}
+        report = Report.model_validate(data | {"variants": [data["variants"][0], build]})
+        (outcome,) = check(report, rules(min_fastest_speedup=["1.5@8"]))
+        assert (outcome.measured, outcome.verdict) == (measured, verdict)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,6 @@ def outcome_of(report: Report, rule: str):
         (0, 0, 1000, "passed"),  # Wilson: at most 0.38 points
         (0, 0, 150, "inconclusive"),  # at most 2.5, though no answer changed
         (60, 10, 1000, "failed"),
-        (10, 0, 1000, "inconclusive"),
         (5, 40, 1000, "passed"),
     ],
 )
@@ -224,7 +220,6 @@ def test_sizes_and_counts_are_exact():
             assert outcome.verdict == verdict
             assert outcome.measured == pytest.approx(value)
             assert outcome.interval is None
-    assert outcome.message.endswith(" of dense allowed")
 
 
 def test_the_command_its_json_and_rules_from_a_recipe(tmp_path, capsys):

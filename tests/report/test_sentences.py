@@ -6,7 +6,7 @@ import math
 import shlex
 
 from compressor.report import facts, render, sentences
-from compressor.report.model_card import render_card
+from compressor.report.page import render_card
 from compressor.report.schema import Report
 from compressor.request.recipe import make_recipe
 from compressor.results import Outcome
@@ -76,7 +76,7 @@ def test_the_smallest_without_loss_that_meets_the_gate_leads():
     failed = gated(report, "heads-50")
     assert facts.headline(failed).name == "heads-75"
     assert "not significantly worse than dense and meets the gate" in sentences.verdict(failed)
-    assert sentences.verdict(failed).endswith("The gate check is not met.")
+    assert sentences.verdict(failed).endswith("Gate: 0 of 1 checks met.")
     # By multiply-adds where neurons were removed: heads-75 keeps more heads, but no neurons.
     first, second, _ = mixed_report().variants
     small = first.model_copy(update={"macs_share": 0.4})
@@ -101,7 +101,8 @@ def test_warnings_stand_wherever_the_result_is():
 def test_what_was_not_measured_is_said_and_the_next_step():
     report = classifier_report()
     assert sentences.verdict(report) == (
-        "half keeps 8 of 16 heads (50%); quality not measured; speed not measured."
+        "half keeps 8 of 16 heads (50%): 1.1 times smaller; quality not measured; speed not "
+        "measured."
     )
     empty = report.model_copy(update={"variants": []})
     assert sentences.verdict(empty) == "The report holds no pruned variant."

@@ -9,7 +9,7 @@ from math import ceil
 import pytest
 
 from compressor.report import render, sentences, summary
-from compressor.report.model_card import render_card
+from compressor.report.page import render_card
 from compressor.report.publish import only, sample_rows, share_scoring
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns, render_text
@@ -56,8 +56,6 @@ def test_samples_are_rows_at_even_distances_with_the_answers_of_both_models(tmp_
     assert [row.texts for row in sample_rows(rows, 4)] == [[f"text {n}"] for n in (2, 6, 10, 14)]
     report = with_samples(translator_report())
     assert samples(report).rows[1] == ("text 1", "right 1", "dense says 1", "heads-50 says 1")
-    numbered = changed(report, "dense", "samples", to=["0.8532214760780334", "2.5", "B", "3.1"])
-    assert [row[2] for row in samples(numbered).rows] == ["0.8532", "2.5", "B", "3.1"]
 
 
 def test_quality_and_throughput_tables_hold_the_reports_numbers_rounded():
@@ -112,11 +110,6 @@ def test_size_and_units_are_counted_per_kind_and_layer():
     assert layers["encoder_self.0"][2] == "0/8: none"
     skipped = changed(report, "variants", 1, "dropped_layers", to=["decoder.2"])
     assert "heads-50 skips decoder.2" in tables(skipped)["units"].notes[0]
-    # A model that lost heads alone: nothing about its neurons is news.
-    assert "neuron" not in str(tables(translator_report()))
-
-
-# --- reports of several budgets
 
 
 def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_stand_once():
@@ -129,7 +122,6 @@ def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_st
     assert dict(tables(several)["origin"].rows)["Scoring signature of heads-50"] == "s-1"
     one = only(several, apart[1])
     assert dict(tables(one)["origin"].rows)["Scoring signature"] == "s-1"
-    assert Report.model_validate_json(several.model_dump_json()) == several
     same = [v.model_copy(update={"scoring": report.scoring}) for v in report.variants]
     scoring, variants = share_scoring(same)
     assert scoring == report.scoring
@@ -142,9 +134,6 @@ def test_the_report_of_one_model_has_all_its_builds_and_the_dense_ones():
     names = ["heads-50", "heads-50-int8", "dense-int8"]
     assert [v.name for v in one.variants] == names
     assert {row.variant for row in one.throughput.rows} == {"dense", *names}
-
-
-# --- on stdout
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -185,12 +174,11 @@ def test_text_stands_left_and_numbers_right_whatever_the_terminal(titles, rows, 
 
 
 def test_timings_are_shown_with_speed_up_interval_and_multiply_adds():
-    report = with_timing(translator_report(), "heads-50", 8, peak_memory_mib=41.6)
-    first, _, *lines = summary.timing_table(report.throughput).splitlines()
+    first, _, *lines = summary.bench_text(translator_report().throughput).splitlines()
     assert first.startswith("CPUExecutionProvider, fp32, 2 threads, lengths: lengths of the test")
-    (line,) = [line for line in lines if line.split()[:2] == ["8", "heads-50"]]
-    assert line.split()[2:] == ["56.4", "1353", "141.9", "156.1", "174.5", "42", "1.04", "[1.02,",
-                                "1.06]", "(1.29)"]  # fmt: skip
+    (line,) = [line for line in lines if line.split()[:2] == ["heads-50", "8"]]
+    assert line.split()[2:] == ["56.4", "1,353", "141.9", "156.1", "174.5", "420.8", "1.04",
+                                "[1.02,", "1.06]", "1.29", "pays"]  # fmt: skip
 
 
 def report_of(low: float = -0.95, high: float = 0.45, **changes) -> Report:
@@ -229,32 +217,23 @@ def test_the_report_says_which_rows_were_searched_on_and_which_were_held_out():
         assert "too few" not in text
     assert "drop in BLEU is shown to be at most 1" in markdown
     for row in (
-        "| 1 | 4 | 90% | 27.00 | -3.00 | [-4.00, -2.00] | -4.00 | searched | refused |",
-        "| 2 | 8 | 90% | 29.80 | -0.20 | [-0.80, +0.40] | -0.80 | searched | accepted |",
-        "| 3 | 6 | 90% | 29.40 | -0.60 | [-1.40, +0.20] | -1.40 | searched | not proven |",
-        "| 5 | 7 | 90% | 28.80 | -1.20 | [-1.90, -0.50] | -1.90 | held out | refused |",
+        "| 1 | 4 | 64 | 90% | 27.00 | -3.00 | [-4.00, -2.00] | -4.00 | searched | refused |",
+        "| 2 | 8 | 64 | 90% | 29.80 | -0.20 | [-0.80, +0.40] | -0.80 | searched | accepted |",
+        "| 3 | 6 | 64 | 90% | 29.40 | -0.60 | [-1.40, +0.20] | -1.40 | searched | not proven |",
+        "| 5 | 7 | 64 | 90% | 28.80 | -1.20 | [-1.90, -0.50] | -1.90 | held out | refused |",
     ):
         assert row in markdown
-    assert Report.model_validate_json(render(report, "json")).search == report.search
-    # Neurons are shown if the models differ in them.
-    probes = [x.model_copy(update={"neurons": 1024 + x.kept}) for x in report.search.probes]
-    assert "| 4 | 7 | 1,031 | 90% |" in render(report_of(probes=probes), "markdown")
 
 
 def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
     """Rows by the normal approximation: with half the width h and room r, n (h / r)^2."""
-    taken, mild = (
-        judged(kept, difference, difference - half, position, accepted=False).model_copy(
-            update={"rows_needed": ceil(300 * (half / round(1 + difference, 9)) ** 2)}
-        )
-        for kept, difference, half, position in ((6, -0.8, 3.0, 6), (11, -0.1, 2.5, 1))
-    )
-    search = {"probes": [taken, mild], "looks": [taken], "delivered": 6, "proven": False}
+    needed = ceil(300 * (3.0 / 0.2) ** 2)
+    taken = judged(6, -0.8, -3.8, 6, accepted=False).model_copy(update={"rows_needed": needed})
+    search = {"probes": [taken], "looks": [taken], "delivered": 6, "proven": False}
     report = report_of(**search)
     for text in (sentences.verdict(report), render_card(report, "heads-75")):
         assert "600 test rows are too few to show that BLEU falls by at most 1" in text
         assert "about 140,000 would do for this model" in text  # 2 x 67,500
-        assert "about 4,700 for the mildest cut" in text  # 2 x 2,315
     # Nothing is missing where proof was not asked for.
     assert "too few" not in sentences.verdict(report_of(**search, proof="measured"))
     at_the_limit = judged(6, -1.0, -3.0, 6, accepted=False)
@@ -262,18 +241,10 @@ def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
     assert "no number of rows would do for this model" in sentences.verdict(report)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "drop", "words"),
-    [
-        (-10.0, -0.2, 5, "1,000 test rows are too few to be sure"),
-        (-10.0, -5.1, 5, "significantly so on 1,000 test rows."),
-        (-10.0, -0.2, 5.1, ""),
-    ],
-)
-def test_a_drop_above_the_one_asked_for_is_in_the_verdict(low, high, drop, words):
-    verdict = sentences.verdict(report_of(low, high, drop=drop))
-    assert words in verdict
-    assert bool(words) == ("measured drop" in verdict)
+@pytest.mark.parametrize(("drop", "is_more"), [(5, True), (5.1, False)])
+def test_a_drop_above_the_one_asked_for_is_in_the_verdict(drop, is_more):
+    verdict = sentences.verdict(report_of(-10.0, -0.2, drop=drop))
+    assert ("The measured drop of 5.10 in BLEU is more than the 5 asked for" in verdict) is is_more
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -291,8 +262,7 @@ def test_the_report_shows_the_cost_table_and_every_try(reached: bool):
         for number, (speedup, met) in enumerate([(1.25, False), (1.36, reached)])
     ]  # fmt: skip
     search = SpeedSearch(wanted=1.3, costs=costs, tries=tries)
-    report = translator_report().model_copy(update={"search": search})
-    markdown = render(report, "markdown")
+    markdown = render(translator_report().model_copy(update={"search": search}), "markdown")
     assert "1.3 times as fast at batch 16" in markdown
     for row in costs.rows:
         assert f" {500 * row.saved_share:.1f}"[:4] in markdown
@@ -301,4 +271,3 @@ def test_the_report_shows_the_cost_table_and_every_try(reached: bool):
     assert f"| 2 | 1.400 | 9 heads | 1.410 | 1.36 [1.35, 1.37] | {result} |" in markdown
     assert ("was not reached in 2 tries" in markdown) is not reached
     assert markdown.count("| cross-attention |") == 4
-    assert Report.model_validate_json(render(report, "json")).search == search
