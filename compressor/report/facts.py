@@ -300,12 +300,6 @@ def pays(timing: Timing) -> bool:
     return gain(timing) == "faster"
 
 
-def is_wide(timing: Timing) -> bool:
-    """Whether a speed-up's interval is wider than a fifth of it: other work took the processor."""
-    low, high = timing.speedup_interval or (0.0, 0.0)
-    return high - low > (timing.speedup or 0.0) / 5 > 0
-
-
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
     """Failed if one is, else inconclusive if one is."""
     order: tuple[Verdict, ...] = ("passed", "inconclusive", "failed")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compressor.model.sublayers import layer_of
 from compressor.report import facts, numbers
-from compressor.report.schema import Change, Report
+from compressor.report.schema import Report
 from compressor.results import Comparison, Interval, Outcome, Timing, Variant
 
 
@@ -73,13 +73,6 @@ def outcome_result(outcome: Outcome) -> str:
 def outcome_line(outcome: Outcome) -> str:
     """One rule's outcome for one artifact, with the numbers."""
     return numbers.printable(f"{outcome_result(outcome)}  {outcome.variant}: {outcome.message}")
-
-
-def change_result(change: Change) -> str:
-    """Whether a number got worse since an earlier run; sizes and counts need no test."""
-    if change.interval is None and change.judgment != "unknown":
-        return {"worse": "larger", "better": "smaller", "same": "unchanged"}[change.judgment]
-    return facts.JUDGMENT_WORDS[change.judgment]
 
 
 def gate_sentence(report: Report) -> str:

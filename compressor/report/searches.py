@@ -26,11 +26,11 @@ def describe(report: Report) -> Search:
     if isinstance(report.search, QualitySearch):
         return _quality(report, report.search)
     if isinstance(report.search, SpeedSearch):
-        return Search(_speed(report.search))
+        return Search(_speed(report, report.search))
     return Search()
 
 
-def _speed(search: SpeedSearch) -> list[ReportTable]:
+def _speed(report: Report, search: SpeedSearch) -> list[ReportTable]:
     """The choices that were timed, those after whole layers were dropped, and the costs."""
     costs = search.costs
     batch, dense = costs.batch_size, 1000 * costs.dense_seconds
@@ -43,6 +43,12 @@ def _speed(search: SpeedSearch) -> list[ReportTable]:
             f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
             "was taken."
         )
+    notes += [
+        f"The finished model was timed once more: {phrases.speedup(row)} at batch {batch}."
+        for variant in facts.delivered(report)
+        for row in facts.with_speedup(report, variant)
+        if row.batch_size == batch
+    ]
     tries = [
         (
             str(number),
@@ -98,8 +104,8 @@ def _quality(report: Report, search: QualitySearch) -> Search:
         wanted = f"drop in {style.label} is shown to be at most {limit}, by its 95% interval"
     held_out = (
         f"The search judged {len(search.probes)} models on {search.rows.rows:,} rows; all other "
-        f"figures are measured on {search.held_out:,} rows that were held out of it, where each "
-        "further look had half the error of the one before."
+        f"figures are measured on {search.held_out:,} rows that were held out of it and looked at "
+        f"{len(search.looks)} times, with half the error each time."
     )
     notes = [f"The smallest model was searched whose {wanted}.", held_out]
     rows = [
@@ -129,12 +135,21 @@ def unproven(search: QualitySearch) -> str:
     if search.proof != "bound" or search.proven or delivered is None:
         return ""
     rows = search.rows.rows + search.held_out
+    # Test rows, those to search on included, that would about prove what a model lost.
+    sides = [(x, search.rows.rows) for x in search.probes]
+    sides += [(x, search.held_out) for x in search.looks]
+    needed = {
+        x.position: math.ceil(x.rows_needed * rows / side)
+        for x, side in sides
+        if x.rows_needed is not None and side and not x.accepted and within(x, search.drop)
+    }
     enough = "no number of rows would do for this model, whose drop is at the limit"
-    if delivered.rows_needed is not None and search.held_out:
-        # Of all rows as many are held out as now.
-        needed = math.ceil(delivered.rows_needed * rows / search.held_out)
-        about = numbers.two_digits_up(needed)
+    if delivered.position in needed:
+        about = numbers.two_digits_up(needed[delivered.position])
         enough = f"about {about:,} would do for this model if its drop stayed as measured"
+    if needed and (mildest := min(needed, key=needed.__getitem__)) != delivered.position:
+        about = numbers.two_digits_up(needed[mildest])
+        enough += f", about {about:,} for the mildest cut that was tried"
     return (
         f"{rows:,} test rows are too few to show that {style.label} falls by at most "
         f"{search.drop:.15g}: it can fall by {style.score(-delivered.bound)}; {enough}."

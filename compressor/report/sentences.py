@@ -105,11 +105,12 @@ def warnings(report: Report) -> list[str]:
     lines = floors(report) + searches.describe(report).warnings
     if report.test is not None and report.shared_rows:
         lines.append(f"{phrases.shared_rows(report.shared_rows, report.test.rows)}.")
-    rows = [row for row in facts.all_timings(report) if row.speedup is not None]
-    if wide := sum(map(facts.is_wide, rows)):
+    known = [(x.speedup, *x.speedup_interval) for x in facts.all_timings(report)
+             if x.speedup and x.speedup_interval]  # fmt: skip
+    if wide := sum(high - low > speedup / 5 for speedup, low, high in known):
         lines.append(
-            f"The intervals of {wide} of {len(rows)} speed-ups are wider than a fifth: measured on "
-            "a busy machine, run again."
+            f"The intervals of {wide} of {len(known)} speed-ups are wider than a fifth: measured "
+            "on a busy machine, run again."
         )
     for variant in facts.pruned(report):
         for build in facts.precisions(report, variant):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 
 from compressor.report import facts, numbers, phrases, searches
 from compressor.report.phrases import outcome_result
@@ -103,11 +104,14 @@ def samples(report: Report) -> ReportTable | None:
 
 def baseline(report: Report) -> ReportTable:
     rows = []
+    # Sizes and counts have no interval.
+    exact = facts.JUDGMENT_WORDS | {"worse": "larger", "better": "smaller", "same": "unchanged"}
     for change in report.changes:
+        words = facts.JUDGMENT_WORDS if change.interval else exact
         both = (change.before, change.after)
         values = (numbers.fixed(value, 0 if abs(value) >= 1e4 else 3) for value in both)
         bounds = "" if change.interval is None else numbers.interval(change.interval, 3)
-        result = phrases.change_result(change) + (f" ({change.note})" if change.note else "")
+        result = words[change.judgment] + (f" ({change.note})" if change.note else "")
         rows.append((change.variant, change.what, *values, bounds, result))
     return make_table("baseline", rows)
 
@@ -122,29 +126,21 @@ def quality(report: Report) -> ReportTable:
         for variant in facts.pruned(report)
         if len(facts.precisions(report, variant)) > 1
     ]
-    rows = [
-        row
-        for metric in metrics
-        for model in facts.models(report)
-        for row in _quality_rows(report, model, metric)
-    ]
+    rows: list[tuple[str, ...]] = []
+    for metric, model in itertools.product(metrics, facts.models(report)):
+        style = facts.metric_style(metric)
+        start = (model.name, style.title, style.score(facts.value(model, metric)))
+        # With dense, and another precision with the float32 model.
+        against = [(report.dense.name, x) for x in model.comparisons if x.metric == metric]
+        against += [(model.base, x) for x in model.base_comparisons if x.metric == metric]
+        if not against:
+            result = "reference" if model is report.dense else "not compared"
+            rows.append((*start, "", "", "", "", result))
+        for name, compared in against:
+            difference = style.difference(compared.difference), style.interval(compared.interval)
+            p, judgment = numbers.p_value(compared.p_value), facts.judge(compared)
+            rows.append((*start, name, *difference, p, facts.JUDGMENT_WORDS[judgment]))
     return make_table("quality", rows, notes, of=of)
-
-
-def _quality_rows(report: Report, model: Variant, metric: str) -> Iterator[tuple[str, ...]]:
-    """A row against dense, and one against the float32 model for another precision of it."""
-    style = facts.metric_style(metric)
-    start = (model.name, style.title, style.score(facts.value(model, metric)))
-    against = [(report.dense.name, x) for x in model.comparisons if x.metric == metric]
-    if model is report.dense:
-        yield (*start, "", "", "", "", "reference")
-    elif not against:
-        yield (*start, "", *[numbers.ABSENT] * 3, "not compared")
-    against += [(model.base, x) for x in model.base_comparisons if x.metric == metric]
-    for name, compared in against:
-        difference = style.difference(compared.difference), style.interval(compared.interval)
-        p, judgment = numbers.p_value(compared.p_value), facts.judge(compared)
-        yield (*start, name, *difference, p, facts.JUDGMENT_WORDS[judgment])
 
 
 def checks(report: Report) -> ReportTable:

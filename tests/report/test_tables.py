@@ -227,13 +227,18 @@ def test_the_report_says_which_rows_were_searched_on_and_which_were_held_out():
 
 def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
     """Rows by the normal approximation: with half the width h and room r, n (h / r)^2."""
-    needed = ceil(300 * (3.0 / 0.2) ** 2)
-    taken = judged(6, -0.8, -3.8, 6, accepted=False).model_copy(update={"rows_needed": needed})
-    search = {"probes": [taken], "looks": [taken], "delivered": 6, "proven": False}
+    taken, mild = (
+        judged(kept, difference, difference - half, position, accepted=False).model_copy(
+            update={"rows_needed": ceil(300 * (half / round(1 + difference, 9)) ** 2)}
+        )
+        for kept, difference, half, position in ((6, -0.8, 3.0, 6), (11, -0.1, 2.5, 1))
+    )
+    search = {"probes": [taken, mild], "looks": [taken], "delivered": 6, "proven": False}
     report = report_of(**search)
     for text in (sentences.verdict(report), render_card(report, "heads-75")):
         assert "600 test rows are too few to show that BLEU falls by at most 1" in text
         assert "about 140,000 would do for this model" in text  # 2 x 67,500
+        assert "about 4,700 for the mildest cut" in text  # 2 x 2,315
     # Nothing is missing where proof was not asked for.
     assert "too few" not in sentences.verdict(report_of(**search, proof="measured"))
     at_the_limit = judged(6, -1.0, -3.0, 6, accepted=False)
