@@ -141,6 +141,6 @@ def test_the_command_compares_and_fails_on_a_significant_loss(tmp_path, capsys):
     data = json.loads(capsys.readouterr().out)
     assert [x["verdict"] for x in data["outcomes"]] == ["passed", "failed", "passed"]
     assert {x["judgment"] for x in data["changes"]} == {"worse", "same"}
-    assert invoke([*words, "--max-size-mb", "1"]) == 1
+    assert invoke(words) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(x.startswith("heads-50") and x.endswith("significantly worse") for x in lines)

@@ -15,7 +15,6 @@ from compressor.report import page as pages
 from compressor.report.schema import Report
 from tests.helpers.report_samples import (
     hostile_report,
-    int8_report,
     mixed_report,
     with_dense_int8,
     with_samples,
@@ -25,18 +24,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 FOLD = "open => document.querySelectorAll('details').forEach(fold => fold.open = open)"
-
-
-def engines_report() -> Report:
-    """As wide as reports get: int8 and a further engine beside float32, and sample answers."""
-    data = with_samples(with_dense_int8(int8_report(0.3))).model_dump()
-    for row in data["throughput"]["rows"]:
-        name = "CTranslate2" if row["variant"].endswith("int8") else "onnxruntime"
-        row |= {"engine": name, "precision": "int8", "fastest": "dense-ctranslate2-int8"}
-        row |= {"engine_speedup": 1.25, "engine_speedup_interval": (1.2, 1.3)}
-        row |= {"fastest_speedup": 1.25, "fastest_speedup_interval": (1.2, 1.3)}
-    text = json.dumps(data).replace("heads-50", "speedup-1.2-at-batch-16-ctranslate2")
-    return Report.model_validate_json(text)
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +37,25 @@ def browser() -> Iterator[playwright.Browser]:
 
 
 @pytest.fixture(scope="module")
-def show(browser, tmp_path_factory):
-    """`show(make)`: the tab of a report's page; what it asks of a network fails the last test."""
-    asked: list[str] = []
-    tabs = {}
-
-    def shown(make) -> playwright.Page:
-        if make not in tabs:
-            path: Path = tmp_path_factory.mktemp("page") / "report.html"
-            path.write_text(pages.render_html(make()), encoding="utf-8")
-            tabs[make] = browser.new_page()
-            tabs[make].on("request", lambda request: asked.append(request.url))
-            tabs[make].goto(path.as_uri())
-        page = tabs[make]
-        page.set_viewport_size({"width": 1200, "height": 800})
-        page.emulate_media(media="screen")
-        page.evaluate(FOLD, False)
-        return page
-
-    yield shown
-    assert asked
+def opened(browser, tmp_path_factory):
+    """The page of a report with everything in it; asking anything of a network fails a test."""
+    report = with_samples(with_dense_int8(mixed_report()))
+    path: Path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(pages.render_html(report), encoding="utf-8")
+    page, asked = browser.new_page(), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    yield page
     assert {url for url in asked if not url.startswith("file:")} == set()
+    assert asked
+
+
+@pytest.fixture
+def page(opened):
+    opened.set_viewport_size({"width": 1200, "height": 800})
+    opened.emulate_media(media="screen")
+    opened.evaluate(FOLD, False)
+    return opened
 
 
 def test_no_script_from_data_runs(browser, tmp_path):
@@ -116,9 +101,7 @@ WIDER = """[...document.querySelectorAll('.scroll')].filter(
   e => e.offsetParent && e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 40))"""
 
 
-@pytest.mark.parametrize("make", [engines_report, mixed_report])
-def test_tables_and_plots_fit_1200_pixels_and_scroll_alone_on_a_narrow_page(show, make):
-    page = show(make)
+def test_tables_and_plots_fit_1200_pixels_and_scroll_alone_on_a_narrow_page(page):
     page.evaluate(FOLD, True)
     assert page.evaluate("document.documentElement.scrollWidth") == 1200
     assert page.evaluate(WIDER) == []
@@ -129,8 +112,7 @@ def test_tables_and_plots_fit_1200_pixels_and_scroll_alone_on_a_narrow_page(show
     assert not [text for text in wide if text.startswith(("Difference from dense", "4 test rows"))]
 
 
-def test_print_has_everything_and_the_keyboard_unfolds_it(show):
-    page = show(mixed_report)
+def test_print_has_everything_and_the_keyboard_unfolds_it(page):
     table = page.locator("#table-environment")
     assert not table.is_visible()
     page.emulate_media(media="print")
@@ -142,9 +124,9 @@ def test_print_has_everything_and_the_keyboard_unfolds_it(show):
     assert page.locator("#table-units").is_visible()
 
 
-def test_a_screen_reader_finds_its_way(show):
+def test_a_screen_reader_finds_its_way(page):
     """By the accessibility tree: landmarks, headings in order, names of tables and drawings."""
-    tree = show(mixed_report).locator("body").aria_snapshot()
+    tree = page.locator("body").aria_snapshot()
     for landmark in ("- banner:", "- main:", "- contentinfo:", 'navigation "Sections"'):
         assert landmark in tree
     levels = [int(level) for level in re.findall(r"heading .*\[level=(\d)\]", tree)]

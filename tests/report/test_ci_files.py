@@ -11,7 +11,7 @@ from lxml import html
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import FORMATS, ci_files, ci_formats, render
+from compressor.report import FORMATS, ci_formats, render
 from compressor.report.baseline import compare
 from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
@@ -45,8 +45,7 @@ def test_the_verdict_is_first_then_one_table_then_folds():
     passing = render(judged("bleu=9", inconclusive="pass"), "summary")
     assert passing.startswith("## ⚠️ Inconclusive, counts as passed: ")
     report = report.model_copy(update={"changes": compare(report, translator_report())[1]})
-    folds = render(report, "comment").split("<summary>")[1:]
-    assert folds[0].startswith("Compared with the baseline</summary>")
+    assert "<details><summary>Compared with the baseline</summary>" in render(report, "comment")
 
 
 @pytest.mark.parametrize("name", ["summary", "comment"])
@@ -84,8 +83,6 @@ def test_the_marker_of_a_comment_is_the_models():
     first = render(judged("bleu=9"), "comment").splitlines()[0]
     assert first == render(judged("bleu=0.1"), "comment").splitlines()[0]
     assert first != render(classifier_report(), "comment").splitlines()[0]
-    hostile = render(hostile_report(), "comment").splitlines()[0]
-    assert hostile.removeprefix(ci_files.MARKER).removesuffix(" -->").isalnum()
 
 
 def test_junit_tells_open_rules_from_failed_ones():
@@ -137,29 +134,24 @@ def test_outputs_are_words_and_numbers():
 def test_a_number_that_is_none_is_left_out():
     data = translator_report().model_dump()
     for variant in data["variants"]:
-        variant["quality"]["metrics"]["bleu"] = math.nan
-        variant["comparisons"][0]["difference"] = math.nan
+        variant["quality"]["metrics"]["bleu"] = variant["comparisons"][0]["difference"] = math.nan
     for row in data["throughput"]["rows"]:
         row["speedup"] = None if row["speedup"] is None else math.nan
     report = Report.model_validate(data)
-    for name in ci_formats():
-        text = render(report, name)
-        if FORMATS[name].file.endswith(".json"):
-            json.loads(text, parse_constant=pytest.fail)
+    for name in ("badge", "benchmark-bigger", "benchmark-smaller"):
+        json.loads(render(report, name), parse_constant=pytest.fail)
     assert "quality-delta=\n" in render(report, "outputs")
 
 
 def test_the_directory_of_the_gate_is_written_again_but_nobody_elses(tmp_path, capsys):
     report, ci = tmp_path / "report.json", tmp_path / "ci"
     report.write_text(render_json(translator_report()), "utf-8")
-    words = ["gate", report, "--max-size-mb", 1, "--ci", ci]
-    assert invoke(list(map(str, words))) == 1
     files = {name: (ci / FORMATS[name].file) for name in ci_formats()}
+    for most, status, verdict in ((1, 1, "❌ Failed"), (1000, 0, "✅ Passed")):
+        words = ["gate", report, "--max-size-mb", most, "--ci", ci]
+        assert invoke(list(map(str, words))) == status
+        assert files["summary"].read_text("utf-8").startswith(f"## {verdict}")
     assert {path.name for path in ci.iterdir()} == {path.name for path in files.values()}
-    first = files["summary"].read_text("utf-8")
-    assert invoke(list(map(str, [*words[:3], 1000, *words[4:]]))) == 0
-    assert first.startswith("## ❌ Failed")
-    assert files["summary"].read_text("utf-8").startswith("## ✅ Passed")
     for path in files.values():
         text = path.read_text("utf-8")
         path.write_text("my own notes\n", "utf-8")
