@@ -98,13 +98,12 @@ def _fitted(report: Report, blocks: list[str], count: int, most: int) -> str:
     ]
     made = tables(report)
     for number, table in enumerate([made[key] for key in _SHOWN if key in made][:count]):
-        text = table_block(table, lambda cell: _inert(escape, cell))
-        rows = text.splitlines()
+        rows = table_block(table, lambda cell: _inert(escape, cell)).splitlines()
         # Beside what stands there already, the frame of a fold, and a note that something is left.
         room = most - _bytes("\n\n".join(blocks)) - 400
         shown = [row for row, end in zip(rows, accumulate(map(_bytes, rows)), strict=True)
                  if end <= room][: _MOST_ROWS + 2]  # fmt: skip
-        if len(shown) < 3:
+        if len(shown) < min(len(rows), 3):
             blocks.append(_NOTE)
             break
         text, left = "\n".join(shown), len(rows) - len(shown)

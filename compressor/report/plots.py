@@ -88,8 +88,8 @@ def limits(values: Sequence[tuple[float, Interval | None]], reference: float) ->
 
     They hold all values and at each side an interval of the usual width (the lower median).
     """
-    known = [(value, ends) for value, ends in values if math.isfinite(value)]
-    inside = [reference, *(value for value, _ in known)]
+    known = [(x, ends) for x, ends in [(reference, None), *values] if math.isfinite(x)]
+    inside = [x for x, _ in known] or [0.0]
     widths = [high - low for low, high in (ends for _, ends in known if ends) if high >= low]
     margin = median_low(widths) if widths else 0.0
     margin = margin or 0.05 * max(map(abs, inside)) or 1.0
@@ -120,7 +120,7 @@ def quality_figure(report: Report) -> Figure | None:
     rows, in_line = math.ceil(len(sizes) / columns), 4 if columns > 1 else 2  # of the legend
     height = 2.9 * rows + 0.2 + 0.2 * math.ceil((len(shown) + 1) / in_line)
     figure = Figure(figsize=(min(5.2 * columns, 10.4), height), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     handles: dict[str, Line2D] = {}
     for axes, size in zip(panels, sizes, strict=False):
         axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)

@@ -104,8 +104,8 @@ def _quality(report: Report, search: QualitySearch) -> Search:
         wanted = f"drop in {style.label} is shown to be at most {limit}, by its 95% interval"
     held_out = (
         f"The search judged {len(search.probes)} models on {search.rows.rows:,} rows; all other "
-        f"figures are measured on {search.held_out:,} rows that were held out of it and looked at "
-        f"{len(search.looks)} times, with half the error each time."
+        f"figures are measured on {search.held_out:,} rows that were held out of it (looks at "
+        f"them: {len(search.looks)}; each further one has half the error)."
     )
     notes = [f"The smallest model was searched whose {wanted}.", held_out]
     rows = [

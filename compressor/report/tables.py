@@ -92,8 +92,7 @@ def samples(report: Report) -> ReportTable | None:
     models = [report.dense, *([] if variant is None else [variant])]
     if not report.samples or not all(model.samples for model in models):
         return None
-
-    answers = zip(*(model.samples for model in models), strict=True)
+    answers = zip(*(model.samples for model in models), strict=False)
     rows = [
         (" / ".join(row.texts), row.reference, *both)
         for row, both in zip(report.samples, answers, strict=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
@@ -105,8 +106,6 @@ def test_speed_is_compared_on_the_same_machine_and_quality_on_the_same_rows_alon
         (slower, "speed-up", ("worse", "")),
         (changed(slower, "hardware", "cpu", to="Another CPU"), "speed-up",
          ("unknown", "on another machine")),
-        (changed(slower, "throughput", "threads", to=1), "speed-up",
-         ("unknown", "timed with other threads")),
         (changed(report, "variants", 0, "onnx_bytes", to=183_330_112), "ONNX MB", ("worse", "")),
         (changed(report, "test", "sha256", to="ef" * 32), "BLEU", ("same", "on other test rows")),
         (changed(report, "variants", 0, "comparisons", 0, "dense", to=30.0), "BLEU",
@@ -142,5 +141,4 @@ def test_the_command_compares_and_fails_on_a_significant_loss(tmp_path, capsys):
     assert [x["verdict"] for x in data["outcomes"]] == ["passed", "failed", "passed"]
     assert {x["judgment"] for x in data["changes"]} == {"worse", "same"}
     assert invoke(words) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert any(x.startswith("heads-50") and x.endswith("significantly worse") for x in lines)
+    assert re.search("heads-50 .* significantly worse\n", capsys.readouterr().out)

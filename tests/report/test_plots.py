@@ -89,6 +89,5 @@ def test_plots_bear_names_and_numbers_of_every_kind():
             row["macs_ratio"] = None
     start = "data:image/svg+xml;base64,"
     for name, address in page.images(Report.model_validate(data)).items():
-        assert address.startswith(start)
         root = ElementTree.fromstring(base64.b64decode(address.removeprefix(start)))
         assert "$hidden$" in [element.text for element in root.iter(f"{SVG}text")], name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 
 import pytest
 from scipy.stats import norm
@@ -27,9 +28,7 @@ from tests.helpers.report_samples import (
     with_timing,
 )
 
-
-def of_translator(*path: str | int, to: object) -> Report:
-    return changed(translator_report(), *path, to=to)
+of_translator = partial(changed, translator_report())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,9 @@ def test_what_was_not_measured_is_an_error_and_never_passes(report, rule, id, wo
 
 @pytest.mark.parametrize(("low", "met"), [(-0.6000000000000014, True), (-0.6001, False)])
 def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding(low, met):
-    report = of_translator("variants", 0, "comparisons", 0, "interval", to=(low, 0.1))
+    report = changed(
+        translator_report(), "variants", 0, "comparisons", 0, "interval", to=(low, 0.1)
+    )
     assert check(report, [MaxDropRule("bleu", 0.6)])[0].met is met
 
 

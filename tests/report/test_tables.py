@@ -44,7 +44,6 @@ def test_the_conclusion_has_before_after_and_difference_beside_dense_int8():
          "527.3", "2.30 [2.21, 2.48] times as fast"),
         ("Size (ONNX MB)", "178.3", "140.5", "-21.2%", "44.6", "-75.0%"),
     )  # fmt: skip
-    assert [column.title for column in conclusion(mixed_report()).columns][3:] == ["Difference"]
     assert conclusion(classifier_report()).rows == (("Size (ONNX MB)", "3.27", "3.00", "-8.1%"),)
 
 
@@ -91,12 +90,9 @@ def test_another_precision_is_compared_with_float32_too_and_refused_where_it_los
 def test_size_and_units_are_counted_per_kind_and_layer():
     report = mixed_report()
     made = tables(report)
-    titles = [column.title for column in made["size"].columns]
-    row = dict(zip(titles, made["size"].rows[2], strict=True))
-    assert (row["Heads"], row["Neurons"], row["Multiply-adds"]) == ("72/144", "416/768", "52.1%")
     # 44,121,600 parameters and 178.330112 MB less 72 heads of 131,264 parameters, 525,056 bytes.
-    assert row["Parameters"] == "34,670,592 (-21.4%)"
-    assert row["ONNX MB"] == "140.5 (-21.2%)"
+    assert made["size"].rows[2][2:6] == ("72/144", "416/768", "52.1%", "34,670,592 (-21.4%)")
+    assert made["size"].rows[2][-1] == "140.5 (-21.2%)"
     layers = {row[0]: row[1:] for row in made["units"].rows}
     assert layers["encoder_ffn.1"] == ("64/64", "32/64", "0/64")
     assert layers["All encoder self-attention"] == ("32/48", "16/48", "6/48")
@@ -123,10 +119,8 @@ def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_st
 
 def test_the_report_of_one_model_has_all_its_builds_and_the_dense_ones():
     report = with_dense_int8(int8_report(0.3))
-    one = only(report, report.variants[1])
-    names = ["heads-50", "heads-50-int8", "dense-int8"]
-    assert [v.name for v in one.variants] == names
-    assert {row.variant for row in one.throughput.rows} == {"dense", *names}
+    names = {"dense", "heads-50", "heads-50-int8", "dense-int8"}
+    assert {row.variant for row in only(report, report.variants[1]).throughput.rows} == names
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -160,14 +154,6 @@ def test_text_stands_left_and_numbers_right_whatever_the_terminal(titles, rows, 
     monkeypatch.setenv("COLUMNS", "3")
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert render_text(titles, rows) == text
-
-
-def test_timings_are_shown_with_speed_up_interval_and_multiply_adds():
-    first, _, *lines = summary.bench_text(translator_report().throughput).splitlines()
-    assert first.startswith("CPUExecutionProvider, fp32, 2 threads, lengths: lengths of the test")
-    (line,) = [line for line in lines if line.split()[:2] == ["heads-50", "8"]]
-    assert line.split()[2:] == ["56.4", "1,353", "141.9", "156.1", "174.5", "420.8", "1.04",
-                                "[1.02,", "1.06]", "1.29", "pays"]  # fmt: skip
 
 
 def report_of(low: float = -0.95, high: float = 0.45, **changes) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,15 +32,13 @@ class Stage:
         return run
 
 
-def workload(batches: int, size: int = 2, **tokens: float) -> Workload:
-    """Batch number n holds the number n everywhere."""
-    return Workload(
-        batch_size=size,
-        batches=[
-            {"input_ids": np.full((size, 3), n), "attention_mask": np.ones((size, 3), int)}
+def workload(batches: int) -> Workload:
+    """Batch number n holds the number n everywhere, in two rows of three tokens."""
+    return Workload.of(
+        [
+            {"input_ids": np.full((2, 3), n), "attention_mask": np.ones((2, 3), int)}
             for n in range(batches)
-        ],
-        **{"source_tokens": 3.0, "padded_source_tokens": 3.0, "target_tokens": 0.0, **tokens},
+        ]
     )
 
 
@@ -74,7 +73,7 @@ def test_rounds_go_on_until_everything_asked_for_is_reached() -> None:
 def test_timings_by_hand() -> None:
     # Three passes over batches that take 2 s and 4 s; the smaller model takes 1 s and 4 s.
     samples = {("dense", 2): [2.0, 4.0] * 3, ("half", 2): [1.0, 4.0] * 3}
-    load = workload(2, source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
+    load = replace(workload(2), source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
     ratios = {("half", 2): 1.6}
     first, second = summarize(samples, [load], ratios, peak_memory_mib={("half", 2): 100.0})
     assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
