@@ -24,8 +24,8 @@ def bench(
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
     from compressor.pipeline.compare_artifacts import bench_artifacts
-    from compressor.report.summary import timing_table
+    from compressor.report.summary import bench_text
 
     throughput = bench_artifacts(artifacts, request, console)
-    console.result(timing_table(throughput), throughput.model_dump())
+    console.result(bench_text(throughput), throughput.model_dump())
     return 0

@@ -41,7 +41,7 @@ def evaluate(
             low, high = x.interval
             digits = facts.metric_style(x.metric).digits
             change = f"{x.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-            lines.append(f"  {x.metric} {change}, {numbers.p_equation(x.p_value)}")
+            lines.append(f"  {x.metric} {change}, p {numbers.p_value(x.p_value)}")
             lines += [f"  {text}" for text in [facts.floor_text(x, "the first one's")] if text]
     signatures = results[0].quality.signatures
     lines += [f"{metric}: {signature}" for metric, signature in signatures.items()]

@@ -14,8 +14,7 @@ from compressor.options.assemble import assemble
 from compressor.options.declare import Options, as_flag, option_name
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
-from compressor.report.rule_kinds import Rule
-from compressor.report.rules import parse_rules
+from compressor.report.rules import Rule, parse_rules
 from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Export, Gate
 from compressor.tasks import TASKS, Task
@@ -162,8 +161,6 @@ def _check_timing(settings: Benchmark | None, option: str, batch_size: int | Non
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
     """The recipe with what the task decides; `UsageError` for options without effect on it."""
     recipe.method.check_task(task)
-    for rule in gate_rules(recipe.gate):
-        rule.require_task(task)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])

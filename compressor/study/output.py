@@ -14,9 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label
-from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.plots import COLORS, MARKERS, PLOT_FORMATS, save_figure
-from compressor.report.table import ReportTable, make_table
+from compressor.report.table import ReportTable, bullets, escape, make_table, render_table
 from compressor.report.table import render_text as text_of
 from compressor.storage.files import write_at_once, write_json
 
