@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare_rows, require_references, score_rows, with_tokenizers
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME, split_engines
 from compressor.export.precision_names import named_precisions
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
-from compressor.pipeline.engines import Build, builds_of, choose_device
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import read_description, require_files
+from compressor.runtime.artifact import Artifact, read_description, require_files
 from compressor.storage.manifest import require_unchanged
-from compressor.tasks import TASKS, Rows
+from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput import Subject, benchmark
+
+
+@dataclass(frozen=True)
+class Build:
+    """An artifact in one precision of one engine."""
+
+    directory: Path
+    engine: str
+    precision: str
 
 
 class Evaluated(BaseModel, frozen=True):
@@ -36,9 +45,7 @@ class Evaluated(BaseModel, frozen=True):
 
 
 def evaluate_artifacts(
-    directories: Sequence[Path],
-    request: EvaluateRequest,
-    progress: Progress = SILENT,
+    directories: Sequence[Path], request: EvaluateRequest, progress: Progress = SILENT
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
@@ -49,20 +56,16 @@ def evaluate_artifacts(
         EnvironmentProblem: the device or an engine is not usable.
     """
     rows, builds, device = _open(directories, request, progress)
-    task, engines = TASKS[rows.task], {build.engine for build in builds}
-    task.require_answers(rows)
+    TASKS[rows.task].require_answers(rows)
     require_references(rows)
     rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
     settings, outputs = request.evaluation, list[list[str]]()
+    several = len({build.engine for build in builds}) > 1
     for build in builds:
-        how = f"{build.engine}, {build.precision}" if len(engines) > 1 else build.precision
+        how = f"{build.engine}, {build.precision}" if several else build.precision
         progress.message(f"evaluating {build.directory} ({how}) on {rows.count} rows …")
-        outputs.append(
-            answers(
-                build.directory, rows, device, settings.num_beams, progress, build.precision,
-                build.engine,
-            )
-        )  # fmt: skip
+        given = build.precision, build.engine
+        outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *given))
     first, resamples, seed = outputs[0], settings.resamples, request.seed
     return [
         Evaluated(
@@ -90,15 +93,14 @@ def bench_artifacts(
 
     Args:
         request: without precisions it takes the artifacts' default, which must be the same.
-        memory: measure peak memory, too.
 
     Raises:
         UsageError, InputError: as `evaluate_artifacts`.
         EnvironmentProblem: the device or an engine is not usable.
     """
     rows, builds, device = _open(directories, request, progress)
-    engines = {build.engine for build in builds}
     precisions = named_precisions(request.builds.precision)
+    several_engines = len({build.engine for build in builds}) > 1
     masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     config, dense = None, dict[str, int]()
     if masks:
@@ -109,14 +111,16 @@ def bench_artifacts(
         names = {d: d.as_posix() for d in directories}
     subjects = []
     for build in builds:
-        directory, parts = build.directory, [names[build.directory]]
-        parts += [build.engine] * (len(engines) > 1)
-        parts += [build.precision] * (precisions is not None and len(precisions) > 1)
-        counts = masks[directory].of_layers_left().counts() if directory in masks else dense
+        parts, mask = [names[build.directory]], masks.get(build.directory)
+        if several_engines:
+            parts.append(build.engine)
+        if precisions is not None and len(precisions) > 1:
+            parts.append(build.precision)
+        counts = dense if mask is None else mask.of_layers_left().counts()
         precision = None if precisions is None else build.precision
-        is_dense = directory == directories[0]
+        is_dense = build.directory == directories[0]
         subjects.append(
-            Subject("-".join(parts), directory, counts, precision, build.engine, is_dense)
+            Subject("-".join(parts), build.directory, counts, precision, build.engine, is_dense)
         )
     return benchmark(
         subjects, rows=rows, config=config and config.to_dict(), device=device, memory=memory,
@@ -125,9 +129,7 @@ def bench_artifacts(
 
 
 def _open(
-    directories: Sequence[Path],
-    request: EvaluateRequest | BenchRequest,
-    progress: Progress,
+    directories: Sequence[Path], request: EvaluateRequest | BenchRequest, progress: Progress
 ) -> tuple[Rows, list[Build], str]:
     """The rows, what to measure, and the device; files are checked against the manifests."""
     artifacts = {d: read_description(d, request.verify) for d in directories}
@@ -162,4 +164,55 @@ def _open(
         progress=lambda done: progress.update("rows read", done, None),
         **request.data.columns(),
     )
-    return rows, builds, choose_device(builds, task, request.device)
+    return rows, builds, _choose_device(builds, task, request.device)
+
+
+def builds_of(
+    directory: Path, artifact: Artifact, engines: Sequence[str], precisions: Sequence[str] | None
+) -> list[Build]:
+    """What to measure of an artifact: each engine in those of the precisions that it has.
+
+    Args:
+        precisions: None for each engine's default one.
+
+    Raises:
+        UsageError: an engine has none of the precisions, or no engine has one of them.
+    """
+    task = TASKS[artifact.task]
+    builds, known = [], set()
+    for name in engines:
+        engine = task.engine(name)
+        if precisions is None:
+            wanted = [engine.default_precision(artifact)]
+        else:
+            available = engine.precisions(directory, artifact)
+            known |= set(available)
+            wanted = [precision for precision in precisions if precision in available]
+            if not wanted:
+                raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
+        for precision in wanted:
+            engine.files(directory, artifact, precision)  # raises where it has nothing to open
+            builds.append(Build(directory, name, precision))
+    for precision in precisions or ():
+        if precision not in known:
+            raise _lacking(directory, repr(precision), sorted(known))
+    return builds
+
+
+def _lacking(directory: Path, precision: str, available: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"{directory} has no precision {precision}, only {', '.join(available)}; choose one of "
+        "those, or export it",
+        id="precision-not-in-artifact",
+    )
+
+
+def _choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
+    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else."""
+    devices = {
+        task.engine(engine).choose_device(
+            device, [build.precision for build in builds if build.engine == engine]
+        )
+        for engine in dict.fromkeys(build.engine for build in builds)
+    }
+    return devices.pop() if len(devices) == 1 else "cpu"

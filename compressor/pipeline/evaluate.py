@@ -13,9 +13,8 @@ from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import renumbered
-from compressor.pipeline.engines import DENSE, delivered
+from compressor.pipeline.build import DENSE, delivered
 from compressor.pipeline.setup import RunSetup
-from compressor.progress import Progress
 from compressor.report import facts
 from compressor.report.publish import sample_answers
 from compressor.request.sections import Benchmark
@@ -30,17 +29,14 @@ def answer_rows(
 ) -> list[str]:
     """An exported model's answers to rows, called `what` in messages."""
     title = f"evaluating {model.name} on {rows.count} {what}"
-    return steps.do(
-        answer, model, rows, title=title, shared=True, device=setup.device,
-        num_beams=setup.recipe.evaluation.num_beams, progress=steps.progress,
-    )  # fmt: skip
+    return steps.do(answer, model, rows, title=title, shared=True, setup=setup, steps=steps)
 
 
-def answer(
-    model: Variant, rows: Rows, *, device: str, num_beams: int | None, progress: Progress
-) -> list[str]:
-    directory = Path(model.directory)
-    return answers(directory, rows, device, num_beams, progress, model.precision, model.engine)
+def answer(model: Variant, rows: Rows, *, setup: RunSetup, steps: Steps) -> list[str]:
+    directory, beams = Path(model.directory), setup.recipe.evaluation.num_beams
+    return answers(
+        directory, rows, setup.device, beams, steps.progress, model.precision, model.engine
+    )
 
 
 def evaluate(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> list[Variant]:
@@ -79,13 +75,11 @@ def benchmark(models: Sequence[Variant], setup: RunSetup, steps: Steps) -> Throu
     if settings is None:
         return None
     title = f"measuring throughput at batch {settings.sizes}"
-    return steps.do(
-        time_models, models, title=title, settings=settings, setup=setup, progress=steps.progress
-    )
+    return steps.do(time_models, models, settings, title=title, setup=setup, steps=steps)
 
 
 def time_models(
-    models: Sequence[Variant], *, settings: Benchmark, setup: RunSetup, progress: Progress
+    models: Sequence[Variant], settings: Benchmark, *, setup: RunSetup, steps: Steps
 ) -> Throughput:
     subjects = [
         Subject(
@@ -99,24 +93,20 @@ def time_models(
         config=setup.source.checkpoint.model.config.to_dict(),  # type: ignore[union-attr,operator]
         rows=setup.data.timed,
         device=setup.device,
-        progress=progress.message,
+        progress=steps.progress.message,
         **settings.settings(),
     )
 
 
 def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> list[Variant]:
     """The pruned models, each marked whether its artifact runs it where no precision is named."""
-    families: dict[str, list[Variant]] = {}
+    marked = []
     for build in builds:
-        if build.engine == ONNXRUNTIME and build.family != DENSE:
-            families.setdefault(build.family, []).append(build)  # float32 first
-    chosen = {name: choose_default(family, throughput) for name, family in families.items()}
-    return [
-        build.model_copy(update={"default": build.precision == chosen[build.family]})
-        if build.engine == ONNXRUNTIME and build.family in chosen
-        else build
-        for build in builds
-    ]
+        family = [x for x in builds if x.family == build.family and x.engine == ONNXRUNTIME]
+        is_served = build.family != DENSE and build in family
+        default = is_served and build.precision == choose_default(family, throughput)
+        marked.append(build.model_copy(update={"default": default}))
+    return marked
 
 
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
@@ -140,20 +130,24 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
         and all(check.is_met for check in build.checks)
         and facts.keeps_quality(build)
     ]
-    return max([base, *sound], key=lambda build: speed(build, throughput)).precision
+    return _fastest([base, *sound], throughput).precision
 
 
-def speed(build: Variant, throughput: Throughput) -> float:
-    """Logarithm of the geometric mean of sentences per second over all batch sizes."""
-    rows = [row for row in throughput.rows if row.variant == build.name]
-    return sum(math.log(row.sentences_per_second) for row in rows) / max(len(rows), 1)
+def _fastest(builds: Sequence[Variant], throughput: Throughput) -> Variant:
+    """By the geometric mean of sentences per second over all batch sizes."""
+
+    def speed(build: Variant) -> float:
+        rows = [row for row in throughput.rows if row.variant == build.name]
+        return sum(math.log(row.sentences_per_second) for row in rows) / max(len(rows), 1)
+
+    return max(builds, key=speed)
 
 
 def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) -> dict[str, str]:
     """Precision -> the engine that `engine="auto"` stands for.
 
-    The fastest build of one model by `speed`, of those that lose no quality significantly against
-    float32; none where no other engine than onnxruntime was timed.
+    The fastest build of one model, of those that lose no quality significantly against float32;
+    none where no other engine than onnxruntime was timed.
     """
     served = set(delivered([build.engine for build in builds]))
     builds = [build for build in builds if build.engine in served]
@@ -163,7 +157,4 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
     for build in builds:
         if build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build):
             sound.setdefault(build.precision, []).append(build)
-    return {
-        precision: max(same, key=lambda build: speed(build, throughput)).engine
-        for precision, same in sound.items()
-    }
+    return {precision: _fastest(same, throughput).engine for precision, same in sound.items()}

@@ -95,7 +95,7 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     # Also where the output is the checkpoint's own directory: both have a config.json.
     require_new(output)
     checkpoint = load(request.model, dense=False)
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
         return export_optimum(checkpoint, batches, making)
 
@@ -112,7 +112,7 @@ def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
     CTranslate2.library()
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
-    inputs = random_check_batches(checkpoint, task).inputs
+    inputs = [batch.inputs() for batch in random_check_batches(checkpoint, task)]
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     needed = 2 * export_bytes(checkpoint.model, [BASE])
     with whole_output(output, needed, "exporting") as making:

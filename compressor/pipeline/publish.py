@@ -14,9 +14,9 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.export.precisions import set_default
 from compressor.model.card import CARD, read_card
-from compressor.pipeline.engines import DENSE
+from compressor.pipeline.build import DENSE
 from compressor.pipeline.evaluate import fastest_engines
-from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of, source_of_text
+from compressor.pipeline.setup import RunSetup, source_of, source_of_text
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.model_card import render_card
 from compressor.report.publish import only, sample_rows, share_scoring, without_paths
@@ -77,12 +77,12 @@ def describe_run(
     )
 
 
-def require_own_outputs(steps: Steps, output: Path, plans: Sequence[ArtifactPlan]) -> None:
+def require_own_outputs(setup: RunSetup, steps: Steps) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's."""
     names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
-    directories = {output, *(plan.directory for plan in plans)}
+    directories = {setup.output, *(artifact.directory for artifact in setup.artifacts)}
     paths = [directory / name for directory in directories for name in names]
-    require_written_by_run(output, steps.state, paths)
+    require_written_by_run(setup.output, steps.state, paths)
 
 
 def publish(steps: Steps, report: Report, setup: RunSetup) -> None:

@@ -5,19 +5,15 @@ The text is checked before the run starts and translated once by the dense model
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from compressor import parallel, recovery
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.modes import evaluating
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import left_of
@@ -33,9 +29,10 @@ from compressor.recovery import (
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Variant
+from compressor.runtime.text import one_warning_of_cut
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
-from compressor.tasks import Rows, Task
+from compressor.tasks import TASKS, Rows
 from compressor.tasks.texts import columns_of
 from compressor.training.text import Text, TextLines
 
@@ -49,9 +46,6 @@ def recover(
     pruned: nn.Module,
     mask: Mask,
     *,
-    seed: int,
-    device: str,
-    progress: Progress,
     text: Text | None = None,
     state: Path | None = None,
 ) -> Recovered:
@@ -70,10 +64,10 @@ def recover(
         layers=left_of(pruned, source.checkpoint.layers),
         task=source.task,
         examples=source.examples,
-        seed=seed,
-        device=device,
-        progress=partial(progress.update, "recovery"),
-        report=progress.message,
+        seed=source.seed,
+        device=source.device,
+        progress=partial(source.progress.update, "recovery"),
+        report=source.progress.message,
         state=state,
         text=text,
     )
@@ -96,7 +90,6 @@ def require_trainable(
 def open_text(
     methods: Sequence[RecoveryMethod],
     rows: Rows | None,
-    task: Task,
     checkpoint: Checkpoint,
     section: Columns,
     progress: Progress,
@@ -107,7 +100,7 @@ def open_text(
         rows: calibration rows; where they are pairs of texts, lines are pairs, too.
         section: names the columns of JSONL.
     """
-    text = extra_text(methods)
+    text, task = extra_text(methods), TASKS[checkpoint.task]
     if text is None:
         return None
     if not task.one_example_per_row:
@@ -134,26 +127,25 @@ def open_text(
 def text_to_learn(
     text: Text | None,
     methods: Sequence[RecoveryMethod],
-    dense: Variant,
+    dense: Variant | None,
     device: str,
     steps: Steps,
-) -> tuple[Text | None, str]:
-    """A run's text, unpacked, and translated for a translator; SHA-256 of the translations."""
-    translations = ""
+) -> Text | None:
+    """The text, unpacked, and where the task needs answers with those of the exported model."""
     if text is not None and text.lines.is_packed:
         path = steps.state / "distill-text.unpacked"
         title = f"unpacking {text.lines.path.name}"
         steps.do(unpack, title=title, lines=text.lines, path=path, steps=steps)
         text = text.unpacked(path)
     if text is not None and text.task.learns_from_answers:
-        path, beams = steps.state / "translations.txt", text_beams(methods)
+        path, given = steps.state / "translations.txt", extra_text(methods)
         title = f"answering {text.lines.path.name} with the dense model"
-        translations = steps.do(
-            translate, beams, dense, title=title, shared=True, text=text, path=path, device=device,
-            steps=steps,
+        steps.do(
+            translate, given.beams if given else 1, dense, title=title, shared=True, text=text,
+            path=path, device=device, steps=steps,
         )  # fmt: skip
         text = text.translated(path)
-    return text, translations
+    return text
 
 
 def unpack(*, lines: TextLines, path: Path, steps: Steps) -> int:
@@ -169,85 +161,14 @@ def translate(
 ) -> str:
     """Write the exported dense model's translations: on a CPU several times as fast as PyTorch."""
     runtime = text.task.open(dense.directory, precision=BASE, device=device)
-    file, progress = text.lines.path, steps.progress
-    warned = False
-
-    def answers(texts: Sequence[str]) -> list[str]:
-        nonlocal warned
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            translations = text.task.answer(runtime, texts, num_beams=beams)
-        if caught and not warned:
-            warned = True
-            progress.message(f"  lines of {file} with more than {text.max_tokens} tokens are cut")
-        return translations
-
     scratch = steps.scratch / path.name
-    _write_answers(text, scratch, answers, device, progress)
+    with one_warning_of_cut():
+        translate_lines(
+            text.lines,
+            scratch,
+            partial(text.task.answer, runtime, num_beams=beams),
+            chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
+            progress=partial(steps.progress.update, "lines answered"),
+        )
     parallel.on_main(lambda: scratch.replace(path))
     return parallel.on_main(lambda: steps.wrote(path))
-
-
-@contextmanager
-def answered_by_pytorch(
-    text: Text | None, beams: int, checkpoint: Checkpoint, device: str, progress: Progress
-) -> Iterator[Text | None]:
-    """The text, unpacked, and for a translator with translations, as long as the context lasts.
-
-    For single commands, which export no model and keep no state: files are temporary.
-    """
-    if text is None or not (text.task.learns_from_answers or text.lines.is_packed):
-        yield text
-        return
-    with TemporaryDirectory(prefix="compress-") as name:
-        if text.lines.is_packed:
-            path = Path(name) / "text"
-            text.lines.unpack(path, partial(progress.update, "MiB unpacked"))
-            text = text.unpacked(path)
-        if text.task.learns_from_answers:
-            path = Path(name) / "translations.txt"
-            _translate_by_pytorch(text, path, beams, checkpoint, device, progress)
-            text = text.translated(path)
-        yield text
-
-
-def _translate_by_pytorch(
-    text: Text, path: Path, beams: int, checkpoint: Checkpoint, device: str, progress: Progress
-) -> None:
-    model, task = checkpoint.model, text.task
-
-    def answers(texts: Sequence[str]) -> list[str]:
-        # There are no targets yet; the sources in their place change no input.
-        rows = Rows(task.name, list(texts), None, list(texts), [], "")
-        translations = [""] * len(texts)
-        examples = task.encode(rows, text.tokenizer, text.max_tokens)
-        for batch in task.batches(examples, model, device=device):
-            lines = task.predict(model, batch.to(device), text.tokenizer, beams)
-            for row, line in zip(batch.rows, lines, strict=True):
-                translations[row] = line
-        return translations
-
-    with evaluating(model):
-        try:
-            model.to(device)
-            _write_answers(text, path, answers, device, progress)
-        finally:
-            model.to("cpu")
-
-
-def _write_answers(
-    text: Text,
-    path: Path,
-    answers: Callable[[Sequence[str]], list[str]],
-    device: str,
-    progress: Progress,
-) -> None:
-    chunk_rows = None if device == "cpu" else GPU_CHUNK_ROWS
-    report = partial(progress.update, "lines answered")
-    translate_lines(text.lines, path, answers, chunk_rows=chunk_rows, progress=report)
-
-
-def text_beams(methods: Sequence[RecoveryMethod]) -> int:
-    """Beam width of the dense model's translations."""
-    text = extra_text(methods)
-    return 1 if text is None else text.beams

@@ -6,10 +6,12 @@ stopped run goes on from there. The single commands call the same functions in s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from compressor import parallel
 from compressor.budgets import Choice, Limits
@@ -23,34 +25,24 @@ from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline.build import (
+    DENSE,
     chosen_model,
+    delivered,
     describe,
+    engine_builds,
     export,
     export_bytes,
     export_dense,
     export_precision,
+    require_engines,
     save,
     verify,
 )
-from compressor.pipeline.engines import DENSE, delivered, engine_builds, require_engines
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
-from compressor.pipeline.inputs import (
-    ModelAndRows,
-    load,
-    make_check_batches,
-    pick_device,
-    with_calibration,
-)
+from compressor.pipeline.inputs import ModelAndRows, load, pick_device, with_calibration
 from compressor.pipeline.layouts import check_export, check_place, layout_writer
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
-from compressor.pipeline.recover import (
-    answered_by_pytorch,
-    open_text,
-    recover,
-    require_trainable,
-    text_beams,
-    text_to_learn,
-)
+from compressor.pipeline.recover import open_text, recover, require_trainable, text_to_learn
 from compressor.pipeline.score import find_layers, require_weights, score, select_units, weights_of
 from compressor.pipeline.search import RunEvaluator, choose, learn
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, TargetTokens, prepare, target_tokens
@@ -69,12 +61,7 @@ from compressor.storage.outputs import require_new, whole_output
 from compressor.tasks import TASKS
 
 
-def run(
-    recipe: Recipe,
-    output: Path,
-    command: str = "",
-    progress: Progress = SILENT,
-) -> Report:
+def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
     """Compress one checkpoint to one or more budgets; write artifacts and reports to `output`.
 
     With one budget `output` is the artifact; with several, each gets a directory below it.
@@ -85,23 +72,20 @@ def run(
     """
     require_directory(output)
     setup = prepare(resolve(recipe), load(recipe.model), output, progress)
-    recipe = setup.recipe
+    recipe, method, search = setup.recipe, setup.recipe.method, None
     with open_steps(output, setup.identity(progress), progress, setup.written_bytes) as steps:
-        parallel.on_main(lambda: require_own_outputs(steps, output, setup.artifacts))
+        parallel.on_main(lambda: require_own_outputs(setup, steps))
         started = steps.do(start, title="reading inputs", command=command)
-        tokens, limits = scored_tokens(setup, steps), without_layers(setup, steps)
-        dense = steps.do(
-            export_dense, title="exporting the dense model to compare with", source=setup.dense,
-            directory=steps.state / DENSE, engines=setup.engines, steps=steps,
-        )  # fmt: skip
-        text, translations = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
-        setup = replace(setup, tokens=tokens, limits=limits, text=text, translations=translations)
+        setup = replace(
+            setup, tokens=scored_tokens(setup, steps), limits=without_layers(setup, steps)
+        )
+        dense = dense_model(setup.dense, setup.engines, steps)
+        text = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
+        setup = replace(setup, text=text)
         models = [dense, *other_forms(dense, setup.dense, setup, steps)]
-        search, method = None, recipe.method
         for artifact in setup.artifacts:
-            build_candidate = partial(try_build, setup, steps)
-            evaluator = RunEvaluator(steps, setup, artifact, dense, build_candidate)
-            name = artifact.name
+            name, candidate = artifact.name, partial(build_candidate, setup, steps)
+            evaluator = RunEvaluator(steps, setup, artifact, dense, candidate)
             title = artifact.budget.action(method.name if method.learns else "")
             if method.learns:
                 choice = steps.do(learn, name, evaluator, title=title, shared=True)
@@ -111,8 +95,8 @@ def run(
             if choice.text:
                 progress.message(f"  {choice.text}")
             pruned = steps.do(
-                build, name, choice, setup, title=build_title(choice, recipe), shared=True,
-                artifact=artifact, making=steps.making(artifact.directory), steps=steps,
+                build, artifact, choice, setup, title=build_title(choice, recipe), shared=True,
+                making=steps.making(artifact.directory), steps=steps,
             )  # fmt: skip
             models += [pruned, *other_forms(pruned, setup.source, setup, steps)]
             search = choice.search
@@ -127,11 +111,10 @@ def run(
 
 
 def build(
-    name: str,
+    artifact: ArtifactPlan,
     choice: Choice,
     setup: RunSetup,
     *,
-    artifact: ArtifactPlan,
     making: AbstractContextManager[Path],
     steps: Steps,
 ) -> Variant:
@@ -140,39 +123,38 @@ def build(
     Args:
         making: an empty directory, whose files go to the artifact's.
     """
-    recipe, source, mask, scores = setup.recipe, setup.source, choice.mask, choice.scores
-    checkpoint, checked_on, tokens = source.checkpoint, source.check_batches, setup.tokens.tokens
-    model, budget = chosen_model(steps, name, choice, checkpoint), artifact.budget.text
+    source, mask, scores, budget = setup.source, choice.mask, choice.scores, artifact.budget.text
+    checkpoint, tokens = source.checkpoint, setup.tokens.tokens
+    model = chosen_model(steps, artifact.name, choice, checkpoint)
+    state = steps.scratch / "recovery.safetensors"
     with making as folder:
         pruned = prune(model, checkpoint.layers, mask)
         check = verify(model, pruned, source, mask)
-        recovered = recover(
-            recipe.recovery, source, pruned, mask, seed=recipe.seed, device=setup.device,
-            progress=steps.progress, text=setup.text, state=steps.scratch / "recovery.safetensors",
-        )  # fmt: skip
-        small, reloaded = save(
-            checkpoint, recovered, choice, checked_on, folder, budget=budget, seed=recipe.seed
-        )
+        methods = setup.recipe.recovery
+        recovered = recover(methods, source, pruned, mask, text=setup.text, state=state)
+        small, reloaded = save(source, recovered, choice, folder, budget)
         exported = parallel.on_main(
-            lambda: export(small, tokens, checked_on, folder, delivered(setup.engines))
+            lambda: export(small, tokens, source, folder, delivered(setup.engines))
         )
-        share = setup.costs.share(mask, None if tokens is None else len(tokens))
-        checks = [check, reloaded, *exported]
+        facts = {
+            "name": artifact.name,
+            "budget": budget,
+            "macs_share": setup.costs.share(mask, None if tokens is None else len(tokens)),
+            "selection": choice.text,
+            "recovery": recovered.text or "none",
+            "scoring": Ranking(
+                method=scores.method,
+                signature=scores.signature,
+                cost=dict(scores.cost),
+                values={n: list(v) for n, v in scores.values.items() if units_of(n) == "heads"},
+            ),
+            "checks": [check, reloaded, *exported],
+        }
         built = parallel.on_main(
-            lambda: describe(name, small.model, mask, share, budget, folder, folder, checks)
+            lambda: describe(small.model, mask, folder, folder, artifact.directory, **facts)
         )
     release(small.model, keep=model)  # whose weights it shares where nothing was removed
-    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
-    ranking = Ranking(
-        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
-    )
-    update = {
-        "selection": choice.text,
-        "recovery": recovered.text or "none",
-        "scoring": ranking,
-        "directory": artifact.directory.as_posix(),
-    }
-    return built.model_copy(update=update)
+    return built
 
 
 def build_title(choice: Choice, recipe: Recipe) -> str:
@@ -181,36 +163,43 @@ def build_title(choice: Choice, recipe: Recipe) -> str:
     return f"removing units ({choice.mask} kept){recovery}, exporting, checking"
 
 
-def try_build(setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path) -> None:
+def build_candidate(
+    setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path
+) -> None:
     """Build a candidate of a search, which is not delivered."""
-    artifact = replace(setup.artifacts[0], directory=directory)
+    artifact = replace(setup.artifacts[0], name=name, directory=directory)
     setup = replace(setup, engines=(ONNXRUNTIME,))
-    build(name, choice, setup, artifact=artifact, making=nullcontext(directory), steps=steps)
+    build(artifact, choice, setup, making=nullcontext(directory), steps=steps)
 
 
 def scored_tokens(setup: RunSetup, steps: Steps) -> TargetTokens:
     """The tokens that decoders of pruned models score: all, or those of a text."""
-    if setup.target_text is None:
+    file = setup.target_text
+    if file is None:
         return setup.tokens
-    title = f"cutting {setup.target_text.path.name} into tokens"
-    checkpoint, progress = setup.source.checkpoint, steps.progress
-    return steps.do(
-        target_tokens, setup.target_text, title=title, checkpoint=checkpoint, progress=progress
-    )
+    title = f"cutting {file.path.name} into tokens"
+    return steps.do(target_tokens, file, title=title, source=setup.source)
 
 
 def without_layers(setup: RunSetup, steps: Steps) -> Limits:
     """What may be removed, without the layers that go first."""
-    limits, progress = setup.limits, steps.progress
+    limits, title = setup.limits, "finding the layers to drop"
     if not limits.to_drop:
         return limits
     divergences = steps.do(
-        find_layers, limits.to_drop, (), title="finding the layers to drop", shared=True,
-        source=setup.source, device=setup.device, progress=progress,
-    )  # fmt: skip
+        find_layers, limits.to_drop, (), title=title, shared=True, source=setup.source
+    )
     for name, divergence in divergences.items():
-        progress.message(f"  without {name}: divergence {divergence:.3f}, without recovery")
+        steps.progress.message(f"  without {name}: divergence {divergence:.3f}, without recovery")
     return replace(limits, dropped=frozenset(divergences))
+
+
+def dense_model(source: ModelAndRows, engines: Sequence[str], steps: Steps) -> Variant:
+    """The dense model, exported to be compared with."""
+    return steps.do(
+        export_dense, title="exporting the dense model to compare with", source=source,
+        directory=steps.state / DENSE, engines=engines, steps=steps,
+    )  # fmt: skip
 
 
 def other_forms(
@@ -220,7 +209,7 @@ def other_forms(
     return [
         steps.do(
             export_precision, model, name, title=f"exporting {model.name} in {name}, checking",
-            source=source, device=setup.device, steps=steps,
+            source=source, steps=steps,
         )
         for name in setup.precisions[1:]
     ] + engine_builds(model, setup.engines, setup.device)  # fmt: skip
@@ -232,12 +221,12 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
-    source = with_calibration(request.data, checkpoint, progress)
+    source = with_calibration(
+        request.data, checkpoint, device=device, seed=request.seed, progress=progress
+    )
     sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
-    scores = score(
-        Mask.full(checkpoint.layers), source=source, method=request.method, sublayers=sublayers,
-        seed=request.seed, device=device, progress=progress,
-    )  # fmt: skip
+    full = Mask.full(checkpoint.layers)
+    scores = score(full, source=source, method=request.method, sublayers=sublayers)
     return replace(scores, weights=weights_of(request.model))
 
 
@@ -249,43 +238,42 @@ def prune_checkpoint(
     Returns:
         The mask, the check of the pruned model before the recovery, and what the recovery did.
     """
-    methods, seed = request.recovery, request.seed
+    methods, data = request.recovery, request.data
     require_new(output)
-    require_rows(None, methods, request.data)
-    if request.data.calibration is not None and not methods:
+    require_rows(None, methods, data)
+    if data.calibration is not None and not methods:
         raise UsageError(
-            f"--calibration {request.data.calibration} is for the recovery; add --recover "
-            "reconstruct, or leave it out",
+            f"--calibration {data.calibration} is for the recovery; add --recover reconstruct, or "
+            "leave it out",
             id="option-without-use",
         )
     require_weights(scores, request.model)
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
-    source = with_calibration(request.data, checkpoint, progress)
+    source = with_calibration(data, checkpoint, device=device, seed=request.seed, progress=progress)
     require_trainable(methods, len(source.examples))
-    text = open_text(methods, source.rows, source.task, checkpoint, request.data, progress)
+    text = open_text(methods, source.rows, checkpoint, data, progress)
     budget, mask = select_units(request, scores, checkpoint)
-    dense, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
+    model, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
     with (
-        answered_by_pytorch(text, text_beams(methods), checkpoint, device, progress) as translated,
+        TemporaryDirectory(prefix="compress-") as folder,
+        open_steps(Path(folder), {}, progress, lambda: needed) as steps,
         whole_output(output, needed, "saving the pruned checkpoint") as making,
     ):
-        pruned = prune(dense, checkpoint.layers, mask)
-        check = verify(dense, pruned, source, mask)
-        recovered = recover(
-            methods, source, pruned, mask, seed=seed, device=device, progress=progress,
-            text=translated,
-        )  # fmt: skip
-        save(
-            checkpoint, recovered, Choice(mask, scores), source.check_batches, making,
-            budget=budget.text, seed=seed,
-        )  # fmt: skip
+        if text is not None:
+            answers = source.task.learns_from_answers
+            dense = dense_model(source, [ONNXRUNTIME], steps) if answers else None
+            text = text_to_learn(text, methods, dense, device, steps)
+        pruned = prune(model, checkpoint.layers, mask)
+        check = verify(model, pruned, source, mask)
+        recovered = recover(methods, source, pruned, mask, text=text)
+        save(source, recovered, Choice(mask, scores), making, budget.text)
     return mask, check, recovered.text
 
 
 def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
-    """Export a checkpoint, dense or pruned; checked on random ragged batches.
+    """Export a checkpoint, dense or pruned; checked on its calibration rows, or random batches.
 
     Args:
         request: its layout is `compress` for this tool's own runtime, in `output/onnx`; `optimum`
@@ -316,18 +304,14 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
         checkpoint = cut_vocabulary(checkpoint, kept)
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
     source = with_calibration(request.data, checkpoint)
-    compared = random = source.check_batches
-    if source.rows is not None:
-        compared = make_check_batches(source.rows, source.examples, checkpoint.model, task)
     with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
         tokens = task.graphs.output_tokens(checkpoint, seen)
-        checked_on = replace(compared, batches=random.batches)
-        checks = export(checkpoint, tokens, checked_on, making, engines)
+        checks = export(checkpoint, tokens, source, making, engines)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
             added = add_precision(
-                checkpoint.model, compared.inputs, making, precision, device, source.examples
+                checkpoint.model, source.inputs, making, precision, device, source.examples
             )
             require_within(added, precision)
             checks += added

@@ -1,18 +1,17 @@
 """Which units go: a budget chooses by scores and by candidates it evaluates, or a mask is learned.
 
 Every evaluation is a step of its own, from which a stopped search goes on. For `--max-drop` half of
-the test rows are searched on; the others, which all final figures are measured on, confirm the
-result.
+the test rows are searched on; the others, which all final figures are measured on, confirm it.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from compressor import parallel
 from compressor.budgets import Choice, Evaluator, Limits
@@ -31,18 +30,22 @@ from compressor.evaluation import (
 )
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.precision_names import precision_timed
+from compressor.export.for_cuda import link_float32
+from compressor.export.precision_names import BASE, precision_timed
+from compressor.export.precisions import write_precision
+from compressor.export.task_graphs import Network
 from compressor.importance.depth import divergence
 from compressor.learned_masks import learn as learn_mask
 from compressor.learned_masks.method import LearnedMask, LearningJob
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
-from compressor.model.surgery import prune, restore_shape
+from compressor.model.surgery import prune, restore_shape, without_skipped
 from compressor.pipeline.build import keep_weights
 from compressor.pipeline.evaluate import answer_rows
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
-from compressor.pipeline.time_masks import time_masks
 from compressor.report.searches import unproven
 from compressor.results import (
     QualityCandidate,
@@ -53,21 +56,19 @@ from compressor.results import (
     Timing,
     Variant,
 )
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import Steps
-from compressor.tasks import Rows
+from compressor.tasks import TASKS, Rows
+from compressor.throughput import Subject, benchmark
 
 _CHOICE = "choice"
 
 
 class CandidateAnswers(ResultModel):
-    """Answers of a smaller model to the rows of the search and to those that are held out.
-
-    Args:
-        held_out: empty if the measured drop is too large to go on with.
-    """
+    """Answers of a smaller model to the rows of the search and to those that are held out."""
 
     searched: list[str]
-    held_out: list[str]
+    held_out: list[str]  # empty if the measured drop is too large to go on with
 
 
 @dataclass(frozen=True)
@@ -106,41 +107,37 @@ class RunEvaluator:
         self.steps.progress.message(text)
 
     def scores(self) -> Scores:
-        full = Mask.full(self.setup.sublayers)
+        full, setup = Mask.full(self.setup.sublayers), self.setup
         names = sorted({units_of(kind) for kind in full.kinds()})
         units = " and ".join(f"{full.total(name):,} {name}" for name in names)
-        title = f"scoring {units} with {self.setup.recipe.method.name}"
-        return self.steps.do(score, self.limits.start, title=title, shared=True, **self._scoring)
-
-    @property
-    def _scoring(self) -> dict[str, Any]:
-        setup, recipe = self.setup, self.setup.recipe
-        return {
-            "source": setup.source, "method": recipe.method, "sublayers": setup.sublayers,
-            "seed": recipe.seed, "device": setup.device, "progress": self.steps.progress,
-        }  # fmt: skip
+        return self.steps.do(
+            score, self.limits.start, title=f"scoring {units} with {setup.recipe.method.name}",
+            shared=True, source=setup.source, method=setup.recipe.method, sublayers=setup.sublayers,
+        )  # fmt: skip
 
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
         setup, scores = self.setup, self.scores()
+        source, recovery = setup.source, setup.recipe.recovery
+        layers, dense = source.checkpoint.layers, source.checkpoint.model
         first, *later = cuts
-        recovers = bool(later) and bool(setup.recipe.recovery)
-        layers, dense = setup.source.checkpoint.layers, setup.source.checkpoint.model
         mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
-            if recovers:
+            if recovery:
                 # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
-                recovered = recover(
-                    setup.recipe.recovery, setup.source, pruned, mask, seed=setup.recipe.seed,
-                    device=setup.device, progress=self.steps.progress, text=setup.text,
-                    state=self.steps.scratch / f"recovery-step-{number}.safetensors",
-                )  # fmt: skip
+                state = self.steps.scratch / f"recovery-step-{number}.safetensors"
+                recovered = recover(recovery, source, pruned, mask, text=setup.text, state=state)
                 model = restore_shape(dense, recovered.model, layers, mask)
-            latest = score(mask, model=model, **self._scoring)
+            latest = score(
+                mask, source=source, method=setup.recipe.method, sublayers=setup.sublayers,
+                model=model,
+            )  # fmt: skip
             scores = latest_scores(scores, latest, mask)
             mask = cut(latest, mask)
-        weights = "" if model is dense else keep_weights(self.steps, self.artifact.name, model)
-        text = f"{self.artifact.budget.scorings} steps, recovered after each" if recovers else ""
+        if model is dense:
+            return Choice(mask, scores)
+        text = f"{self.artifact.budget.scorings} steps, recovered after each"
+        weights = keep_weights(self.steps, self.artifact.name, model)
         return Choice(mask, scores, text, weights=weights)
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
@@ -151,35 +148,21 @@ class RunEvaluator:
     def _time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
         full, name = Mask.full(self.setup.source.checkpoint.layers), "+".join(kinds)
         masks = {f"{name}={count}": trial_mask(full, kinds, count) for count in counts}
-        return self._time(masks, at_batch)
+        return time_masks(masks, at_batch, self.dense, self.setup, self.steps)
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         title = f"timing a choice of {mask} (try {number})"
         return self.steps.do(self._time_mask, mask, number, at_batch, title=title)
 
     def _time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        timed = self._time({_CHOICE: mask}, at_batch)
+        timed = time_masks({_CHOICE: mask}, at_batch, self.dense, self.setup, self.steps)
         return next(row for row in timed.rows if row.variant == _CHOICE)
-
-    def _time(self, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
-        setup = self.setup
-        assert setup.recipe.throughput is not None
-        with self.steps.staging() as folder:
-            return time_masks(
-                masks, at_batch, checkpoint=setup.source.checkpoint,
-                dense=Path(self.dense.directory), rows=setup.data.timed,
-                settings=setup.recipe.throughput, device=setup.device, folder=folder,
-                progress=self.steps.progress,
-                engine=setup.recipe.budget.timed_engine or ONNXRUNTIME,
-                precision=precision_timed(setup.precisions, setup.device),
-            )  # fmt: skip
 
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
         chosen = self.steps.do(
-            find_layers, {stack: 1}, dropped, title=title, shared=True, source=self.setup.source,
-            device=self.setup.device, progress=self.steps.progress,
-        )  # fmt: skip
+            find_layers, {stack: 1}, dropped, title=title, shared=True, source=self.setup.source
+        )
         return next(iter(chosen))
 
     def try_layers(self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]) -> Tried:
@@ -196,14 +179,12 @@ class RunEvaluator:
         """
         from compressor.training.data import hold_out
 
-        source, device, seed = self.setup.source, self.setup.device, self.setup.recipe.seed
+        source, device = self.setup.source, self.setup.device
         dense, layers = source.checkpoint.model, source.checkpoint.layers
-        learn, held = hold_out(source.examples, seed)
+        learn, held = hold_out(source.examples, source.seed)
         methods = [method for method in self.setup.recipe.recovery if not method.trains]
-        recovered = recover(
-            methods, replace(source, examples=learn), prune(dense, layers, mask), mask, seed=seed,
-            device=device, progress=self.steps.progress,
-        ).model  # fmt: skip
+        pruned = prune(dense, layers, mask)
+        recovered = recover(methods, replace(source, examples=learn), pruned, mask).model
         batches = source.task.batches(parallel.shard(held), dense)
         try:
             return divergence(recovered.to(device), dense.to(device), batches, source.task, device)
@@ -327,8 +308,8 @@ def learn(name: str, evaluator: RunEvaluator) -> Choice:
         penalty=penalty,
         floors=limits.floors,
         multiples=limits.multiples,
-        seed=setup.recipe.seed,
-        device=setup.device,
+        seed=source.seed,
+        device=source.device,
         state=steps.scratch / "gates.safetensors",
         report=steps.progress.message,
         progress=partial(steps.progress.update, "training steps"),
@@ -338,3 +319,62 @@ def learn(name: str, evaluator: RunEvaluator) -> Choice:
     trained = learned.model is not source.checkpoint.model
     weights = keep_weights(steps, name, learned.model) if trained else ""
     return Choice(mask, learned.scores, learned.text, weights=weights)
+
+
+def time_masks(
+    masks: Mapping[str, Mask], at_batch: int, dense: Variant, setup: RunSetup, steps: Steps
+) -> Throughput:
+    """Time the exported dense model without the units that masks remove, in turns with itself.
+
+    Time does not depend on the weights, so the graphs are those of the dense model without the
+    units; they are neither recovered nor checked, and deleted once timed.
+    """
+    settings, device = setup.recipe.throughput, setup.device
+    assert settings is not None
+    checkpoint, exported = setup.source.checkpoint, Path(dense.directory)
+    engine = setup.recipe.budget.timed_engine or ONNXRUNTIME
+    precision = precision_timed(setup.precisions, device)
+    with steps.staging() as folder:
+        reference = exported
+        if precision != BASE:  # the dense model may not have been exported in that yet
+            reference = folder / "dense"
+            link_float32(exported, reference)
+            write_precision(reference, precision, (), device=device)
+        full = Mask.full(checkpoint.layers).counts()
+        subjects = [Subject("dense", reference, full, precision, engine)]
+        for number, (name, mask) in enumerate(masks.items(), 1):
+            path = folder / str(number)
+            export_trial(checkpoint, mask, exported, path, engine)
+            if precision != BASE:
+                write_precision(path, precision, (), device=device)
+            counts = mask.of_layers_left().counts()
+            subjects.append(Subject(name, path, counts, precision, engine))
+            steps.progress.update("graphs", number, len(masks))
+        how = settings.settings() | {"batch_sizes": [at_batch], "memory": False}
+        rows, report = setup.data.timed, steps.progress.message
+        return benchmark(subjects, rows=rows, device=device, progress=report, **how)
+
+
+def export_trial(
+    checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ONNXRUNTIME
+) -> None:
+    """Write an engine's files of the dense weights without the units that `mask` removes.
+
+    Nothing is checked. Graphs that lose no unit are copied from the artifact `dense`: exporting
+    takes far longer than timing.
+    """
+    graphs = directory / GRAPH_DIRECTORY
+    graphs.mkdir(parents=True)
+    shutil.copy(dense / GRAPH_DIRECTORY / "tokenizer.json", graphs)
+    changed = {kind for kind in mask.kinds() if mask.count(kind) < mask.total(kind)}
+    task_graphs = TASKS[checkpoint.task].graphs
+    same = [role for role, kinds in task_graphs.parts.items() if not changed & kinds]
+    for role in same:
+        for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
+            shutil.copy(path, graphs)
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+    small = without_skipped(checkpoint, pruned, mask)
+    network = Network(small, small.model, small.mask, task_graphs.output_tokens(checkpoint))
+    needs_graphs = not task_graphs.write_engine(network, directory, engine)
+    task_graphs.export(network, graphs, skip=same if needs_graphs else task_graphs.parts)
+    release(small.model, keep=checkpoint.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
 from compressor.parallel import launch
-from compressor.pipeline.build import export_bytes
-from compressor.pipeline.engines import engines_to_measure, require_engines
+from compressor.pipeline.build import engines_to_measure, export_bytes, require_engines
 from compressor.pipeline.inputs import (
     DataRows,
     ModelAndRows,
@@ -31,8 +30,8 @@ from compressor.pipeline.inputs import (
     warn_of_shared_rows,
     with_rows,
 )
+from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import open_text, require_trainable
-from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT, Progress
 from compressor.recovery import earlier_artifact
 from compressor.request.recipe import Recipe
@@ -52,57 +51,44 @@ class ArtifactPlan:
 
     name: str
     budget: Budget
-    directory: Path
+    directory: Path = field(compare=False)
 
 
 @dataclass(frozen=True)
 class TargetTokens:
-    """The tokens that decoders of pruned models score.
+    """The tokens that decoders of pruned models score."""
 
-    Args:
-        source: the text that they occur in; None where none is given.
-        tokens: None where all are scored.
-    """
-
-    source: Source | None
-    tokens: list[int] | None
+    source: Source | None  # the text that they occur in, if one is given
+    tokens: list[int] | None  # None where all are scored
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run's recipe, resolved, and what it opened.
-
-    Args:
-        dense: the model as given, to compare with.
-        source: what units are removed from: the same, or with the tokens of a text alone.
-        text: to distill from.
-        translations: SHA-256 of the dense model's translations of the text; empty for none.
-        engines: to export for, and to compare with.
-        precisions: to export, float32 first.
-    """
+    """A run's recipe, resolved, and what it opened."""
 
     recipe: Recipe
     output: Path
-    dense: ModelAndRows
-    source: ModelAndRows
+    dense: ModelAndRows  # the model as given, to compare with
+    source: ModelAndRows  # what units are removed from: the same, or with a text's tokens alone
     data: DataRows
     limits: Limits
     costs: UnitCosts
     artifacts: Sequence[ArtifactPlan]
-    text: Text | None
-    translations: str
+    text: Text | None  # to distill from
     source_text: TextFile | None
     target_text: TextFile | None
     tokens: TargetTokens
-    device: str
-    engines: Sequence[str]
-    precisions: Sequence[str]
+    engines: Sequence[str]  # to export for, and to compare with
+    precisions: Sequence[str]  # to export, float32 first
+
+    @property
+    def device(self) -> str:
+        return self.source.device
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the results of the first steps, which later ones depend on."""
-        state = [self.tokens.tokens, sorted(self.limits.dropped), self.translations]
-        return sha256_of_text(json.dumps(state))
+        return sha256_of_text(json.dumps([self.tokens.tokens, sorted(self.limits.dropped)]))
 
     @property
     def sublayers(self) -> list[Sublayer]:
@@ -164,27 +150,28 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
         data = hold_out(data, recipe.seed)
     warn_of_shared_rows(data, progress)
     checkpoint = dense if source_text is None else _with_tokens_of(source_text, dense, progress)
-    source = with_rows(data, checkpoint, progress)
+    how: dict[str, Any] = {"calibrated": data.calibration is not None, "seed": recipe.seed}
+    how |= {"device": device, "progress": progress}
+    source = with_rows(checkpoint, data.fitted, **how)
     costs = unit_costs(checkpoint, task, source.examples)
     for artifact in artifacts:
         artifact.budget.require_enough_may_go(limits, costs)
     require_trainable(recipe.recovery, len(source.examples), learns=recipe.method.learns)
     require_rows_for_ranks(len(source.examples))
+    quiet = {"progress": SILENT}  # which rows are cut was said before
     return RunSetup(
         recipe=recipe,
         output=output,
-        dense=source if checkpoint is dense else with_rows(data, dense, SILENT),
+        dense=source if checkpoint is dense else with_rows(dense, data.fitted, **how | quiet),
         source=source,
         data=data,
         limits=limits,
         costs=costs,
         artifacts=artifacts,
-        text=open_text(recipe.recovery, data.fitted, task, checkpoint, recipe.data, progress),
-        translations="",
+        text=open_text(recipe.recovery, data.fitted, checkpoint, recipe.data, progress),
         source_text=source_text,
         target_text=target_text,
         tokens=TargetTokens(None, task.graphs.output_tokens(checkpoint)),
-        device=device,
         engines=engines_to_measure(engines, task, device, recipe.throughput is not None),
         precisions=precisions_to_export(recipe.export.precision, device),
     )
@@ -220,13 +207,15 @@ def _with_tokens_of(text: TextFile, dense: Checkpoint, progress: Progress) -> Ch
     return smaller
 
 
-def target_tokens(file: TextFile, *, checkpoint: Checkpoint, progress: Progress) -> TargetTokens:
+def target_tokens(file: TextFile, *, source: ModelAndRows) -> TargetTokens:
     """The tokens of a text in the target language, which decoders of pruned models shall score."""
-    source = source_of_text(file)
-    seen = tokens_of_text(
-        file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
-    )
-    return TargetTokens(source, TASKS[checkpoint.task].graphs.output_tokens(checkpoint, seen))
+    text, checkpoint = source_of_text(file), source.checkpoint
+
+    def report(done: int) -> None:
+        source.progress.update("target text", done, text.rows)
+
+    seen = tokens_of_text(file, checkpoint.tokenizer, report)
+    return TargetTokens(text, source.task.graphs.output_tokens(checkpoint, seen))
 
 
 def require_rows_for_ranks(rows: int) -> None:

@@ -162,7 +162,7 @@ def _verify_artifact(directory: Path, verified: Verified, progress: Progress) ->
             str(directory), task=named, auto_class=auto_class, verify=False
         )
     if has_graphs and has_weights:
-        inputs = random_check_batches(checkpoint, task).inputs
+        inputs = [batch.inputs() for batch in random_check_batches(checkpoint, task)]
         scored = None
         if artifact.scored and artifact.scored[1]:
             scored = open_output_tokens(directory, artifact).ids.tolist()

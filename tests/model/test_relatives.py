@@ -84,7 +84,7 @@ def exported(
     checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path, *precisions: str
 ) -> None:
     """Write graphs, which are checked on ragged batches of random tokens."""
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
     network = Network(checkpoint, model, mask)
     export_model(network, batches, TEXTS, out)
     # Every number in the graph is known from the model, as `compress verify` wants it.
@@ -232,7 +232,7 @@ def test_padding_in_the_middle_of_a_translation_is_no_difference(tmp_path):
     checkpoint = opened_translator("m2m_100", tmp_path / "dense")
     checkpoint.tokenizer.pad_token = checkpoint.tokenizer.convert_ids_to_tokens(1)
     model, checks, _ = export(checkpoint, tmp_path / "out")
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
     inputs = [{k: v for k, v in b.inputs().items() if "decoder" not in k} for b in batches]
     made = [row for x in inputs for row in model.generate(**x, max_length=24).tolist()]
     assert any(1 in row and {*row[row.index(1) :]} - {1, 2} for row in made)

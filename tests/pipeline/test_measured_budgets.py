@@ -7,6 +7,7 @@ would say.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,13 @@ from compressor.budgets.cost_table import trial_mask
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline import time_masks as timing_masks
+from compressor.pipeline import search as searching
 from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
 from compressor.request.recipe import Recipe
-from compressor.request.sections import Benchmark
 from compressor.results import Throughput
 from compressor.runtime import Classifier
 from compressor.runtime.artifact import read_artifact
@@ -60,8 +60,8 @@ class Machine:
         self.costs = costs
         self.runs: list[list[str]] = []
         self.engines: set[str] = set()
-        monkeypatch.setattr(timing_masks, "benchmark", self)
-        monkeypatch.setattr(timing_masks, "export_trial", lambda *arguments: None)
+        monkeypatch.setattr(searching, "benchmark", self)
+        monkeypatch.setattr(searching, "export_trial", lambda *arguments: None)
 
     def __call__(self, subjects: list[Subject], *, batch_sizes, memory, **settings) -> Throughput:
         (batch_size,) = batch_sizes
@@ -155,8 +155,8 @@ def divergence(recipe: Recipe, mask: Mask) -> float:
     rows = read(recipe.data, checkpoint, task).calibration
     learn, held = hold_out(encode(rows, checkpoint, task), recipe.seed)
     methods, pruned = list(recipe.recovery), prune(checkpoint.model, checkpoint.layers, mask)
-    given, how = ModelAndRows(checkpoint, learn), {"device": "cpu", "progress": SILENT}
-    cut = recover(methods, given, pruned, mask, seed=recipe.seed, **how).model
+    given = ModelAndRows(checkpoint, learn, seed=recipe.seed)
+    cut = recover(methods, given, pruned, mask).model
     (batch,) = task.batches(held, checkpoint.model, batch_tokens=None, batch_size=len(held))
     with torch.no_grad():
         wanted, found = (model(**batch.inputs()).logits for model in (checkpoint.model, cut))
@@ -206,8 +206,8 @@ def test_costs_are_measured_on_the_machine(checkpoints, tmp_path):
 
 def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_path, monkeypatch):
     """Of the dense model too, whose own artifact stays as it is."""
-    made = export(checkpoints["short-bert"], Mask.full, tmp_path / "dense")
-    checkpoint = open_checkpoint(str(checkpoints["short-bert"]))
+    model, out = checkpoints["short-bert"], tmp_path / "out"
+    made = export(model, Mask.full, tmp_path / "dense")
     before = sorted(path.name for path in (made.directory / "onnx").iterdir())
     seen = []
 
@@ -218,14 +218,13 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
             seen.append((subject.name, subject.precision, artifact.made_for))
             assert (subject.directory / "onnx" / artifact.precisions["fp16"]["model"]).exists()
 
-    monkeypatch.setattr(timing_masks, "benchmark", look)
-    rows = TASKS["classification"].read_rows(toy.labels_file(tmp_path / "rows.tsv"))
-    half = trial_mask(Mask.full(checkpoint.layers), ["encoder_self"], 2)
-    (tmp_path / "trials").mkdir()
-    timing_masks.time_masks(
-        {"half": half}, 1, checkpoint=checkpoint, dense=made.directory, rows=rows,
-        settings=Benchmark(), device="cuda", folder=tmp_path / "trials", progress=SILENT,
-        precision="fp16",
-    )  # fmt: skip
+    monkeypatch.setattr(searching, "benchmark", look)
+    with before_search(speed_recipe(model, tmp_path, method="magnitude"), out) as trials:
+        setup, dense = trials.setup, trials.dense
+        half = trial_mask(setup.limits.full, ["encoder_self"], 2)
+        on_cuda = replace(setup.source, device="cuda")
+        setup = replace(setup, source=on_cuda, precisions=("fp32", "fp16"))
+        dense = dense.model_copy(update={"directory": str(made.directory)})
+        searching.time_masks({"half": half}, 1, dense, setup, trials.steps)
     assert seen == [(name, "fp16", {"fp16": "cuda"}) for name in ("dense", "half")]
     assert sorted(path.name for path in (made.directory / "onnx").iterdir()) == before

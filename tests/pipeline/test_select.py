@@ -191,9 +191,8 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, che
         sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
         calibration = read(rows, checkpoint, task).calibration
         given = ModelAndRows(checkpoint, encode(calibration, checkpoint, task), calibration)
-        how = {"method": method, "sublayers": sublayers, "seed": 0, "device": "cpu"}
         full = Mask.full(checkpoint.layers)
-        return dict(score(mask or full, source=given, progress=SILENT, **how).values)
+        return dict(score(mask or full, source=given, method=method, sublayers=sublayers).values)
 
     skipping, without = scores(checkpoints["bert"], start), scores(tmp_path / "shallow", None)
     assert set(renumbered(skipping, start.dropped)) == set(without)

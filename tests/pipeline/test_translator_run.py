@@ -15,7 +15,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
-from compressor.pipeline.time_masks import export_trial
+from compressor.pipeline.search import export_trial
 from compressor.report.facts import keeps_quality
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import load_report

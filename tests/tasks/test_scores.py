@@ -207,7 +207,7 @@ def test_which_checkpoints_have_several_labels(model, tmp_path):
 def test_an_exported_model_gives_the_labels_of_pytorch(model, tmp_path, capsys):
     probe = random_check_batches(model, multilabel)
     out: Path = tmp_path / "out"
-    export_model(Network(model, model.model, model.mask, None), probe.batches, probe.texts, out, [])
+    export_model(Network(model, model.model, model.mask, None), probe, [], out, [])
     classifier = MultiLabelClassifier(out, verify=False)
     encoded = [model.tokenizer(t, return_tensors="pt") for t in TEXTS]
     logits = [model.model(e["input_ids"], e["attention_mask"]).logits[0] for e in encoded]
