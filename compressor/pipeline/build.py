@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from compressor import parallel
 from compressor.budgets import Choice
-from compressor.errors import UsageError, VerificationError
+from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
+from compressor.export.precision_names import BASE
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network
@@ -23,18 +24,20 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint, round_to, s
 from compressor.model.location import weight_files
 from compressor.model.memory import release, trim_memory
 from compressor.model.sublayers import Mask, units_of
-from compressor.model.surgery import verify_surgery, without_skipped
+from compressor.model.surgery import prune, verify_surgery, without_skipped
 from compressor.model.weights import count_parameters
 from compressor.pipeline.inputs import ModelAndRows
+from compressor.pipeline.recover import recover
+from compressor.pipeline.setup import ArtifactPlan, RunSetup
 from compressor.recovery import Recovered
-from compressor.results import Check, Variant
+from compressor.request.recipe import Recipe
+from compressor.results import Check, Ranking, Variant
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import engine_class
-from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
-from compressor.tasks import TASKS, Task
+from compressor.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,13 +45,62 @@ if TYPE_CHECKING:
 DENSE = "dense"  # name of the model to compare with
 
 
+def build(
+    artifact: ArtifactPlan,
+    choice: Choice,
+    setup: RunSetup,
+    *,
+    making: AbstractContextManager[Path],
+    steps: Steps,
+) -> Variant:
+    """Remove units, recover what is left, save and export; each is checked against the one before.
+
+    `making` gives an empty directory, whose files go to the artifact's.
+    """
+    source, mask, scores, budget = setup.source, choice.mask, choice.scores, artifact.budget.text
+    checkpoint, tokens = source.checkpoint, setup.tokens
+    model = chosen_model(steps, artifact.name, choice, checkpoint)
+    state = steps.scratch / "recovery.safetensors"
+    with making as folder:
+        pruned = prune(model, checkpoint.layers, mask)
+        check = verify(model, pruned, source, mask)
+        methods = setup.recipe.recovery
+        recovered = recover(methods, source, pruned, mask, text=setup.text, state=state)
+        small, reloaded = save(source, recovered, choice, folder, budget)
+        exported = parallel.on_main(
+            lambda: export(small, tokens, source, folder, delivered(setup.engines))
+        )
+        facts = {
+            "name": artifact.name,
+            "budget": budget,
+            "macs_share": setup.costs.share(mask, None if tokens is None else len(tokens)),
+            "selection": choice.text,
+            "recovery": recovered.text or "none",
+            "scoring": Ranking(
+                method=scores.method,
+                signature=scores.signature,
+                cost=dict(scores.cost),
+                values={n: list(v) for n, v in scores.values.items() if units_of(n) == "heads"},
+            ),
+            "checks": [check, reloaded, *exported],
+        }
+        built = parallel.on_main(
+            lambda: describe(small.model, mask, folder, folder, artifact.directory, **facts)
+        )
+    release(small.model, keep=model)  # whose weights it shares where nothing was removed
+    return built
+
+
+def build_title(choice: Choice, recipe: Recipe) -> str:
+    names = "+".join(method.name for method in recipe.recovery)
+    recovery = f", recovering ({names})" if names else ""
+    return f"removing units ({choice.mask} kept){recovery}, exporting, checking"
+
+
 def verify(model: nn.Module, pruned: nn.Module, source: ModelAndRows, mask: Mask) -> Check:
     """Compare a pruned model with the one that it was cut from, its units masked."""
-    checkpoint = source.checkpoint
-    cut = without_skipped(checkpoint, pruned, mask).model
-    return parallel.on_main(
-        lambda: verify_surgery(model, cut, checkpoint.layers, mask, source.inputs)
-    )
+    layers, cut = source.checkpoint.layers, without_skipped(source.checkpoint, pruned, mask).model
+    return parallel.on_main(lambda: verify_surgery(model, cut, layers, mask, source.inputs))
 
 
 def save(
@@ -71,17 +123,16 @@ def save(
         "units": mask.totals(),
         "kept": mask.to_json(),
         **({"dropped_layers": sorted(mask.dropped)} if mask.dropped else {}),
-        "scores": {name: _rounded(name, values) for name, values in scores.values.items()},
+        # Of thousands of neurons with six digits.
+        "scores": {
+            name: list(values) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in values]
+            for name, values in scores.values.items()
+        },
         "selection": choice.text,
         "recovery": recovered.text or "none",
     }
     parallel.on_main(lambda: save_checkpoint(dense, small.model, record, directory))
     return small, parallel.on_main(lambda: verify_reload(small, directory, source))
-
-
-def _rounded(name: str, scores: Sequence[float]) -> list[float]:
-    """Scores of thousands of neurons with six digits, of heads as they are."""
-    return list(scores) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in scores]
 
 
 def verify_reload(checkpoint: Checkpoint, directory: Path, source: ModelAndRows) -> Check:
@@ -189,6 +240,11 @@ def _another_build(model: Variant, **facts: Any) -> Variant:
     return model.model_copy(update=other | facts)
 
 
+def delivered(engines: Sequence[str]) -> list[str]:
+    """Those of the engines that run pruned models."""
+    return [name for name in engines if not engine_class(name).dense_only]
+
+
 def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -> list[Variant]:
     """An exported float32 model in the run's other engines, in all precisions to measure."""
     directory = Path(model.directory)
@@ -206,41 +262,6 @@ def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -
         if engine != ONNXRUNTIME
         for precision in TASKS[artifact.task].engine(engine).measured(directory, artifact, device)
     ]
-
-
-def delivered(engines: Sequence[str]) -> list[str]:
-    """Those of the engines that run pruned models."""
-    return [name for name in engines if not engine_class(name).dense_only]
-
-
-def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:
-    """Check, before anything long is computed, that engines run models of the task on a device."""
-    for name in names:
-        engine = task.engine(name)
-        if engine.dense_only and not task.plain_logits:
-            raise UsageError(
-                f"the engine {name} runs no models for {task.name}; leave it out of --engines",
-                id="engine-not-for-task",
-            )
-        if name != ONNXRUNTIME:
-            engine.library()
-            engine.choose_device(device)
-
-
-def engines_to_measure(engines: Sequence[str], task: Task, device: str, timed: bool) -> list[str]:
-    """The engines of a run: those that were asked for, and where a GPU is timed PyTorch, too.
-
-    Without it the dense model might look slower than what a user has already.
-    """
-    measured, rival = list(engines), PyTorch.name
-    if timed and device == "cuda" and rival not in measured and task.plain_logits:
-        measured += [rival] * PyTorch.library().cuda.is_available()
-    return measured
-
-
-def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
-    """About how large the graphs of a model are, in all the precisions together."""
-    return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)
 
 
 def describe(

@@ -35,7 +35,7 @@ class Build:
 
 
 class Evaluated(BaseModel, frozen=True):
-    """Quality of one artifact, and its difference from the first one."""
+    """Quality of one build, and its difference from the first one."""
 
     directory: str
     precision: str
@@ -50,8 +50,7 @@ def evaluate_artifacts(
     """Quality of every artifact on the same rows, each compared with the first.
 
     Raises:
-        UsageError: a precision that an artifact was not exported in, or an engine that does not
-            run it.
+        UsageError: a precision that an artifact does not have, or an engine that does not run it.
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device or an engine is not usable.
     """
@@ -85,18 +84,12 @@ def bench_artifacts(
     progress: Progress = SILENT,
     memory: bool = True,
 ) -> Throughput:
-    """Interleaved throughput of artifacts, speed-ups against the first.
+    """Interleaved throughput of artifacts, speed-ups against the first; errors as above.
 
     With several engines the first artifact is also taken for the dense model that every build is
     compared with, in its own engine and in the fastest. Multiply-adds are compared where an
     artifact records its units (`units.json`); a directory without holds the dense model.
-
-    Args:
-        request: without precisions it takes the artifacts' default, which must be the same.
-
-    Raises:
-        UsageError, InputError: as `evaluate_artifacts`.
-        EnvironmentProblem: the device or an engine is not usable.
+    Without precisions it takes the artifacts' default, which must be the same.
     """
     rows, builds, device = _open(directories, request, progress)
     precisions = named_precisions(request.builds.precision)
@@ -178,33 +171,29 @@ def builds_of(
     Raises:
         UsageError: an engine has none of the precisions, or no engine has one of them.
     """
-    task = TASKS[artifact.task]
-    builds, known = [], set()
+    task, builds = TASKS[artifact.task], list[Build]()
     for name in engines:
         engine = task.engine(name)
-        if precisions is None:
-            wanted = [engine.default_precision(artifact)]
-        else:
-            available = engine.precisions(directory, artifact)
-            known |= set(available)
-            wanted = [precision for precision in precisions if precision in available]
-            if not wanted:
-                raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
+        wanted = [engine.default_precision(artifact)]
+        if precisions is not None:
+            offered = engine.precisions(directory, artifact)
+            wanted = [precision for precision in precisions if precision in offered]
         for precision in wanted:
             engine.files(directory, artifact, precision)  # raises where it has nothing to open
             builds.append(Build(directory, name, precision))
-    for precision in precisions or ():
-        if precision not in known:
-            raise _lacking(directory, repr(precision), sorted(known))
+    made = {x for build in builds for x in (build.engine, build.precision)}
+    for name in (*engines, *(precisions or ())):
+        if name not in made:
+            offers = [
+                f"{x} in {', '.join(task.engine(x).precisions(directory, artifact))}"
+                for x in engines
+            ]
+            raise UsageError(
+                f"{directory} has nothing for {name}, but {' and '.join(offers)}; choose of those, "
+                "or export it",
+                id="precision-not-in-artifact",
+            )
     return builds
-
-
-def _lacking(directory: Path, precision: str, available: Sequence[str]) -> UsageError:
-    return UsageError(
-        f"{directory} has no precision {precision}, only {', '.join(available)}; choose one of "
-        "those, or export it",
-        id="precision-not-in-artifact",
-    )
 
 
 def _choose_device(builds: Sequence[Build], task: Task, device: str) -> str:

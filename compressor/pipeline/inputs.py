@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from compressor.errors import EnvironmentProblem, InputError
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.evaluation import require_references, with_tokenizers
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
+from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.request.sections import Columns, ModelSection
 from compressor.request.validate import check_options
+from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.session import choose_device
 from compressor.tasks import (
     TASKS,
@@ -270,3 +274,33 @@ def random_check_batches(checkpoint: Checkpoint, task: Task) -> list[Batch]:
 
     examples = [task.synthetic_example(row, sentence) for row in range(CHECKED_ROWS * 2)]
     return task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
+
+
+def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:
+    """Check, before anything long is computed, that engines run models of the task on a device."""
+    for name in names:
+        engine = task.engine(name)
+        if engine.dense_only and not task.plain_logits:
+            raise UsageError(
+                f"the engine {name} runs no models for {task.name}; leave it out of --engines",
+                id="engine-not-for-task",
+            )
+        if name != ONNXRUNTIME:
+            engine.library()
+            engine.choose_device(device)
+
+
+def engines_to_measure(engines: Sequence[str], task: Task, device: str, timed: bool) -> list[str]:
+    """The engines of a run: those that were asked for, and where a GPU is timed PyTorch, too.
+
+    Without it the dense model might look slower than what a user has already.
+    """
+    measured, rival = list(engines), PyTorch.name
+    if timed and device == "cuda" and rival not in measured and task.plain_logits:
+        measured += [rival] * PyTorch.library().cuda.is_available()
+    return measured
+
+
+def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
+    """About how large the graphs of a model are, in all the precisions together."""
+    return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)

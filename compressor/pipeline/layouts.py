@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from compressor.errors import InputError, UsageError, did_you_mean
@@ -11,9 +10,7 @@ from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.task_graphs import Network
-from compressor.model.checkpoint import Checkpoint
-from compressor.pipeline.build import export_bytes
-from compressor.pipeline.inputs import load, random_check_batches
+from compressor.pipeline.inputs import export_bytes, load, random_check_batches
 from compressor.request.recipe import ExportRequest
 from compressor.request.validate import require_rows
 from compressor.results import Check
@@ -47,91 +44,50 @@ def check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
     return precisions
 
 
-def check_place(output: Path, checkpoint: Checkpoint, source_text: str | None) -> None:
-    """Check that graphs may be written there; beside a checkpoint they have all of its tokens."""
-    if output.resolve() != checkpoint.directory.resolve():
-        require_new(output)
-    elif source_text is not None:
+# Layouts of other programs, and the precisions that each may store, of which it has one.
+OTHERS = {"optimum": (BASE,), "ctranslate2": STORED}
+
+
+def export_layout(request: ExportRequest, output: Path) -> list[Check]:
+    """Write a layout of another program, to `output` itself."""
+    layout, export, data = request.layout, request.export, request.data
+    known = ("compress", *OTHERS)
+    if layout not in OTHERS:
         raise UsageError(
-            f"--source-text {source_text} leaves tokens out of the graphs, which the checkpoint in "
-            f"{output} has; choose another --output",
-            id="options-exclude-each-other",
-        )
-
-
-def _require_plain(request: ExportRequest, layout: str) -> None:
-    """Refuse options that a layout other than this tool's own has no use for."""
-    export = request.export
-    if export.engines != [ONNXRUNTIME]:
-        raise UsageError(
-            f"--engines {','.join(export.engines)} is for --layout compress; leave it out, or "
-            f"leave out --layout {layout}",
-            id="options-exclude-each-other",
-        )
-    texts = {"--source-text": export.source_text, "--target-text": export.target_text}
-    for flag, text in texts.items():
-        if text is not None:
-            raise UsageError(
-                f"{flag} {text} is not possible with --layout {layout}, whose loaders know one "
-                "numbering of tokens; leave it out, or use --layout compress",
-                id="options-exclude-each-other",
-            )
-    if request.data.calibration is not None:
-        raise UsageError(
-            f"--calibration {request.data.calibration} does nothing with --layout {layout}; leave "
-            "it out",
-            id="option-without-use",
-        )
-
-
-def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
-    if request.export.precision != [BASE]:
-        raise UsageError(
-            f"--precision {','.join(request.export.precision)} is not possible with --layout "
-            f"optimum, which has {BASE} alone; leave --precision out, or use --layout compress",
-            id="options-exclude-each-other",
-        )
-    _require_plain(request, "optimum")
-    # Also where the output is the checkpoint's own directory: both have a config.json.
-    require_new(output)
-    checkpoint = load(request.model, dense=False)
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
-    with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
-        return export_optimum(checkpoint, batches, making)
-
-
-def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
-    if len(request.export.precision) != 1 or request.export.precision[0] not in STORED:
-        raise UsageError(
-            f"--layout ctranslate2 stores one precision, {', '.join(STORED)}; give that one",
-            id="options-exclude-each-other",
-        )
-    (precision,) = request.export.precision
-    _require_plain(request, "ctranslate2")
-    require_new(output)
-    CTranslate2.library()
-    checkpoint = load(request.model, dense=False)
-    task = TASKS[checkpoint.task]
-    inputs = [batch.inputs() for batch in random_check_batches(checkpoint, task)]
-    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
-    needed = 2 * export_bytes(checkpoint.model, [BASE])
-    with whole_output(output, needed, "exporting") as making:
-        return task.graphs.export_ctranslate2(network, making, precision, inputs)
-
-
-# Name -> what writes it; None: this tool's own.
-LAYOUTS: dict[str, Callable[[ExportRequest, Path], list[Check]] | None] = {
-    "compress": None,
-    "optimum": _export_optimum,
-    "ctranslate2": _export_ctranslate2,
-}
-
-
-def layout_writer(name: str) -> Callable[[ExportRequest, Path], list[Check]] | None:
-    """What writes a layout; None for this tool's own."""
-    if name not in LAYOUTS:
-        raise UsageError(
-            f"--layout {name!r} is unknown; use {', '.join(LAYOUTS)}" + did_you_mean(name, LAYOUTS),
+            f"--layout {layout!r} is unknown; use {', '.join(known)}" + did_you_mean(layout, known),
             id="name-unknown",
         )
-    return LAYOUTS[name]
+    if len(export.precision) != 1 or export.precision[0] not in OTHERS[layout]:
+        raise UsageError(
+            f"--layout {layout} stores one precision, {' or '.join(OTHERS[layout])} alone; give "
+            "that one, or use --layout compress",
+            id="options-exclude-each-other",
+        )
+    engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
+    excluded, unused = "options-exclude-each-other", "option-without-use"
+    for flag, value, id in (
+        ("--engines", engines, excluded),
+        ("--source-text", export.source_text, excluded),
+        ("--target-text", export.target_text, excluded),
+        ("--calibration", data.calibration, unused),
+    ):
+        if value is not None:
+            raise UsageError(
+                f"{flag} {value} does nothing with --layout {layout}; leave it out, or use "
+                "--layout compress",
+                id=id,
+            )
+    # Also where the output is the checkpoint's own directory: both have a config.json.
+    require_new(output)
+    if layout == CTranslate2.name:
+        CTranslate2.library()
+    checkpoint = load(request.model, dense=False)
+    task = TASKS[checkpoint.task]
+    batches = random_check_batches(checkpoint, task)
+    needed = 2 * export_bytes(checkpoint.model, [BASE])
+    with whole_output(output, needed, "exporting") as making:
+        if layout != CTranslate2.name:
+            return export_optimum(checkpoint, batches, making)
+        network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+        inputs = [batch.inputs() for batch in batches]
+        return task.graphs.export_ctranslate2(network, making, export.precision[0], inputs)

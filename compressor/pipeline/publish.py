@@ -1,7 +1,4 @@
-"""The end of a run: its report, then reports, recipes, model cards and manifests as files.
-
-Some are of the whole run, some of each artifact.
-"""
+"""The end of a run: its report, then reports, recipes, model cards and manifests as files."""
 
 from __future__ import annotations
 
@@ -49,7 +46,8 @@ def describe_run(
     search: SpeedSearch | QualitySearch | None,
 ) -> Report:
     """All results of a run, without the gate's outcomes."""
-    checkpoint, data, text = setup.source.checkpoint, setup.data, setup.source_text
+    checkpoint, data = setup.source.checkpoint, setup.data
+    source_text, target_text = setup.source_text, setup.target_text
     scoring, variants = share_scoring(builds)
     samples = setup.recipe.evaluation.samples
     return Report(
@@ -70,8 +68,8 @@ def describe_run(
         variants=variants,
         throughput=throughput,
         search=search,
-        source_text=None if text is None else source_of_text(text),
-        target_text=setup.tokens.source,
+        source_text=None if source_text is None else source_of_text(source_text),
+        target_text=None if target_text is None else source_of_text(target_text),
         hardware=describe_hardware(),
         versions=versions(),
     )
@@ -86,10 +84,7 @@ def require_own_outputs(setup: RunSetup, steps: Steps) -> None:
 
 
 def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
-    """Write reports, recipes, model cards and manifests.
-
-    Only the recipes name the machine's directories: they are for running again.
-    """
+    """Write them; only the recipes name the machine's directories: they are for running again."""
     output, models = setup.output, facts.pruned(report)
     known = setup.recipe.card.over(read_card(setup.dense.checkpoint.directory))
     texts = {output / RECIPE: setup.recipe.to_yaml()}
@@ -121,7 +116,7 @@ def publish(steps: Steps, report: Report, setup: RunSetup) -> None:
         "versions": report.versions,
         "hardware": report.hardware,
     }
-    _write_dense_manifest(steps, provenance)
+    _write_dense_manifest(steps, provenance)  # its graphs can be opened as an artifact, too
     # What holds the artifacts comes last: its manifest lists theirs.
     for directory in sorted(directories, reverse=True):
         below = directory.relative_to(output)
@@ -145,17 +140,15 @@ def _finished_files(steps: Steps, report: Report) -> dict[str, str]:
         )
     hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
     for model in facts.pruned(report):
-        directory = Path(model.directory)
         precision = facts.default_build(report, model).precision
         engines = fastest_engines(facts.builds(report, model), report.throughput)
-        path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
-        digest = set_default(directory, precision, engines)
+        path = Path(model.directory) / GRAPH_DIRECTORY / GRAPHS_FILE
+        digest = set_default(Path(model.directory), precision, engines)
         hashes[path.relative_to(steps.root).as_posix()] = digest
     return hashes
 
 
 def _write_dense_manifest(steps: Steps, provenance: dict[str, Any]) -> None:
-    """The dense model's graphs can be opened as an artifact too."""
     directory = steps.state / DENSE
     hashes = steps.files_below(directory)
     graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE

@@ -1,7 +1,4 @@
-"""The recovery of pruned models, and the text of `--distill-text` that it may learn from.
-
-The text is checked before the run starts and translated once by the dense model.
-"""
+"""The recovery of pruned models, and the text of `--distill-text` that it may learn from."""
 
 from __future__ import annotations
 
@@ -52,10 +49,8 @@ def recover(
     """Recover a pruned model, but for layers that it skips.
 
     Args:
-        source: the dense model, and calibration rows.
-        mask: the units that the pruned model has.
         text: to distill from; for a translator with its translations.
-        state: file from which a stopped training goes on; None for none.
+        state: file from which a stopped training goes on.
     """
     job = RecoveryJob(
         dense=source.checkpoint.model,
@@ -96,9 +91,7 @@ def open_text(
 ) -> Text | None:
     """The text to distill from, all lines checked; None if none is given.
 
-    Args:
-        rows: calibration rows; where they are pairs of texts, lines are pairs, too.
-        section: names the columns of JSONL.
+    Where the calibration rows are pairs of texts, lines are pairs, too.
     """
     text, task = extra_text(methods), TASKS[checkpoint.task]
     if text is None:
@@ -139,10 +132,11 @@ def text_to_learn(
         text = text.unpacked(path)
     if text is not None and text.task.learns_from_answers:
         path, given = steps.state / "translations.txt", extra_text(methods)
+        assert given is not None
         title = f"answering {text.lines.path.name} with the dense model"
         steps.do(
-            translate, given.beams if given else 1, dense, title=title, shared=True, text=text,
-            path=path, device=device, steps=steps,
+            translate, given.beams, dense, title=title, shared=True, text=text, path=path,
+            device=device, steps=steps,
         )  # fmt: skip
         text = text.translated(path)
     return text

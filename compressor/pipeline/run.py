@@ -7,7 +7,6 @@ stopped run goes on from there. The single commands call the same functions in s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,31 +20,34 @@ from compressor.export.precision_names import BASE
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
 from compressor.export.target_text import tokens_of_text
-from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline.build import (
     DENSE,
-    chosen_model,
-    delivered,
-    describe,
+    build,
+    build_title,
     engine_builds,
     export,
-    export_bytes,
     export_dense,
     export_precision,
-    require_engines,
     save,
     verify,
 )
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
-from compressor.pipeline.inputs import ModelAndRows, load, pick_device, with_calibration
-from compressor.pipeline.layouts import check_export, check_place, layout_writer
+from compressor.pipeline.inputs import (
+    ModelAndRows,
+    export_bytes,
+    load,
+    pick_device,
+    require_engines,
+    with_calibration,
+)
+from compressor.pipeline.layouts import check_export, export_layout
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
 from compressor.pipeline.recover import open_text, recover, require_trainable, text_to_learn
 from compressor.pipeline.score import find_layers, require_weights, score, select_units, weights_of
 from compressor.pipeline.search import RunEvaluator, choose, learn
-from compressor.pipeline.setup import ArtifactPlan, RunSetup, TargetTokens, prepare, target_tokens
+from compressor.pipeline.setup import RunSetup, prepare
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.publish import without_paths
@@ -53,12 +55,13 @@ from compressor.report.schema import Report
 from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
 from compressor.request.resolve import resolve
 from compressor.request.validate import check_options, gate_rules, require_rows, texts_to_keep
-from compressor.results import Check, Ranking, Variant
+from compressor.results import Check, Variant
 from compressor.runtime.session import choose_device
 from compressor.steps import Steps, open_steps
 from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
 from compressor.tasks import TASKS
+from compressor.tasks.texts import TextFile
 
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
@@ -84,8 +87,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         setup = replace(setup, text=text)
         models = [dense, *other_forms(dense, setup.dense, setup, steps)]
         for artifact in setup.artifacts:
-            name, candidate = artifact.name, partial(build_candidate, setup, steps)
-            evaluator = RunEvaluator(steps, setup, artifact, dense, candidate)
+            name, evaluator = artifact.name, RunEvaluator(steps, setup, artifact, dense)
             title = artifact.budget.action(method.name if method.learns else "")
             if method.learns:
                 choice = steps.do(learn, name, evaluator, title=title, shared=True)
@@ -110,75 +112,21 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     return without_paths(report, output)
 
 
-def build(
-    artifact: ArtifactPlan,
-    choice: Choice,
-    setup: RunSetup,
-    *,
-    making: AbstractContextManager[Path],
-    steps: Steps,
-) -> Variant:
-    """Remove units, recover what is left, save and export; each is checked against the one before.
-
-    Args:
-        making: an empty directory, whose files go to the artifact's.
-    """
-    source, mask, scores, budget = setup.source, choice.mask, choice.scores, artifact.budget.text
-    checkpoint, tokens = source.checkpoint, setup.tokens.tokens
-    model = chosen_model(steps, artifact.name, choice, checkpoint)
-    state = steps.scratch / "recovery.safetensors"
-    with making as folder:
-        pruned = prune(model, checkpoint.layers, mask)
-        check = verify(model, pruned, source, mask)
-        methods = setup.recipe.recovery
-        recovered = recover(methods, source, pruned, mask, text=setup.text, state=state)
-        small, reloaded = save(source, recovered, choice, folder, budget)
-        exported = parallel.on_main(
-            lambda: export(small, tokens, source, folder, delivered(setup.engines))
-        )
-        facts = {
-            "name": artifact.name,
-            "budget": budget,
-            "macs_share": setup.costs.share(mask, None if tokens is None else len(tokens)),
-            "selection": choice.text,
-            "recovery": recovered.text or "none",
-            "scoring": Ranking(
-                method=scores.method,
-                signature=scores.signature,
-                cost=dict(scores.cost),
-                values={n: list(v) for n, v in scores.values.items() if units_of(n) == "heads"},
-            ),
-            "checks": [check, reloaded, *exported],
-        }
-        built = parallel.on_main(
-            lambda: describe(small.model, mask, folder, folder, artifact.directory, **facts)
-        )
-    release(small.model, keep=model)  # whose weights it shares where nothing was removed
-    return built
-
-
-def build_title(choice: Choice, recipe: Recipe) -> str:
-    names = "+".join(method.name for method in recipe.recovery)
-    recovery = f", recovering ({names})" if names else ""
-    return f"removing units ({choice.mask} kept){recovery}, exporting, checking"
-
-
-def build_candidate(
-    setup: RunSetup, steps: Steps, name: str, choice: Choice, directory: Path
-) -> None:
-    """Build a candidate of a search, which is not delivered."""
-    artifact = replace(setup.artifacts[0], name=name, directory=directory)
-    setup = replace(setup, engines=(ONNXRUNTIME,))
-    build(artifact, choice, setup, making=nullcontext(directory), steps=steps)
-
-
-def scored_tokens(setup: RunSetup, steps: Steps) -> TargetTokens:
+def scored_tokens(setup: RunSetup, steps: Steps) -> list[int] | None:
     """The tokens that decoders of pruned models score: all, or those of a text."""
     file = setup.target_text
     if file is None:
         return setup.tokens
     title = f"cutting {file.path.name} into tokens"
     return steps.do(target_tokens, file, title=title, source=setup.source)
+
+
+def target_tokens(file: TextFile, *, source: ModelAndRows) -> list[int]:
+    """The tokens of a text in the target language, and those that spell anything."""
+    report = partial(source.progress.update, "target text", total=None)
+    seen = tokens_of_text(file, source.checkpoint.tokenizer, report)
+    tokens: list[int] = source.task.graphs.output_tokens(source.checkpoint, seen)
+    return tokens
 
 
 def without_layers(setup: RunSetup, steps: Steps) -> Limits:
@@ -275,31 +223,30 @@ def prune_checkpoint(
 def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     """Export a checkpoint, dense or pruned; checked on its calibration rows, or random batches.
 
-    Args:
-        request: its layout is `compress` for this tool's own runtime, in `output/onnx`; `optimum`
-            for the ONNX Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
-            `ctranslate2` for `ctranslate2.Translator`, in `output` itself, in one precision.
-
-    Calibration rows are for int8: the ranges of its activations are taken from them, and its
-    answers to them are compared. Without rows each token has a scale of its own.
-
-    `output` may be the checkpoint's own directory, as long as it has no `onnx` directory. The
-    runtime's default stays float32, since no test rows say what other precisions lose.
+    Ranges of int8 activations are taken from calibration rows; without any each token has a scale
+    of its own. `output` may be the checkpoint's own directory, as long as it has no `onnx`
+    directory. The runtime's default stays float32: no test rows say what other precisions lose.
 
     Raises:
         UsageError: an unknown layout, or a precision that it does not have.
         InputError: `output` holds something already, or the layout cannot hold the checkpoint.
         VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
     """
-    other = layout_writer(request.layout)
-    if other is not None:
-        return other(request, output)
+    if request.layout != "compress":
+        return export_layout(request, output)
     precisions, engines = check_export(request, output), request.export.engines
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     require_engines(engines, task)
-    check_place(output, checkpoint, request.export.source_text)
     kept, scored = texts_to_keep(request.export, request.data, task, checkpoint.name)
+    if output.resolve() != checkpoint.directory.resolve():
+        require_new(output)
+    elif kept is not None:
+        raise UsageError(
+            f"--source-text {kept.path} leaves tokens out of the graphs, which the checkpoint in "
+            f"{output} has; choose another --output",
+            id="options-exclude-each-other",
+        )
     if kept is not None:
         checkpoint = cut_vocabulary(checkpoint, kept)
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)

@@ -38,12 +38,10 @@ def score(
     sublayers: Sequence[Sublayer],
     model: nn.Module | None = None,
 ) -> Scores:
-    """Scores of all units of some sublayers.
+    """Scores of all units of some sublayers, of the checkpoint's model or another of its shape.
 
-    Args:
-        mask: units that are left; the others are gated to zero and score zero. Layers that it
-            drops are skipped; their units have no scores.
-        model: one of the checkpoint's shape, to be scored in its place.
+    Units that `mask` removes are gated to zero and score zero. Layers that it drops are skipped;
+    their units have no scores.
     """
     assert isinstance(method, ScoringMethod)
     task, rows, progress = source.task, source.rows, source.progress
@@ -154,12 +152,6 @@ def select_units(
 ) -> tuple[Counts, Mask]:
     """The budget of `compress prune`, and the units that it keeps by scores."""
     full = Mask.full(checkpoint.layers)
-    if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
-        raise UsageError(
-            f"the scores are of another model than {request.model.path}: its sublayers differ; "
-            "make new ones with `compress score`",
-            id="scores-of-another-model",
-        )
     budgets = request.budget.each()
     if len(budgets) != 1:
         raise UsageError(

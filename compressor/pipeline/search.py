@@ -1,7 +1,6 @@
 """Which units go: a budget chooses by scores and by candidates it evaluates, or a mask is learned.
 
-Every evaluation is a step of its own, from which a stopped search goes on. For `--max-drop` half of
-the test rows are searched on; the others, which all final figures are measured on, confirm it.
+Every evaluation is a step of its own, from which a stopped search goes on.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape, without_skipped
-from compressor.pipeline.build import keep_weights
+from compressor.pipeline.build import build, keep_weights
 from compressor.pipeline.evaluate import answer_rows
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
@@ -61,8 +61,6 @@ from compressor.steps import Steps
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
-_CHOICE = "choice"
-
 
 class CandidateAnswers(ResultModel):
     """Answers of a smaller model to the rows of the search and to those that are held out."""
@@ -79,7 +77,6 @@ class RunEvaluator:
 
     Args:
         dense: the exported dense model.
-        build: makes the model of a choice, as it would be delivered, with a name in a directory.
         dropped: layers that a candidate drops.
     """
 
@@ -87,7 +84,6 @@ class RunEvaluator:
     setup: RunSetup
     artifact: ArtifactPlan
     dense: Variant
-    build: Callable[[str, Choice, Path], None]
     dropped: Sequence[str] = ()
 
     @property
@@ -142,21 +138,18 @@ class RunEvaluator:
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
         numbers = ", ".join(map(str, counts))
-        title = f"timing sublayers of {'+'.join(kinds)} with {numbers} units"
-        return self.steps.do(self._time_units, kinds, counts, at_batch, title=title)
-
-    def _time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        full, name = Mask.full(self.setup.source.checkpoint.layers), "+".join(kinds)
+        name, full = "+".join(kinds), Mask.full(self.setup.source.checkpoint.layers)
         masks = {f"{name}={count}": trial_mask(full, kinds, count) for count in counts}
-        return time_masks(masks, at_batch, self.dense, self.setup, self.steps)
+        return self._time(masks, at_batch, f"timing sublayers of {name} with {numbers} units")
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        title = f"timing a choice of {mask} (try {number})"
-        return self.steps.do(self._time_mask, mask, number, at_batch, title=title)
+        name, title = f"choice-{number}", f"timing a choice of {mask} (try {number})"
+        timed = self._time({name: mask}, at_batch, title)
+        return next(row for row in timed.rows if row.variant == name)
 
-    def _time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        timed = time_masks({_CHOICE: mask}, at_batch, self.dense, self.setup, self.steps)
-        return next(row for row in timed.rows if row.variant == _CHOICE)
+    def _time(self, masks: Mapping[str, Mask], at_batch: int, title: str) -> Throughput:
+        inputs, setup = (masks, at_batch, self.dense), self.setup
+        return self.steps.do(time_masks, *inputs, title=title, setup=setup, steps=self.steps)
 
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
@@ -224,9 +217,11 @@ class RunEvaluator:
         device, progress = self.setup.device, self.steps.progress
         beams = self.setup.recipe.evaluation.num_beams
         with self.steps.staging() as staged:
-            directory = staged / "artifact"
+            directory, choice = staged / "artifact", Choice(cut.mask, scores)
             name = f"{self.artifact.name}-candidate-{cut.position}"
-            self.build(name, Choice(cut.mask, scores), directory)
+            artifact = replace(self.artifact, name=name, directory=directory)
+            setup = replace(self.setup, engines=(ONNXRUNTIME,))  # which alone answers
+            build(artifact, choice, setup, making=nullcontext(directory), steps=self.steps)
             searched = answers(directory, self.searched, device, beams, progress)
             held_out: list[str] = []
             # The measured drop is the same for every error of the bound.
@@ -322,7 +317,7 @@ def learn(name: str, evaluator: RunEvaluator) -> Choice:
 
 
 def time_masks(
-    masks: Mapping[str, Mask], at_batch: int, dense: Variant, setup: RunSetup, steps: Steps
+    masks: Mapping[str, Mask], at_batch: int, dense: Variant, *, setup: RunSetup, steps: Steps
 ) -> Throughput:
     """Time the exported dense model without the units that masks remove, in turns with itself.
 

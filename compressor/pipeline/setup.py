@@ -15,18 +15,20 @@ from compressor.budgets.path import UnitCosts
 from compressor.errors import InputError, UsageError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
-from compressor.export.target_text import count_texts, tokens_of_text
+from compressor.export.target_text import count_texts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
 from compressor.parallel import launch
-from compressor.pipeline.build import engines_to_measure, export_bytes, require_engines
 from compressor.pipeline.inputs import (
     DataRows,
     ModelAndRows,
+    engines_to_measure,
+    export_bytes,
     hold_out,
     pick_device,
     read,
+    require_engines,
     warn_of_shared_rows,
     with_rows,
 )
@@ -55,14 +57,6 @@ class ArtifactPlan:
 
 
 @dataclass(frozen=True)
-class TargetTokens:
-    """The tokens that decoders of pruned models score."""
-
-    source: Source | None  # the text that they occur in, if one is given
-    tokens: list[int] | None  # None where all are scored
-
-
-@dataclass(frozen=True)
 class RunSetup:
     """A run's recipe, resolved, and what it opened."""
 
@@ -77,7 +71,7 @@ class RunSetup:
     text: Text | None  # to distill from
     source_text: TextFile | None
     target_text: TextFile | None
-    tokens: TargetTokens
+    tokens: list[int] | None  # that decoders of pruned models score; None for all
     engines: Sequence[str]  # to export for, and to compare with
     precisions: Sequence[str]  # to export, float32 first
 
@@ -88,7 +82,7 @@ class RunSetup:
     @property
     def sha256(self) -> str:
         """SHA-256 of the results of the first steps, which later ones depend on."""
-        return sha256_of_text(json.dumps([self.tokens.tokens, sorted(self.limits.dropped)]))
+        return sha256_of_text(json.dumps([self.tokens, sorted(self.limits.dropped)]))
 
     @property
     def sublayers(self) -> list[Sublayer]:
@@ -171,7 +165,7 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
         text=open_text(recipe.recovery, data.fitted, checkpoint, recipe.data, progress),
         source_text=source_text,
         target_text=target_text,
-        tokens=TargetTokens(None, task.graphs.output_tokens(checkpoint)),
+        tokens=task.graphs.output_tokens(checkpoint),
         engines=engines_to_measure(engines, task, device, recipe.throughput is not None),
         precisions=precisions_to_export(recipe.export.precision, device),
     )
@@ -205,17 +199,6 @@ def _with_tokens_of(text: TextFile, dense: Checkpoint, progress: Progress) -> Ch
     kept, total = (embedding_rows(x.model)[0] for x in (smaller, dense))
     progress.message(f"  {kept:,} of {total:,} tokens are kept")
     return smaller
-
-
-def target_tokens(file: TextFile, *, source: ModelAndRows) -> TargetTokens:
-    """The tokens of a text in the target language, which decoders of pruned models shall score."""
-    text, checkpoint = source_of_text(file), source.checkpoint
-
-    def report(done: int) -> None:
-        source.progress.update("target text", done, text.rows)
-
-    seen = tokens_of_text(file, checkpoint.tokenizer, report)
-    return TargetTokens(text, source.task.graphs.output_tokens(checkpoint, seen))
 
 
 def require_rows_for_ranks(rows: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,20 +43,13 @@ MODEL_DIRECTORIES = (GRAPH_DIRECTORY, CTRANSLATE2_DIRECTORY)
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked.
-
-    Args:
-        files: how many are listed, and as they were written.
-        unlisted: files that the manifest does not list and nothing reads.
-        checks: of the graphs against the weights, in float32.
-        opened: artifact and precision of all graphs that were opened.
-    """
+    """What was checked."""
 
     directory: str
-    files: int
-    unlisted: list[str] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    opened: list[str] = field(default_factory=list)
+    files: int  # listed, and as they were written
+    unlisted: list[str] = field(default_factory=list)  # that nothing reads
+    checks: list[Check] = field(default_factory=list)  # of graphs against weights, in float32
+    opened: list[str] = field(default_factory=list)  # artifact and precision of all graphs
 
 
 def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
@@ -89,14 +83,12 @@ def _read_files(directory: Path) -> Iterator[Path]:
     yield from directory.glob("*.onnx*")
     yield directory / JSON.file
     yield directory / GRAPH_DIRECTORY / GRAPHS_FILE
-    try:
+    with suppress(InputError):  # reported when it is opened
         artifact = read_artifact(directory)
-    except InputError:  # reported when it is opened
-        return
-    for precision in artifact.precisions:
-        for name in artifact.used_files(precision):
-            yield from (directory / name, directory / f"{name}_data")
-    yield from (directory / CTRANSLATE2_DIRECTORY / name for name in CTRANSLATE2_FILES)
+        for precision in artifact.precisions:
+            for name in artifact.used_files(precision):
+                yield from (directory / name, directory / f"{name}_data")
+        yield from (directory / CTRANSLATE2_DIRECTORY / name for name in CTRANSLATE2_FILES)
 
 
 def _require_files(

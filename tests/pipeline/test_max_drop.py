@@ -45,7 +45,7 @@ def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Re
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses; nothing is built."""
-    with before_search(recipe, out, progress, Models.build) as trials:
+    with before_search(recipe, out, progress) as trials:
         return trials.artifact.budget.choose(trials)
 
 
@@ -57,19 +57,17 @@ class Models:
             out (True) or searched on.
     """
 
-    built: list[int]
-
     def __init__(self, wrong: Callable[[int, bool], float], monkeypatch) -> None:
         self.wrong = wrong
         self.seen: list[Rows] = []
-        Models.built = []
+        self.built: list[int] = []
+        monkeypatch.setattr(searching, "build", self.build)
         monkeypatch.setattr(searching, "answers", self.answers)
         monkeypatch.setattr(searching, "answer_rows", lambda s, m, rows, *rest: rows.targets)
 
-    @classmethod
-    def build(cls, name, choice, directory) -> None:
-        assert directory.parent.is_dir()
-        cls.built.append(choice.mask.count("heads"))
+    def build(self, artifact, choice, setup, **context) -> None:
+        assert artifact.directory.parent.is_dir()
+        self.built.append(choice.mask.count("heads"))
 
     def answers(self, directory, rows, device, num_beams, progress) -> list[str]:
         held_out = rows is not self.seen[0] if self.seen else False

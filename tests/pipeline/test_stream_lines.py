@@ -218,7 +218,7 @@ def test_labels_and_probabilities_of_pairs(classifier):
     [
         (["translate", "BERT"], InputError, "artifact-of-another-task"),
         (["classify", "MARIAN"], InputError, "artifact-of-another-task"),
-        (["translate", "MARIAN", "nothing.txt"], InputError, "file-missing"),
+        (["translate", "MARIAN", "nothing.txt"], InputError, "file-unreadable"),
         (["translate", "MARIAN", "--precision", "fp8"], UsageError, "precision-not-in-artifact"),
         (["predict", "BERT", "--query", "w5"], UsageError, "option-without-use"),
         (["predict", "MARIAN", "--pairs"], UsageError, "option-without-use"),

@@ -13,7 +13,7 @@ import pytest
 from onnxruntime.datasets import get_example
 
 from compressor.errors import CompressError, EnvironmentProblem, InputError, UsageError
-from compressor.pipeline.build import require_engines
+from compressor.pipeline.inputs import require_engines
 from compressor.runtime import Classifier, Translator
 from compressor.runtime import session as sessions
 from compressor.runtime.artifact import read_artifact
