@@ -245,7 +245,7 @@ def delivered(engines: Sequence[str]) -> list[str]:
     return [name for name in engines if not engine_class(name).dense_only]
 
 
-def engine_builds(model: Variant, engines: Sequence[str], device: str = "cpu") -> list[Variant]:
+def engine_builds(model: Variant, engines: Sequence[str], device: str) -> list[Variant]:
     """An exported float32 model in the run's other engines, in all precisions to measure."""
     directory = Path(model.directory)
     artifact = read_artifact(directory)

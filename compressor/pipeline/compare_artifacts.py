@@ -21,7 +21,7 @@ from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact, read_description, require_files
 from compressor.storage.manifest import require_unchanged
-from compressor.tasks import TASKS, Rows, Task
+from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
 
@@ -157,7 +157,14 @@ def _open(
         progress=lambda done: progress.update("rows read", done, None),
         **request.data.columns(),
     )
-    return rows, builds, _choose_device(builds, task, request.device)
+    # The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else.
+    devices = {
+        task.engine(name).choose_device(
+            request.device, [build.precision for build in builds if build.engine == name]
+        )
+        for name in engines
+    }
+    return rows, builds, devices.pop() if len(devices) == 1 else "cpu"
 
 
 def builds_of(
@@ -194,14 +201,3 @@ def builds_of(
                 id="precision-not-in-artifact",
             )
     return builds
-
-
-def _choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
-    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else."""
-    devices = {
-        task.engine(engine).choose_device(
-            device, [build.precision for build in builds if build.engine == engine]
-        )
-        for engine in dict.fromkeys(build.engine for build in builds)
-    }
-    return devices.pop() if len(devices) == 1 else "cpu"

@@ -47,8 +47,12 @@ class DataRows:
 
     calibration: Rows | None
     test: Rows | None  # that quality and speed are measured on
-    shared: int = 0  # test rows whose texts are calibration rows too
     search: Rows | None = None  # that a search for a budget looks at; no test rows
+
+    @property
+    def shared(self) -> int:
+        """Number of test rows whose texts are calibration rows too."""
+        return count_shared(self.test, self.calibration) if self.calibration and self.test else 0
 
     @property
     def fitted(self) -> Rows:
@@ -152,8 +156,7 @@ def read(
         calibration = replace(calibration, tokenizers=test.tokenizers)
     elif calibration is not None:
         calibration = with_tokenizers(calibration, tokenizers)
-    shared = count_shared(test, calibration) if calibration and test else 0
-    return DataRows(calibration, test, shared)
+    return DataRows(calibration, test)
 
 
 def hold_out(data: DataRows, seed: int) -> DataRows:
@@ -168,13 +171,13 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
             "of each, and rows with the same text stay together",
             id="too-few-rows",
         )
-    shared = count_shared(test, data.calibration) if data.calibration else 0
-    return DataRows(data.calibration, test, shared, search)
+    return DataRows(data.calibration, test, search)
 
 
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
-    if data.shared and data.test is not None:
-        text = phrases.shared_rows(data.shared, len(data.test.sources))
+    shared = data.shared
+    if shared and data.test is not None:
+        text = phrases.shared_rows(shared, len(data.test.sources))
         progress.message(f"warning: {text}; give other --test rows")
 
 

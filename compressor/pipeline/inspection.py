@@ -79,11 +79,12 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     """
     model: Any = checkpoint.model
     owned, tied = _parameters(checkpoint)
-    sizes = [
-        WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
-        for tokens in sorted({min(tokens, checkpoint.max_source_tokens) for tokens in TOKENS})
-    ]
-    works = [_work(checkpoint, size) for size in sizes]
+    works, shapes = [], []
+    for tokens in sorted({min(tokens, checkpoint.max_source_tokens) for tokens in TOKENS}):
+        size = WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
+        works.append(work := _work(checkpoint, size))
+        fixed, least = sum(work[x] for x in _FIXED), _least_share(checkpoint, size)
+        shapes.append(ShapeFacts(size.batch, size.source, size.target, fixed, least))
     parts = [
         PartFacts(
             name=name,
@@ -94,16 +95,6 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
             macs_share=[work[name] for work in works],
         )
         for name, count in owned.items()
-    ]
-    shapes = [
-        ShapeFacts(
-            batch_size=size.batch,
-            source_tokens=size.source,
-            target_tokens=size.target,
-            fixed_share=sum(work[x] for x in _FIXED),
-            least_share=_least_share(checkpoint, size),
-        )
-        for size, work in zip(sizes, works, strict=True)
     ]
     return Inspection(
         model=checkpoint.name,

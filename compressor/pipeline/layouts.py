@@ -1,48 +1,21 @@
-"""What `compress export` checks first, and the layouts of other programs that it writes."""
+"""`compress export --layout`: what other programs open."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.errors import UsageError, did_you_mean
 from compressor.export.ctranslate2 import STORED
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.optimum import export_optimum
-from compressor.export.precision_names import AUTO, BASE, precisions_to_export
+from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Network
 from compressor.pipeline.inputs import export_bytes, load, random_check_batches
 from compressor.request.recipe import ExportRequest
-from compressor.request.validate import require_rows
 from compressor.results import Check
 from compressor.runtime.engines.ctranslate2 import CTranslate2
-from compressor.runtime.session import choose_device
-from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
-from compressor.storage.staging import require_free
 from compressor.tasks import TASKS
-
-
-def check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
-    """The precisions to export; raises if the request contradicts itself or would overwrite."""
-    # Nothing is timed here, so every precision that is named can be made on every machine.
-    names = request.export.precision
-    device = choose_device(request.device) if names == [AUTO] else "cpu"
-    precisions = precisions_to_export(names, device)
-    require_rows(None, [], request.data)
-    if request.data.calibration is not None and "int8" not in precisions:
-        raise UsageError(
-            f"--calibration {request.data.calibration} is for int8; add --precision int8, or leave "
-            "it out",
-            id="option-without-use",
-        )
-    require_directory(output)
-    require_free(output)
-    if (output / "onnx").exists():
-        raise InputError(
-            f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
-        )
-    return precisions
-
 
 # Layouts of other programs, and the precisions that each may store, of which it has one.
 OTHERS = {"optimum": (BASE,), "ctranslate2": STORED}

@@ -16,13 +16,6 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import left_of
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
-from compressor.recovery import (
-    Recovered,
-    RecoveryJob,
-    RecoveryMethod,
-    earlier_artifact,
-    extra_text,
-)
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Variant
@@ -38,21 +31,21 @@ if TYPE_CHECKING:
 
 
 def recover(
-    methods: Sequence[RecoveryMethod],
+    methods: Sequence[recovery.RecoveryMethod],
     source: ModelAndRows,
     pruned: nn.Module,
     mask: Mask,
     *,
     text: Text | None = None,
     state: Path | None = None,
-) -> Recovered:
+) -> recovery.Recovered:
     """Recover a pruned model, but for layers that it skips.
 
     Args:
         text: to distill from; for a translator with its translations.
         state: file from which a stopped training goes on.
     """
-    job = RecoveryJob(
+    job = recovery.RecoveryJob(
         dense=source.checkpoint.model,
         pruned=pruned,
         mask=mask,
@@ -70,20 +63,20 @@ def recover(
 
 
 def require_trainable(
-    methods: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
+    methods: Sequence[recovery.RecoveryMethod], rows: int, *, learns: bool = False
 ) -> None:
     """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
     if learns or any(step.trains for step in methods):
         from compressor.training.data import require_enough
 
         require_enough(rows)
-    directory = earlier_artifact(methods)
+    directory = recovery.earlier_artifact(methods)
     if directory is not None:
         read_pruning_record(directory)
 
 
 def open_text(
-    methods: Sequence[RecoveryMethod],
+    methods: Sequence[recovery.RecoveryMethod],
     rows: Rows | None,
     checkpoint: Checkpoint,
     section: Columns,
@@ -93,7 +86,7 @@ def open_text(
 
     Where the calibration rows are pairs of texts, lines are pairs, too.
     """
-    text, task = extra_text(methods), TASKS[checkpoint.task]
+    text, task = recovery.extra_text(methods), TASKS[checkpoint.task]
     if text is None:
         return None
     if not task.one_example_per_row:
@@ -119,7 +112,7 @@ def open_text(
 
 def text_to_learn(
     text: Text | None,
-    methods: Sequence[RecoveryMethod],
+    methods: Sequence[recovery.RecoveryMethod],
     dense: Variant | None,
     device: str,
     steps: Steps,
@@ -131,7 +124,7 @@ def text_to_learn(
         steps.do(unpack, title=title, lines=text.lines, path=path, steps=steps)
         text = text.unpacked(path)
     if text is not None and text.task.learns_from_answers:
-        path, given = steps.state / "translations.txt", extra_text(methods)
+        path, given = steps.state / "translations.txt", recovery.extra_text(methods)
         assert given is not None
         title = f"answering {text.lines.path.name} with the dense model"
         steps.do(

@@ -1,7 +1,6 @@
 """`compress run`, from its options to a finished report, and `score`, `prune` and `export`.
 
-A run calls each step by its name, by `steps.do`, which keeps the result in `OUT/.compress`; a
-stopped run goes on from there. The single commands call the same functions in shorter lists.
+The single commands call the functions of a run in shorter lists.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ from tempfile import TemporaryDirectory
 
 from compressor import parallel
 from compressor.budgets import Choice, Limits
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.precision_names import BASE
+from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
 from compressor.export.target_text import tokens_of_text
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune
+from compressor.pipeline import inputs
 from compressor.pipeline.build import (
     DENSE,
     build,
@@ -33,19 +33,18 @@ from compressor.pipeline.build import (
     save,
     verify,
 )
-from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
-from compressor.pipeline.inputs import (
-    ModelAndRows,
-    export_bytes,
-    load,
-    pick_device,
-    require_engines,
-    with_calibration,
+from compressor.pipeline.finish import (
+    benchmark,
+    choose_defaults,
+    describe_run,
+    evaluate,
+    publish,
+    require_own_outputs,
+    start,
 )
-from compressor.pipeline.layouts import check_export, export_layout
-from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
+from compressor.pipeline.layouts import export_layout
 from compressor.pipeline.recover import open_text, recover, require_trainable, text_to_learn
-from compressor.pipeline.score import find_layers, require_weights, score, select_units, weights_of
+from compressor.pipeline.score import find_layers, score, select_units, weights_of
 from compressor.pipeline.search import RunEvaluator, choose, learn
 from compressor.pipeline.setup import RunSetup, prepare
 from compressor.progress import SILENT, Progress
@@ -60,6 +59,7 @@ from compressor.runtime.session import choose_device
 from compressor.steps import Steps, open_steps
 from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
+from compressor.storage.staging import require_free
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
 
@@ -74,9 +74,9 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             the same recipe goes on from the last finished step.
     """
     require_directory(output)
-    setup = prepare(resolve(recipe), load(recipe.model), output, progress)
+    setup = prepare(resolve(recipe), inputs.load(recipe.model), output, progress)
     recipe, method, search = setup.recipe, setup.recipe.method, None
-    with open_steps(output, setup.identity(progress), progress, setup.written_bytes) as steps:
+    with open_steps(output, setup.identity(), progress, setup.written_bytes) as steps:
         parallel.on_main(lambda: require_own_outputs(setup, steps))
         started = steps.do(start, title="reading inputs", command=command)
         setup = replace(
@@ -108,7 +108,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         report = describe_run(setup, started, dense, builds, throughput, search)
         outcomes = rules.check(report, gate_rules(recipe.gate), recipe.gate.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
-        parallel.on_main(lambda: publish(steps, report, setup))
+        parallel.on_main(lambda: publish(report, setup, steps))
     return without_paths(report, output)
 
 
@@ -121,7 +121,7 @@ def scored_tokens(setup: RunSetup, steps: Steps) -> list[int] | None:
     return steps.do(target_tokens, file, title=title, source=setup.source)
 
 
-def target_tokens(file: TextFile, *, source: ModelAndRows) -> list[int]:
+def target_tokens(file: TextFile, *, source: inputs.ModelAndRows) -> list[int]:
     """The tokens of a text in the target language, and those that spell anything."""
     report = partial(source.progress.update, "target text", total=None)
     seen = tokens_of_text(file, source.checkpoint.tokenizer, report)
@@ -142,7 +142,7 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
     return replace(limits, dropped=frozenset(divergences))
 
 
-def dense_model(source: ModelAndRows, engines: Sequence[str], steps: Steps) -> Variant:
+def dense_model(source: inputs.ModelAndRows, engines: Sequence[str], steps: Steps) -> Variant:
     """The dense model, exported to be compared with."""
     return steps.do(
         export_dense, title="exporting the dense model to compare with", source=source,
@@ -151,7 +151,7 @@ def dense_model(source: ModelAndRows, engines: Sequence[str], steps: Steps) -> V
 
 
 def other_forms(
-    model: Variant, source: ModelAndRows, setup: RunSetup, steps: Steps
+    model: Variant, source: inputs.ModelAndRows, setup: RunSetup, steps: Steps
 ) -> list[Variant]:
     """Other precisions, and other engines, of a model in float32."""
     return [
@@ -166,10 +166,10 @@ def other_forms(
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
     """Score every unit of a dense checkpoint with a method and calibration rows."""
     require_rows(request.method, [], request.data)
-    device = pick_device(request.device, progress)
-    checkpoint = load(request.model)
+    device = inputs.pick_device(request.device, progress)
+    checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
-    source = with_calibration(
+    source = inputs.with_calibration(
         request.data, checkpoint, device=device, seed=request.seed, progress=progress
     )
     sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
@@ -195,15 +195,22 @@ def prune_checkpoint(
             "leave it out",
             id="option-without-use",
         )
-    require_weights(scores, request.model)
-    device = pick_device(request.device, progress)
-    checkpoint = load(request.model)
+    if scores.weights and scores.weights != weights_of(request.model):
+        raise UsageError(
+            f"the scores are of another model than {request.model.path}: its weights differ; make "
+            "new ones with `compress score`",
+            id="scores-of-other-weights",
+        )
+    device = inputs.pick_device(request.device, progress)
+    checkpoint = inputs.load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
-    source = with_calibration(data, checkpoint, device=device, seed=request.seed, progress=progress)
+    source = inputs.with_calibration(
+        data, checkpoint, device=device, seed=request.seed, progress=progress
+    )
     require_trainable(methods, len(source.examples))
     text = open_text(methods, source.rows, checkpoint, data, progress)
     budget, mask = select_units(request, scores, checkpoint)
-    model, needed = checkpoint.model, export_bytes(checkpoint.model, [BASE])
+    model, needed = checkpoint.model, inputs.export_bytes(checkpoint.model, [BASE])
     with (
         TemporaryDirectory(prefix="compress-") as folder,
         open_steps(Path(folder), {}, progress, lambda: needed) as steps,
@@ -234,10 +241,20 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     """
     if request.layout != "compress":
         return export_layout(request, output)
-    precisions, engines = check_export(request, output), request.export.engines
-    checkpoint = load(request.model, dense=False)
+    names, engines = request.export.precision, request.export.engines
+    # Nothing is timed here, so every precision that is named can be made on every machine.
+    device = choose_device(request.device) if names == [AUTO] else "cpu"
+    precisions = precisions_to_export(names, device)
+    require_rows(None, [], request.data)
+    require_directory(output)
+    require_free(output)
+    if (output / "onnx").exists():
+        raise InputError(
+            f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
+        )
+    checkpoint = inputs.load(request.model, dense=False)
     task = TASKS[checkpoint.task]
-    require_engines(engines, task)
+    inputs.require_engines(engines, task)
     kept, scored = texts_to_keep(request.export, request.data, task, checkpoint.name)
     if output.resolve() != checkpoint.directory.resolve():
         require_new(output)
@@ -250,8 +267,10 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     if kept is not None:
         checkpoint = cut_vocabulary(checkpoint, kept)
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
-    source = with_calibration(request.data, checkpoint)
-    with whole_output(output, export_bytes(checkpoint.model, precisions), "exporting") as making:
+    source = inputs.with_calibration(request.data, checkpoint)
+    with whole_output(
+        output, inputs.export_bytes(checkpoint.model, precisions), "exporting"
+    ) as making:
         tokens = task.graphs.output_tokens(checkpoint, seen)
         checks = export(checkpoint, tokens, source, making, engines)
         for precision in precisions[1:]:

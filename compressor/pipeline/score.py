@@ -137,16 +137,6 @@ def is_scores_file(path: Path) -> bool:
     return True
 
 
-def require_weights(scores: Scores, model: ModelSection) -> None:
-    """Raise `UsageError` for scores of other weights than those of the model to prune."""
-    if scores.weights and scores.weights != weights_of(model):
-        raise UsageError(
-            f"the scores are of another model than {model.path}: its weights differ; make new ones "
-            "with `compress score`",
-            id="scores-of-other-weights",
-        )
-
-
 def select_units(
     request: PruneRequest, scores: Scores, checkpoint: Checkpoint
 ) -> tuple[Counts, Mask]:

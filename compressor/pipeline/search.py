@@ -13,21 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from compressor import parallel
+from compressor import evaluation, parallel
 from compressor.budgets import Choice, Evaluator, Limits
 from compressor.budgets.base import Cut, Tried
 from compressor.budgets.cost_table import trial_mask
 from compressor.budgets.max_drop import within
 from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import latest_scores
-from compressor.evaluation import (
-    METRICS,
-    compare_rows,
-    lower_bound,
-    metrics_for,
-    metrics_of,
-    require_sight,
-)
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.for_cuda import link_float32
@@ -42,7 +34,7 @@ from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape, without_skipped
 from compressor.pipeline.build import build, keep_weights
-from compressor.pipeline.evaluate import answer_rows
+from compressor.pipeline.finish import answer_rows
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
@@ -185,9 +177,10 @@ class RunEvaluator:
             dense.to("cpu")
 
     def require_sight(self, asked: str, drop: float) -> None:
-        if drop < METRICS[self._metric].scale:  # a drop of the whole scale needs no sight
+        # A drop of the whole scale needs no sight.
+        if drop < evaluation.METRICS[self._metric].scale:
             for rows in (self.searched, self.held_out):
-                require_sight(rows, self._reference(rows), asked)
+                evaluation.require_sight(rows, self._reference(rows), asked)
 
     def least_provable_drop(self, error: float) -> float:
         reference = self._reference(self.searched)
@@ -243,7 +236,7 @@ class RunEvaluator:
 
     @property
     def _metric(self) -> str:
-        return metrics_of(self.searched)[0]
+        return evaluation.metrics_of(self.searched)[0]
 
     def _reference(self, rows: Rows) -> list[str]:
         """The dense model's answers."""
@@ -256,7 +249,7 @@ class RunEvaluator:
         """A smaller model's answers beside the dense one's, by a bound of this one-sided error."""
         recipe, reference = self.setup.recipe, self._reference(rows)
         resamples = recipe.evaluation.resamples
-        comparisons = compare_rows(rows, reference, outputs, resamples, recipe.seed)
+        comparisons = evaluation.compare_rows(rows, reference, outputs, resamples, recipe.seed)
         bound, needed = self._bound(rows, reference, outputs, drop, error)
         return QualityCandidate(
             kept=cut.mask.count("heads"),
@@ -274,9 +267,10 @@ class RunEvaluator:
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
         recipe = self.setup.recipe
-        bound = lower_bound(
-            metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs), rows.references,
-            limit=drop, alpha=error, resamples=recipe.evaluation.resamples, seed=recipe.seed,
+        bound = evaluation.lower_bound(
+            evaluation.metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs),
+            rows.references, limit=drop, alpha=error, resamples=recipe.evaluation.resamples,
+            seed=recipe.seed,
         )  # fmt: skip
         counted, _ = rows.counted  # of ranked rows the bound counts queries
         needed = None if bound.rows is None else math.ceil(bound.rows * rows.count / counted)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from compressor import parallel
 from compressor.budgets import Budget, Limits
 from compressor.budgets.path import UnitCosts
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import count_texts
@@ -20,18 +19,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
 from compressor.parallel import launch
-from compressor.pipeline.inputs import (
-    DataRows,
-    ModelAndRows,
-    engines_to_measure,
-    export_bytes,
-    hold_out,
-    pick_device,
-    read,
-    require_engines,
-    warn_of_shared_rows,
-    with_rows,
-)
+from compressor.pipeline import inputs
 from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import open_text, require_trainable
 from compressor.progress import SILENT, Progress
@@ -62,9 +50,9 @@ class RunSetup:
 
     recipe: Recipe
     output: Path
-    dense: ModelAndRows  # the model as given, to compare with
-    source: ModelAndRows  # what units are removed from: the same, or with a text's tokens alone
-    data: DataRows
+    dense: inputs.ModelAndRows  # the model as given, to compare with
+    source: inputs.ModelAndRows  # what units are removed from; maybe with fewer tokens
+    data: inputs.DataRows
     limits: Limits
     costs: UnitCosts
     artifacts: Sequence[ArtifactPlan]
@@ -93,11 +81,14 @@ class RunSetup:
     def written_bytes(self) -> int:
         """About how much a run writes; at most, as if pruned models were as large as the dense."""
         model, text = self.dense.checkpoint.model, self.text
-        graphs, weights = export_bytes(model, self.precisions), export_bytes(model, [BASE])
+        graphs, weights = (
+            inputs.export_bytes(model, self.precisions),
+            inputs.export_bytes(model, [BASE]),
+        )
         unpacked = text.lines.size if text and text.lines.is_packed else 0
         return graphs + len(self.artifacts) * (graphs + weights) + unpacked
 
-    def identity(self, progress: Progress) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What must be the same for a stopped run to go on: options, and all inputs' SHA-256."""
         recipe, data = self.recipe, self.data
         free = {*Card.model_fields, *Gate.model_fields, "verify"}
@@ -115,11 +106,7 @@ class RunSetup:
             "weights": fingerprint(checkpoint_files(self.dense.checkpoint.directory)),
             "start_weights": start and fingerprint(checkpoint_files(start)),
             **{f"{name}_sha256": x and x.sha256 for name, x in rows.items()},
-            **{
-                f"{name}_text_sha256": path
-                and sha256_of(path, partial(progress.update, f"MiB of {path.name} hashed"))
-                for name, path in texts.items()
-            },
+            **{f"{name}_text_sha256": path and sha256_of(path) for name, path in texts.items()},
             "tokenizers": dict(data.fitted.tokenizers),
         }
         advice = "give all ranks the same options, model and data"
@@ -132,21 +119,26 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
     task = TASKS[dense.task]
     recipe = check_model(recipe, dense, task)
     source_text, target_text = texts_to_keep(recipe.export, recipe.data, task, dense.name, progress)
-    data = read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
+    data = inputs.read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
     if data.test is not None:
         for rule in gate_rules(recipe.gate):
             rule.require_rows(data.test)
-    device, engines = pick_device(recipe.device, progress), recipe.export.engines
-    require_engines(engines, task, device)
+    device, engines = inputs.pick_device(recipe.device, progress), recipe.export.engines
+    inputs.require_engines(engines, task, device)
     limits = recipe.budget.limits(Mask.full(dense.layers))
     artifacts = plan_artifacts(recipe, limits, output)
     if recipe.budget.searches_rows:
-        data = hold_out(data, recipe.seed)
-    warn_of_shared_rows(data, progress)
-    checkpoint = dense if source_text is None else _with_tokens_of(source_text, dense, progress)
+        data = inputs.hold_out(data, recipe.seed)
+    inputs.warn_of_shared_rows(data, progress)
+    checkpoint = dense
+    if source_text is not None:
+        progress.message(f"cutting {source_text.path.name} into tokens …")
+        checkpoint = cut_vocabulary(dense, source_text)
+        kept, total = (embedding_rows(x.model)[0] for x in (checkpoint, dense))
+        progress.message(f"  {kept:,} of {total:,} tokens are kept")
     how: dict[str, Any] = {"calibrated": data.calibration is not None, "seed": recipe.seed}
     how |= {"device": device, "progress": progress}
-    source = with_rows(checkpoint, data.fitted, **how)
+    source = inputs.with_rows(checkpoint, data.fitted, **how)
     costs = unit_costs(checkpoint, task, source.examples)
     for artifact in artifacts:
         artifact.budget.require_enough_may_go(limits, costs)
@@ -156,7 +148,9 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
     return RunSetup(
         recipe=recipe,
         output=output,
-        dense=source if checkpoint is dense else with_rows(dense, data.fitted, **how | quiet),
+        dense=source
+        if checkpoint is dense
+        else inputs.with_rows(dense, data.fitted, **how | quiet),
         source=source,
         data=data,
         limits=limits,
@@ -166,21 +160,15 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
         source_text=source_text,
         target_text=target_text,
         tokens=task.graphs.output_tokens(checkpoint),
-        engines=engines_to_measure(engines, task, device, recipe.throughput is not None),
+        engines=inputs.engines_to_measure(engines, task, device, recipe.throughput is not None),
         precisions=precisions_to_export(recipe.export.precision, device),
     )
 
 
 def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[ArtifactPlan]:
     """One plan for each budget, if the model can meet it; several get a directory each."""
-    budgets: Sequence[Budget] = recipe.budget.each()
-    names = [budget.slug for budget in budgets]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"the same budget is asked for twice: {', '.join(b.text for b in budgets)}",
-            id="budget-twice",
-        )
-    for budget in budgets:
+    budgets: dict[str, Budget] = {budget.slug: budget for budget in recipe.budget.each()}
+    for budget in budgets.values():
         budget.require_possible(limits)
         if recipe.method.learns:
             keep, _ = budget.to_learn(limits.full)
@@ -188,17 +176,8 @@ def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[Artifac
     recipe.method.check_units(limits.units)
     return [
         ArtifactPlan(name, budget, output if len(budgets) == 1 else output / name)
-        for name, budget in zip(names, budgets, strict=True)
+        for name, budget in budgets.items()
     ]
-
-
-def _with_tokens_of(text: TextFile, dense: Checkpoint, progress: Progress) -> Checkpoint:
-    """The checkpoint with the tokens of a text alone."""
-    progress.message(f"cutting {text.path.name} into tokens …")
-    smaller = cut_vocabulary(dense, text)
-    kept, total = (embedding_rows(x.model)[0] for x in (smaller, dense))
-    progress.message(f"  {kept:,} of {total:,} tokens are kept")
-    return smaller
 
 
 def require_rows_for_ranks(rows: int) -> None:

@@ -43,7 +43,6 @@ USAGE = [
     ("bert", "--precision fp32,fp32", "precision-given-twice", "names one twice"),
     ("bert", "--precision auto,int8", "precision-auto-with-others", "alone"),
     ("bert", "--precision int8", "precision-without-fp32", "lacks fp32"),
-    ("bert", "--calibration labels.tsv", UNUSED, "for int8"),
     ("bert", "--layout optimum --calibration labels.tsv", UNUSED, ""),
     ("bert", "--layout optimum --precision fp32,int8", EXCLUDED, "fp32 alone"),
     ("bert", "--layout optimum --source-text text", EXCLUDED, "--source-text"),

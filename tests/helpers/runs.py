@@ -106,7 +106,7 @@ def before_search(recipe: Recipe, out: Path, progress=SILENT) -> Iterator[RunEva
         heads=full.counts(), neurons={}, kept_neurons={}, macs_share=1.0, parameters=0,
         checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    with open_steps(out, setup.identity(progress), progress, setup.written_bytes) as steps:
+    with open_steps(out, setup.identity(), progress, setup.written_bytes) as steps:
         (artifact,) = setup.artifacts
         evaluator = RunEvaluator(steps, setup, artifact, dense)
         evaluator.scores()

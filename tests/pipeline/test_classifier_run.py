@@ -18,7 +18,7 @@ from compressor.errors import UsageError
 from compressor.evaluation.bounds import score_bound
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.evaluate import choose_default
+from compressor.pipeline.finish import choose_default
 from compressor.pipeline.run import run
 from compressor.report import facts, render
 from compressor.report.schema import load_report

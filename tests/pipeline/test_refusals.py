@@ -19,7 +19,6 @@ LAYERS = NO_KEEP | {"macs": "0.5"}
 TEXT = {"recover": "distill", "distill_text": "TEXT"}
 # Options of a run of a classifier of 12 heads; id of the error, and what its message has in it.
 REFUSED = [
-    ({"keep": ["0.5", "0.5"]}, "budget-twice", "keep 0.5"),
     ({"keep": ["2"]}, "floors-too-high", "need 3"),
     ({"keep": ["99"]}, "budget-too-large", "12"),
     ({"keep": ["cross=0.5"]}, "kind-unknown", "'cross'"),

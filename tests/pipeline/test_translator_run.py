@@ -13,7 +13,7 @@ from compressor.budgets.cost_table import trial_mask
 from compressor.errors import EnvironmentProblem
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
-from compressor.pipeline.evaluate import fastest_engines
+from compressor.pipeline.finish import fastest_engines
 from compressor.pipeline.run import run
 from compressor.pipeline.search import export_trial
 from compressor.report.facts import keeps_quality

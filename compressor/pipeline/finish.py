@@ -1,9 +1,11 @@
-"""Models answer the test rows, are compared with the dense one, and are timed."""
+"""The end of a run: models answer the test rows and are timed; reports, cards and manifests."""
 
 from __future__ import annotations
 
+import datetime
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,49 @@ from compressor.evaluation import compare_rows, score_rows
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, ON_DEVICE
+from compressor.export.precisions import set_default
+from compressor.model.card import CARD, read_card
 from compressor.model.sublayers import renumbered
 from compressor.pipeline.build import DENSE, delivered
-from compressor.pipeline.setup import RunSetup
-from compressor.report import facts
-from compressor.report.publish import sample_answers
+from compressor.pipeline.setup import RunSetup, source_of, source_of_text
+from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
+from compressor.report.model_card import render_card
+from compressor.report.publish import (
+    only,
+    sample_answers,
+    sample_rows,
+    share_scoring,
+    without_paths,
+)
+from compressor.report.schema import Report
 from compressor.request.sections import Benchmark
-from compressor.results import Comparison, Throughput, Variant
-from compressor.steps import Steps
+from compressor.results import Comparison, QualitySearch, SpeedSearch, Throughput, Variant
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.steps import STATE, Steps
+from compressor.storage.hashes import sha256_of
+from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
+from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
+from compressor.storage.version import __version__
 from compressor.tasks import Rows
 from compressor.throughput import Subject
+from compressor.throughput.hardware import describe as describe_hardware
+from compressor.throughput.hardware import versions
+
+RECIPE = "recipe.yaml"
+
+
+def start(*, command: str) -> dict[str, str]:
+    """When and how the run was first started."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"created": now, "command": command}
+
+
+def require_own_outputs(setup: RunSetup, steps: Steps) -> None:
+    """Check, before anything is computed, that the last step will not meet files of the user's."""
+    names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
+    directories = {setup.output, *(artifact.directory for artifact in setup.artifacts)}
+    paths = [directory / name for directory in directories for name in names]
+    require_written_by_run(setup.output, steps.state, paths)
 
 
 def answer_rows(
@@ -158,3 +193,93 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
         if build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build):
             sound.setdefault(build.precision, []).append(build)
     return {precision: _fastest(same, throughput).engine for precision, same in sound.items()}
+
+
+def describe_run(
+    setup: RunSetup,
+    started: Mapping[str, str],
+    dense: Variant,
+    builds: Sequence[Variant],
+    throughput: Throughput | None,
+    search: SpeedSearch | QualitySearch | None,
+) -> Report:
+    """All results of a run, without the gate's outcomes."""
+    checkpoint, data = setup.source.checkpoint, setup.data
+    source_text, target_text = setup.source_text, setup.target_text
+    scoring, variants = share_scoring(builds)
+    samples = setup.recipe.evaluation.samples
+    return Report(
+        tool_version=__version__,
+        created=started["created"],
+        command=started["command"],
+        task=checkpoint.task,
+        model=checkpoint.name,
+        revision=checkpoint.revision,
+        model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
+        seed=setup.recipe.seed,
+        calibration=source_of(data.calibration) if data.calibration else None,
+        test=source_of(data.test) if data.test else None,
+        samples=sample_rows(data.test, samples) if data.test else [],
+        shared_rows=data.shared,
+        scoring=scoring,
+        dense=dense,
+        variants=variants,
+        throughput=throughput,
+        search=search,
+        source_text=None if source_text is None else source_of_text(source_text),
+        target_text=None if target_text is None else source_of_text(target_text),
+        hardware=describe_hardware(),
+        versions=versions(),
+    )
+
+
+def publish(report: Report, setup: RunSetup, steps: Steps) -> None:
+    """Write them; only the recipes name the machine's directories: they are for running again."""
+    output, models = setup.output, facts.pruned(report)
+    known = setup.recipe.card.over(read_card(setup.dense.checkpoint.directory))
+    texts = {output / RECIPE: setup.recipe.to_yaml()}
+    for artifact in setup.artifacts:
+        texts[artifact.directory / RECIPE] = setup.recipe.to_yaml(artifact.budget)
+    directories = {path.parent for path in texts}
+    hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
+    for model in models:
+        directory = Path(model.directory)
+        precision = facts.default_build(report, model).precision
+        engines = fastest_engines(facts.builds(report, model), report.throughput)
+        graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).relative_to(output).as_posix()
+        hashes[graphs] = set_default(directory, precision, engines)
+        own_report = without_paths(only(report, model), directory)
+        texts |= render_reports(own_report, directory)
+        texts[directory / CARD] = render_card(own_report, model.name, known)
+    report = without_paths(report, output)
+    if len(models) > 1:
+        texts |= render_reports(report, output)
+
+    def write(texts: Mapping[Path, str]) -> None:
+        written = write_outputs(output, steps.state, texts)
+        hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
+
+    write(texts)
+    provenance: dict[str, Any] = {
+        "tool": f"compress {__version__}",
+        "created": report.created,
+        "command": report.command,
+        "seed": report.seed,
+        "precisions": list(setup.precisions),
+        "calibration": report.calibration and report.calibration.model_dump(),
+        "versions": report.versions,
+        "hardware": report.hardware,
+    }
+    dense, graphs = steps.state / DENSE, f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
+    own_hashes = steps.files_below(dense) | {graphs: sha256_of(dense / graphs)}
+    write_manifest(dense, provenance, own_hashes)  # its graphs can be opened as an artifact, too
+    # What holds the artifacts comes last: its manifest lists theirs.
+    for directory in sorted(directories, reverse=True):
+        below = directory.relative_to(output)
+        own_hashes = {
+            Path(name).relative_to(below).as_posix(): digest
+            for name, digest in hashes.items()
+            if Path(name).is_relative_to(below)
+        }
+        manifest = manifest_of(directory, provenance, own_hashes)
+        write({directory / MANIFEST: f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"})
