@@ -37,16 +37,11 @@ Result = TypeVar("Result")
 
 
 class Steps:
-    """The steps of the run in an output directory; see `open_steps`.
-
-    Args:
-        root: the output directory.
-        identity: the run's options and fingerprints of its inputs, which every key has in it.
-    """
+    """The steps of the run in an output directory; `open_steps` makes them."""
 
     def __init__(self, root: Path, identity: Mapping[str, Any], progress: Progress) -> None:
         self.root, self.state, self.progress = root, root / STATE, progress
-        self.identity = json.loads(json.dumps(identity))
+        self.identity = json.loads(json.dumps(identity))  # which every key has in it
         self.files: dict[str, str] = {}  # path -> digest, of all steps so far
         self.doing = "beginning"  # title of the step that was begun last
         self._running: list[tuple[str, dict[str, str]]] = []  # label and files, innermost last
@@ -63,8 +58,7 @@ class Steps:
         """The function's result for its inputs, computed once.
 
         Its key is made of the function's name, the run's identity and the inputs; results of other
-        steps count by their contents and the digests of their files. A record that was changed, or
-        whose files are missing or changed, does not count.
+        steps count by their contents and their files. A changed record or file is made again.
 
         Args:
             function: or a method, whose object is an input, too.
@@ -133,10 +127,9 @@ class Steps:
             if record.pop("sha256") != _digest_of_json(record):
                 raise ValueError("the record was changed")
             result, files = decode(record["result"]), record["files"]
+            lost = self.lost(files)
         except (ValueError, KeyError, TypeError, AttributeError):
-            self.progress.message(f"{path} cannot be read; {title} is done again")
-            return label, None
-        lost = self.lost(files)
+            lost = str(path)
         if lost:
             self.progress.message(f"{lost} is missing or changed; {title} is done again")
             return label, None

@@ -191,11 +191,9 @@ def export(
     return export_model(network, source.batches, texts, directory, engines, pairs)
 
 
-def export_dense(
-    *, source: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
-) -> Variant:
+def export_dense(*, source: ModelAndRows, engines: Sequence[str], steps: Steps) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
-    checkpoint = source.checkpoint
+    checkpoint, directory = source.checkpoint, steps.state / DENSE
     tokens = source.task.graphs.output_tokens(checkpoint)
     with steps.making(directory) as making:
         checks = export(checkpoint, tokens, source, making, engines)
@@ -219,10 +217,7 @@ def export_precision(
     if model.name == DENSE:
         expected = expect_answers(checkpoint.model.eval(), source.inputs, directory, precision)
     else:
-        auto_class = checkpoint.entry.auto_class
-        opened = open_checkpoint(
-            model.directory, task=checkpoint.task, auto_class=auto_class, verify=False
-        )
+        opened = open_checkpoint(model.directory, verify=False)
         expected = expect_answers(opened.model, source.inputs, directory, precision)
         release(opened.model)
     return _another_build(
@@ -269,9 +264,7 @@ def describe(
 ) -> Variant:
     """The facts of an exported float32 model that will lie in `directory`.
 
-    Args:
-        mask: of the dense model's units.
-        graphs, checkpoint: where its graphs and its weights lie now.
+    Its graphs and its weights now lie in `graphs` and `checkpoint`.
     """
     heads = {name: n for name, n in mask.totals().items() if units_of(name) == "heads"}
     tokens = count_output_tokens(graphs)

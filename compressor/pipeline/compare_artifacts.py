@@ -59,12 +59,10 @@ def evaluate_artifacts(
     require_references(rows)
     rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
     settings, outputs = request.evaluation, list[list[str]]()
-    several = len({build.engine for build in builds}) > 1
     for build in builds:
-        how = f"{build.engine}, {build.precision}" if several else build.precision
-        progress.message(f"evaluating {build.directory} ({how}) on {rows.count} rows …")
-        given = build.precision, build.engine
-        outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *given))
+        how = build.precision, build.engine
+        progress.message(f"evaluating {build.directory} ({', '.join(how)}) on {rows.count} rows …")
+        outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *how))
     first, resamples, seed = outputs[0], settings.resamples, request.seed
     return [
         Evaluated(
@@ -191,13 +189,10 @@ def builds_of(
     made = {x for build in builds for x in (build.engine, build.precision)}
     for name in (*engines, *(precisions or ())):
         if name not in made:
-            offers = [
-                f"{x} in {', '.join(task.engine(x).precisions(directory, artifact))}"
-                for x in engines
-            ]
+            offered = task.engine(engines[0]).precisions(directory, artifact)
             raise UsageError(
-                f"{directory} has nothing for {name}, but {' and '.join(offers)}; choose of those, "
-                "or export it",
+                f"{directory} has no build for {name}; export it, or choose {', '.join(offered)} "
+                f"in {engines[0]}",
                 id="precision-not-in-artifact",
             )
     return builds

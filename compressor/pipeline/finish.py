@@ -145,14 +145,10 @@ def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) ->
 
 
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
-    """The precision that an artifact runs where none is named.
+    """The precision that an artifact runs where none is named, of a model's builds, float32 first.
 
-    The fastest, by the geometric mean of its sentences per second over all batch sizes, of those
-    that are for the device, met their tolerance and lose no quality significantly against float32.
-    Without test rows or timings it is float32.
-
-    Args:
-        builds: one model in its precisions, float32 first.
+    The fastest of those that are for the device, met their tolerance and lose no quality
+    significantly against float32; without test rows or timings float32.
     """
     base, *others = builds
     if throughput is None:

@@ -22,17 +22,9 @@ from compressor.request.sections import Columns, ModelSection
 from compressor.request.validate import check_options
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.session import choose_device
-from compressor.tasks import (
-    TASKS,
-    Batch,
-    Example,
-    Rows,
-    Task,
-    count_shared,
-    count_truncated,
-    require_task,
-    split_rows,
-)
+from compressor.tasks import TASKS, Batch, Example, Rows, Task, require_task
+from compressor.tasks.batching import count_truncated
+from compressor.tasks.rows import count_shared, split_rows
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -207,7 +199,7 @@ def pick_device(wanted: str, progress: Progress) -> str:
                 id="torch-without-cuda",
             )
         progress.message(f"{problem}: everything runs on the CPU")
-        device = "cpu"
+        return "cpu"
     return device
 
 

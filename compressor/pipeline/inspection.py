@@ -13,13 +13,8 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
-from compressor.throughput.multiply_adds import (
-    ModelShape,
-    WorkSize,
-    multiply_adds,
-    shape_of,
-    total_multiply_adds,
-)
+from compressor.throughput import WorkSize, shape_of
+from compressor.throughput.multiply_adds import ModelShape, multiply_adds, total_multiply_adds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,9 +28,8 @@ _FIXED = EMBEDDINGS, VOCABULARY, OTHER = "embeddings", "vocabulary", "other"
 class PartFacts:
     """One kind of sublayer, or another part of the model."""
 
-    # A kind of sublayer; `embeddings`; `vocabulary`, the projection to the tokens that a
-    # translator's decoder scores; `other`: normalizations, biases that stay without units, and a
-    # classifier's head.
+    # A kind of sublayer; embeddings; vocabulary: the projection to a decoder's tokens; other:
+    # normalizations, biases that stay without units, and a classifier's head.
     name: str
     of: Units | None  # what its units are, for kinds of sublayers
     units: list[int]  # how many each of its sublayers has

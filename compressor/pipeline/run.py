@@ -5,7 +5,6 @@ The single commands call the functions of a run in shorter lists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,19 @@ from tempfile import TemporaryDirectory
 
 from compressor import parallel
 from compressor.budgets import Choice, Limits
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.export.ctranslate2 import STORED
 from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
 from compressor.export.target_text import tokens_of_text
+from compressor.export.task_graphs import Network
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline import inputs
 from compressor.pipeline.build import (
-    DENSE,
     build,
     build_title,
     engine_builds,
@@ -42,7 +43,6 @@ from compressor.pipeline.finish import (
     require_own_outputs,
     start,
 )
-from compressor.pipeline.layouts import export_layout
 from compressor.pipeline.recover import open_text, recover, require_trainable, text_to_learn
 from compressor.pipeline.score import find_layers, score, select_units, weights_of
 from compressor.pipeline.search import RunEvaluator, choose, learn
@@ -55,6 +55,7 @@ from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, Score
 from compressor.request.resolve import resolve
 from compressor.request.validate import check_options, gate_rules, require_rows, texts_to_keep
 from compressor.results import Check, Variant
+from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.session import choose_device
 from compressor.steps import Steps, open_steps
 from compressor.storage.files import require_directory
@@ -62,6 +63,9 @@ from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import require_free
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
+
+# Layouts of other programs, and the precisions that each may store, of which it has one.
+OTHERS = {"optimum": (BASE,), "ctranslate2": STORED}
 
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
@@ -82,7 +86,10 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         setup = replace(
             setup, tokens=scored_tokens(setup, steps), limits=without_layers(setup, steps)
         )
-        dense = dense_model(setup.dense, setup.engines, steps)
+        dense = steps.do(
+            export_dense, title="exporting the dense model to compare with", source=setup.dense,
+            engines=setup.engines, steps=steps,
+        )  # fmt: skip
         text = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
         setup = replace(setup, text=text)
         models = [dense, *other_forms(dense, setup.dense, setup, steps)]
@@ -142,14 +149,6 @@ def without_layers(setup: RunSetup, steps: Steps) -> Limits:
     return replace(limits, dropped=frozenset(divergences))
 
 
-def dense_model(source: inputs.ModelAndRows, engines: Sequence[str], steps: Steps) -> Variant:
-    """The dense model, exported to be compared with."""
-    return steps.do(
-        export_dense, title="exporting the dense model to compare with", source=source,
-        directory=steps.state / DENSE, engines=engines, steps=steps,
-    )  # fmt: skip
-
-
 def other_forms(
     model: Variant, source: inputs.ModelAndRows, setup: RunSetup, steps: Steps
 ) -> list[Variant]:
@@ -183,8 +182,7 @@ def prune_checkpoint(
 ) -> tuple[Mask, Check, str]:
     """Remove the least important units, recover what is left, and save.
 
-    Returns:
-        The mask, the check of the pruned model before the recovery, and what the recovery did.
+    Returns the mask, the check of the pruned model, and what the recovery did.
     """
     methods, data = request.recovery, request.data
     require_new(output)
@@ -216,10 +214,13 @@ def prune_checkpoint(
         open_steps(Path(folder), {}, progress, lambda: needed) as steps,
         whole_output(output, needed, "saving the pruned checkpoint") as making,
     ):
-        if text is not None:
-            answers = source.task.learns_from_answers
-            dense = dense_model(source, [ONNXRUNTIME], steps) if answers else None
-            text = text_to_learn(text, methods, dense, device, steps)
+        dense = None
+        if text is not None and source.task.learns_from_answers:
+            title = "exporting the dense model to answer the text"
+            dense = steps.do(
+                export_dense, title=title, source=source, engines=[ONNXRUNTIME], steps=steps
+            )
+        text = text_to_learn(text, methods, dense, device, steps)
         pruned = prune(model, checkpoint.layers, mask)
         check = verify(model, pruned, source, mask)
         recovered = recover(methods, source, pruned, mask, text=text)
@@ -282,3 +283,48 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
             require_within(added, precision)
             checks += added
     return checks
+
+
+def export_layout(request: ExportRequest, output: Path) -> list[Check]:
+    """Write a layout of another program, to `output` itself."""
+    layout, export, data = request.layout, request.export, request.data
+    known = ("compress", *OTHERS)
+    if layout not in OTHERS:
+        raise UsageError(
+            f"--layout {layout!r} is unknown; use {', '.join(known)}" + did_you_mean(layout, known),
+            id="name-unknown",
+        )
+    if len(export.precision) != 1 or export.precision[0] not in OTHERS[layout]:
+        raise UsageError(
+            f"--layout {layout} stores one precision, {' or '.join(OTHERS[layout])} alone; give "
+            "that one, or use --layout compress",
+            id="options-exclude-each-other",
+        )
+    engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
+    excluded, unused = "options-exclude-each-other", "option-without-use"
+    for flag, value, id in (
+        ("--engines", engines, excluded),
+        ("--source-text", export.source_text, excluded),
+        ("--target-text", export.target_text, excluded),
+        ("--calibration", data.calibration, unused),
+    ):
+        if value is not None:
+            raise UsageError(
+                f"{flag} {value} does nothing with --layout {layout}; leave it out, or use "
+                "--layout compress",
+                id=id,
+            )
+    # Also where the output is the checkpoint's own directory: both have a config.json.
+    require_new(output)
+    if layout == CTranslate2.name:
+        CTranslate2.library()
+    checkpoint = inputs.load(request.model, dense=False)
+    task = TASKS[checkpoint.task]
+    batches = inputs.random_check_batches(checkpoint, task)
+    needed = 2 * inputs.export_bytes(checkpoint.model, [BASE])
+    with whole_output(output, needed, "exporting") as making:
+        if layout != CTranslate2.name:
+            return export_optimum(checkpoint, batches, making)
+        network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+        given = [batch.inputs() for batch in batches]
+        return task.graphs.export_ctranslate2(network, making, export.precision[0], given)

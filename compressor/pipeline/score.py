@@ -77,8 +77,7 @@ def find_layers(
 ) -> dict[str, float]:
     """The layers whose skipping changes predictions least, and the divergence in nats; in order.
 
-    Args:
-        numbers: stack -> how many of its layers go, after those `dropped` before.
+    `numbers` says how many of a stack's layers go, after those `dropped` before.
     """
     model, layers = source.checkpoint.model, source.checkpoint.layers
     batches = source.task.batches(parallel.shard(source.examples), model)

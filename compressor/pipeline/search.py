@@ -39,22 +39,15 @@ from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
 from compressor.report.searches import unproven
-from compressor.results import (
-    QualityCandidate,
-    QualitySearch,
-    ResultModel,
-    Source,
-    Throughput,
-    Timing,
-    Variant,
-)
+from compressor.results import QualityCandidate, QualitySearch, Source, Throughput, Timing, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import Steps
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
 
-class CandidateAnswers(ResultModel):
+@dataclass(frozen=True)
+class CandidateAnswers:
     """Answers of a smaller model to the rows of the search and to those that are held out."""
 
     searched: list[str]
@@ -66,17 +59,13 @@ class RunEvaluator:
     """Scores, times and evaluates candidates for the budget of one artifact.
 
     See `compressor.budgets.base.Evaluator` for the methods that budgets call.
-
-    Args:
-        dense: the exported dense model.
-        dropped: layers that a candidate drops.
     """
 
     steps: Steps
     setup: RunSetup
     artifact: ArtifactPlan
-    dense: Variant
-    dropped: Sequence[str] = ()
+    dense: Variant  # exported
+    dropped: Sequence[str] = ()  # layers that a candidate drops
 
     @property
     def sha256(self) -> str:
@@ -220,7 +209,7 @@ class RunEvaluator:
             # The measured drop is the same for every error of the bound.
             if within(self._compare(self.searched, searched, cut, drop, 0.5), drop):
                 held_out = answers(directory, self.held_out, device, beams, progress)
-        return CandidateAnswers(searched=searched, held_out=held_out)
+        return CandidateAnswers(searched, held_out)
 
     @property
     def searched(self) -> Rows:
@@ -315,8 +304,7 @@ def time_masks(
 ) -> Throughput:
     """Time the exported dense model without the units that masks remove, in turns with itself.
 
-    Time does not depend on the weights, so the graphs are those of the dense model without the
-    units; they are neither recovered nor checked, and deleted once timed.
+    Time does not depend on the weights, so nothing is recovered or checked.
     """
     settings, device = setup.recipe.throughput, setup.device
     assert settings is not None
@@ -349,8 +337,7 @@ def export_trial(
 ) -> None:
     """Write an engine's files of the dense weights without the units that `mask` removes.
 
-    Nothing is checked. Graphs that lose no unit are copied from the artifact `dense`: exporting
-    takes far longer than timing.
+    Graphs that lose no unit are copied from `dense`: exporting takes far longer than timing.
     """
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from compressor.parallel import launch
 from compressor.pipeline import inputs
 from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import open_text, require_trainable
-from compressor.progress import SILENT, Progress
+from compressor.progress import Progress
 from compressor.recovery import earlier_artifact
 from compressor.request.recipe import Recipe
 from compressor.request.sections import Card, Gate
@@ -136,21 +137,20 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
         checkpoint = cut_vocabulary(dense, source_text)
         kept, total = (embedding_rows(x.model)[0] for x in (checkpoint, dense))
         progress.message(f"  {kept:,} of {total:,} tokens are kept")
-    how: dict[str, Any] = {"calibrated": data.calibration is not None, "seed": recipe.seed}
-    how |= {"device": device, "progress": progress}
-    source = inputs.with_rows(checkpoint, data.fitted, **how)
+    with_rows = partial(
+        inputs.with_rows, rows=data.fitted, calibrated=data.calibration is not None,
+        device=device, seed=recipe.seed,
+    )  # fmt: skip
+    source = with_rows(checkpoint, progress=progress)
     costs = unit_costs(checkpoint, task, source.examples)
     for artifact in artifacts:
         artifact.budget.require_enough_may_go(limits, costs)
     require_trainable(recipe.recovery, len(source.examples), learns=recipe.method.learns)
     require_rows_for_ranks(len(source.examples))
-    quiet = {"progress": SILENT}  # which rows are cut was said before
     return RunSetup(
         recipe=recipe,
         output=output,
-        dense=source
-        if checkpoint is dense
-        else inputs.with_rows(dense, data.fitted, **how | quiet),
+        dense=source if checkpoint is dense else with_rows(dense),
         source=source,
         data=data,
         limits=limits,

@@ -25,16 +25,7 @@ from compressor.runtime.artifact import (
 )
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.steps import STATE
-from compressor.storage.manifest import (
-    GRAPHS_FILE,
-    MANIFEST,
-    MODULES,
-    Listed,
-    checkpoint_files,
-    find_change,
-    read_manifest,
-    require_no_links_out,
-)
+from compressor.storage import manifest
 from compressor.tasks import TASKS
 
 # Of an artifact, whose other directories are artifacts.
@@ -59,16 +50,16 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
         InputError: a file is missing, damaged, of another artifact, or not listed.
         VerificationError: the graphs do not answer as the weights do.
     """
-    listed = read_manifest(directory)
+    listed = manifest.read_manifest(directory)
     if listed is None:
         raise InputError(
-            f"{directory} has no {MANIFEST} of compress; give a directory that compress wrote",
+            f"{directory} has no {manifest.MANIFEST} of compress; give what compress wrote",
             id="manifest-missing",
         )
     artifacts = {directory}
     for name in listed:
         top, *rest = Path(name).parts
-        if rest and top not in MODEL_DIRECTORIES and not fnmatchcase(name, MODULES):
+        if rest and top not in MODEL_DIRECTORIES and not fnmatchcase(name, manifest.MODULES):
             artifacts.add(directory / top)
     unlisted = _require_files(directory, listed, sorted(artifacts), progress)
     verified = Verified(str(directory), len(listed), unlisted)
@@ -79,10 +70,10 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
 
 def _read_files(directory: Path) -> Iterator[Path]:
     """The files of an artifact that this tool, or optimum, would read."""
-    yield from (directory / name for name in checkpoint_files(directory))
+    yield from (directory / name for name in manifest.checkpoint_files(directory))
     yield from directory.glob("*.onnx*")
     yield directory / JSON.file
-    yield directory / GRAPH_DIRECTORY / GRAPHS_FILE
+    yield directory / GRAPH_DIRECTORY / manifest.GRAPHS_FILE
     with suppress(InputError):  # reported when it is opened
         artifact = read_artifact(directory)
         for precision in artifact.precisions:
@@ -92,25 +83,28 @@ def _read_files(directory: Path) -> Iterator[Path]:
 
 
 def _require_files(
-    directory: Path, listed: Mapping[str, Listed], artifacts: Sequence[Path], progress: Progress
+    directory: Path,
+    listed: Mapping[str, manifest.Listed],
+    artifacts: Sequence[Path],
+    progress: Progress,
 ) -> list[str]:
     """Check every listed file; returns the others, of which none may be one that is read."""
-    require_no_links_out(directory, listed)
+    manifest.require_no_links_out(directory, listed)
     problems = []
     for number, (name, expected) in enumerate(listed.items(), 1):
-        change = find_change(directory, name, expected)
+        change = manifest.find_change(directory, name, expected)
         if change:
             problems.append(f"{directory / name} {change}")
         progress.update("files", number, len(listed))
     on_disk = {
         path.relative_to(directory).as_posix()
         for path in directory.rglob("*")
-        if path.is_file() and path.name != MANIFEST
+        if path.is_file() and path.name != manifest.MANIFEST
     }
     unlisted = sorted(n for n in on_disk - set(listed) if STATE not in Path(n).parts)
     read = {path for artifact in artifacts for path in _read_files(artifact)}
     problems += [
-        f"{directory / name} is not listed in {MANIFEST}, and would be read"
+        f"{directory / name} is not listed in {manifest.MANIFEST}, and would be read"
         for name in unlisted
         if directory / name in read
     ]
@@ -127,7 +121,7 @@ def _require_files(
 
 def _verify_artifact(directory: Path, verified: Verified, progress: Progress) -> None:
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
-    has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
+    has_graphs = (directory / GRAPH_DIRECTORY / manifest.GRAPHS_FILE).exists()
     has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
     if has_graphs:
         artifact = read_artifact(directory)
