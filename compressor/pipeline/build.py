@@ -30,7 +30,6 @@ from compressor.pipeline.inputs import ModelAndRows
 from compressor.pipeline.recover import recover
 from compressor.pipeline.setup import ArtifactPlan, RunSetup
 from compressor.recovery import Recovered
-from compressor.request.recipe import Recipe
 from compressor.results import Check, Ranking, Variant
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import engine_class
@@ -89,12 +88,6 @@ def build(
         )
     release(small.model, keep=model)  # whose weights it shares where nothing was removed
     return built
-
-
-def build_title(choice: Choice, recipe: Recipe) -> str:
-    names = "+".join(method.name for method in recipe.recovery)
-    recovery = f", recovering ({names})" if names else ""
-    return f"removing units ({choice.mask} kept){recovery}, exporting, checking"
 
 
 def verify(model: nn.Module, pruned: nn.Module, source: ModelAndRows, mask: Mask) -> Check:

@@ -38,9 +38,7 @@ from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
 from compressor.tasks import Rows
-from compressor.throughput import Subject
-from compressor.throughput.hardware import describe as describe_hardware
-from compressor.throughput.hardware import versions
+from compressor.throughput import Subject, hardware
 
 RECIPE = "recipe.yaml"
 
@@ -224,13 +222,13 @@ def describe_run(
         search=search,
         source_text=None if source_text is None else source_of_text(source_text),
         target_text=None if target_text is None else source_of_text(target_text),
-        hardware=describe_hardware(),
-        versions=versions(),
+        hardware=hardware.describe(),
+        versions=hardware.versions(),
     )
 
 
 def publish(report: Report, setup: RunSetup, steps: Steps) -> None:
-    """Write them; only the recipes name the machine's directories: they are for running again."""
+    """Write reports, recipes, cards and manifests; recipes alone name the machine's directories."""
     output, models = setup.output, facts.pruned(report)
     known = setup.recipe.card.over(read_card(setup.dense.checkpoint.directory))
     texts = {output / RECIPE: setup.recipe.to_yaml()}

@@ -26,7 +26,6 @@ from compressor.model.surgery import prune
 from compressor.pipeline import inputs
 from compressor.pipeline.build import (
     build,
-    build_title,
     engine_builds,
     export,
     export_dense,
@@ -64,8 +63,8 @@ from compressor.storage.staging import require_free
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
 
-# Layouts of other programs, and the precisions that each may store, of which it has one.
-OTHERS = {"optimum": (BASE,), "ctranslate2": STORED}
+# Layouts of other programs: the precisions that each may store one of, and the package it needs.
+OTHERS = {"optimum": ((BASE,), None), "ctranslate2": (tuple(STORED), CTranslate2)}
 
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
@@ -103,10 +102,13 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
                 choice = steps.do(choose, name, scores, evaluator, title=title, shared=True)
             if choice.text:
                 progress.message(f"  {choice.text}")
+            names = "+".join(step.name for step in recipe.recovery)
+            recovery = f", recovering ({names})" if names else ""
+            title = f"removing units ({choice.mask} kept){recovery}, exporting, checking"
+            making = steps.making(artifact.directory)
             pruned = steps.do(
-                build, artifact, choice, setup, title=build_title(choice, recipe), shared=True,
-                making=steps.making(artifact.directory), steps=steps,
-            )  # fmt: skip
+                build, artifact, choice, setup, title=title, shared=True, making=making, steps=steps
+            )
             models += [pruned, *other_forms(pruned, setup.source, setup, steps)]
             search = choice.search
         dense, *builds = evaluate(models, setup, steps)
@@ -294,10 +296,11 @@ def export_layout(request: ExportRequest, output: Path) -> list[Check]:
             f"--layout {layout!r} is unknown; use {', '.join(known)}" + did_you_mean(layout, known),
             id="name-unknown",
         )
-    if len(export.precision) != 1 or export.precision[0] not in OTHERS[layout]:
+    precisions, engine = OTHERS[layout]
+    if len(export.precision) != 1 or export.precision[0] not in precisions:
         raise UsageError(
-            f"--layout {layout} stores one precision, {' or '.join(OTHERS[layout])} alone; give "
-            "that one, or use --layout compress",
+            f"--layout {layout} stores one precision, {' or '.join(precisions)} alone; give that "
+            "one, or use --layout compress",
             id="options-exclude-each-other",
         )
     engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
@@ -316,14 +319,14 @@ def export_layout(request: ExportRequest, output: Path) -> list[Check]:
             )
     # Also where the output is the checkpoint's own directory: both have a config.json.
     require_new(output)
-    if layout == CTranslate2.name:
-        CTranslate2.library()
+    if engine is not None:
+        engine.library()
     checkpoint = inputs.load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     batches = inputs.random_check_batches(checkpoint, task)
     needed = 2 * inputs.export_bytes(checkpoint.model, [BASE])
     with whole_output(output, needed, "exporting") as making:
-        if layout != CTranslate2.name:
+        if engine is None:
             return export_optimum(checkpoint, batches, making)
         network = Network(checkpoint, checkpoint.model, checkpoint.mask)
         given = [batch.inputs() for batch in batches]
