@@ -113,10 +113,11 @@ def _point(
     if removed and options.recovery:
         assert rows.calibration is not None
         dense, examples = model.checkpoint, encode(rows.calibration, model.checkpoint, model.task)
-        recovered = recover(
-            options.recovery, ModelAndRows(dense, examples), prune(dense.model, model.layers, mask),
-            mask, seed=model.seed, device=model.device, progress=model.progress,
-        )  # fmt: skip
+        source = ModelAndRows(
+            dense, examples, device=model.device, seed=model.seed, progress=model.progress
+        )
+        pruned = prune(dense.model, model.layers, mask)
+        recovered = recover(options.recovery, source, pruned, mask)
         recovery = recovered.text
         effect = quality.effect(quality.outputs(network=recovered.model))
     else:

@@ -56,7 +56,7 @@ def export(checkpoint: Checkpoint, out: Path, mask: Mask | None = None, texts=("
     """Prune and export; the model, the checks, and the inputs that they compared."""
     mask = mask or checkpoint.mask
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
     checks = export_model(Network(checkpoint, model, mask), batches, texts, out)
     return model, checks, [batch.inputs() for batch in batches]
 

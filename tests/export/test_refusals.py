@@ -40,7 +40,6 @@ USAGE = [
     ("bert", "--precision fp32,fp8", "precision-unknown", "'fp8'"),
     ("bert", "--precision auto,int8", "precision-unknown", "'auto'"),
     ("bert", "--precision int8", "precision-without-fp32", "lacks fp32"),
-    ("bert", "--calibration labels.tsv", UNUSED, "for int8"),
     ("bert", "--layout optimum --calibration labels.tsv", UNUSED, ""),
     ("bert", "--layout optimum --precision fp32,int8", EXCLUDED, "fp32 alone"),
     ("bert", "--layout optimum --source-text text", EXCLUDED, "--source-text"),

@@ -65,10 +65,10 @@ def test_whatever_a_target_text_is_cut_into_can_be_generated(tmp_path):
     task = TASKS["translation"]
     rows = TASKS["translation"].read_rows(toy.pairs_file(tmp_path / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
-    probe = make_check_batches(rows, examples, model, task)
+    probe = make_check_batches(examples, model, task)
     network = Network(checkpoint, model, mask, output_tokens(checkpoint))
-    checks = export_model(network, probe.batches, probe.texts, out)
-    inputs = [batch.inputs() for batch in probe.batches]
+    checks = export_model(network, probe, rows.sources, out)
+    inputs = [batch.inputs() for batch in probe]
     require_within(add_precision(model, inputs, out, "int8"), "int8")
 
     kept = set(output_tokens(checkpoint))
