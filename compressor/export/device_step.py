@@ -121,9 +121,8 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
     """The form of a float32 decoder step that keeps its whole state on the device.
 
     Caches, token and position are the same buffers in every step, so a GPU can replay it as a CUDA
-    graph, and the host reads the chosen tokens every few steps. No node is on the CPU, or computes
-    sizes. Cross-attention is one node too, with the number of source tokens of each row in place of
-    a mask. None for what `_fuse_self_attention` has no node for.
+    graph: no node is on the CPU, or computes sizes. Cross-attention is one node too, with numbers
+    of source tokens in place of a mask. None for what `_fuse_self_attention` has no node for.
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -160,7 +159,6 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
         lengths = make_tensor_value_info(buffers.SOURCE_LENGTHS, _INT32, ["batch"])
         graph.input.append(lengths)
     _advance(graph)
-    # Remove nodes, weights and inputs that nothing reads any more.
     nodes, read = read_nodes(graph.node, [value.name for value in graph.output])
     del graph.node[:]
     graph.node.extend(nodes)

@@ -38,10 +38,9 @@ def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
 
 
 def _at_distance(rows: Tensor, distances: Tensor) -> Tensor:
-    """Numbers of a table's rows for distances of two tokens, any shape.
+    """Rows of a table, numbered for each distance of two tokens from -most to most, any shape.
 
-    `rows` has them for each distance from -most to most. They are buckets, computed once, since the
-    logarithm may differ in its last bit between PyTorch and onnxruntime.
+    Computed once: the logarithm for buckets may differ in its last bit in onnxruntime.
     """
     most = len(rows) // 2
     return rows[distances.clamp(-most, most) + most]

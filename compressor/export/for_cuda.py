@@ -72,9 +72,9 @@ def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
 def pack(fused: ModelProto) -> ModelProto | None:
     """The padding-free form of a fused graph in any precision; None without a fast kernel.
 
-    Its layers process the concatenated real tokens of all rows, [tokens, width]. The positions of
-    tokens are inputs, since onnxruntime's own operator for them uses one thread of the device, and
-    synchronizes with the CPU. It has no kernel for rotary positions or a bias of scores.
+    Layers process the real tokens of all rows, [tokens, width], whose positions are inputs:
+    onnxruntime's own operator for them synchronizes with the CPU. Rotary positions and biases of
+    scores have no kernel.
     """
     edit = GraphEdit(fused)
     attentions = [node for node in edit.nodes if node.op_type == "Attention"]

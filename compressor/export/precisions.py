@@ -52,13 +52,9 @@ def add_precision(
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
-    A check that exceeds its tolerance is returned without an error: the test rows decide whether
-    the loss is acceptable. InputError for a weight that does not fit into the precision.
-
-    Args:
-        model: the float32 network that the artifact's graphs were exported from.
-        batches: ragged, to compare on; of real rows if `examples`, for the ranges of int8
-            activations, are given, or else of random tokens.
+    A check that exceeds its tolerance is returned without an error: test rows decide. InputError
+    for a weight that does not fit. Batches are ragged, of real rows if `examples`, for the ranges
+    of int8 activations, are given, or else of random tokens.
     """
     write_precision(directory, precision, examples, device=device)
     expected = expect_answers(model, batches, directory, precision)

@@ -71,14 +71,11 @@ def _unsupported(why: str) -> InputError:
 def _from_marian(tokenizer: Any) -> Tokenizer:
     """Pieces of `source.spm` under the ids of `vocab.json`, which has others.
 
-    A piece that `vocab.json` lacks becomes the unknown token. It is still used in the segmentation,
-    so it is appended after the last id, and the runtime maps all ids from there on to the unknown
-    token. An entry of `vocab.json` that `source.spm` lacks is never used in the segmentation: it is
-    written with the prefix `MARK`, which the decoder removes.
-
-    An exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
-    `vocab.json`. Entries with only such characters have no prefix, and all other runs of unknown
-    characters are replaced by a single one before the segmentation.
+    A piece that `vocab.json` lacks is appended after the last id, where the runtime maps all ids to
+    the unknown token. An entry that `source.spm` lacks is never used in the segmentation: it has
+    the prefix `MARK`, which the decoder removes. An exception: SentencePiece joins neighboring
+    unknown characters into one piece, which may be an entry. Entries of only such characters have
+    no prefix, and all other runs of them are replaced by a single one.
     """
     if tokenizer.separate_vocabs:
         raise _unsupported("the MarianTokenizer has separate_vocabs=true")
@@ -99,8 +96,7 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
         for piece in tokenizer.encoder
         if piece.startswith(">>") and piece.endswith("<<") and piece not in added
     }
-    # Scores are added in float64, and by SentencePiece in float32. The results differ only between
-    # segmentations of equal score, such as those of a word repeated without a space.
+    # Scores are added in float64, and not in float32: segmentations of equal score may differ.
     vocabulary = _vocabulary(ids, added, codes, scores)
     built = Tokenizer(models.Unigram(vocabulary, tokenizer.unk_token_id))
     rules = model.normalizer_spec.precompiled_charsmap  # see `compressor.runtime.text`

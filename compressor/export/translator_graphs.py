@@ -70,8 +70,7 @@ class DecoderStep(nn.Module):
             use_cache=True,
         ).last_hidden_state
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
-        # The best token is an output too, so that greedy search reads one number per row, and the
-        # logits stay on the GPU.
+        # The best token is an output too, so that the logits stay on the GPU in greedy search.
         return [logits, best_tokens(logits), *(x for i in self.past for x in state.present[i])]
 
 
@@ -134,10 +133,9 @@ def cache_names(prefix: str, sublayers: Iterable[Sublayer]) -> list[str]:
 
 
 def export_cache_rows(network: Network, directory: Path) -> dict[str, str]:
-    """Write graphs that select rows of the past alone, and of all caches; none without caches.
+    """Write graphs that select rows of the past alone, and of all caches, on the device.
 
-    In beam search hypotheses are reordered, and finished sentences leave the batch: a row of the
-    batch is a row of every cache. The caches stay on the decoder's device, so a graph selects them.
+    In beam search hypotheses are reordered, and finished sentences leave the batch.
     """
     past = cache_names("past", with_heads(network, "decoder_self"))
     every = cache_names("cross", with_heads(network, "cross")) + past
