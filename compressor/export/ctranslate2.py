@@ -52,7 +52,6 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     bias[generation_settings(model)["suppress_tokens"]] = NEVER
     spec.decoder.projection.bias = bias
     _name_tokens(spec, model, network.checkpoint.tokenizer)
-    # In the order of CTranslate2's own converters; `validate` raises for missing weights.
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
@@ -91,7 +90,6 @@ def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
 
 def _specification(network: Network) -> Any:
     """The model without its vocabulary and without a bias of the logits."""
-    # An optional extra.
     from ctranslate2.converters import transformers as converters
     from ctranslate2.specs import attention_spec, transformer_spec
 
@@ -123,7 +121,6 @@ def _specification(network: Network) -> Any:
         for layer, attribute in product(target.layer, ("self_attention", "attention")):
             if hasattr(layer, attribute):
                 is_self = attribute == "self_attention"
-                # Cross-attention has no relative positions.
                 options = form.attention if is_self else {**form.attention, BIAS_TABLE: False}
                 attention = attention_spec.MultiHeadAttentionSpec(
                     self_attention=is_self, head_dim=attentions[0].unit_width, **options

@@ -74,10 +74,7 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
 def _fuse_attention(
     edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]
 ) -> None:
-    """Replace a block of `compressor.export.attention` by one node, and nodes for a rotation.
-
-    `added` are the mask, and maybe a bias with two to four dimensions.
-    """
+    """Replace a block of `compressor.export.attention` by one node, and nodes for a rotation."""
     biases = [value for value in added if not _is_mask(edit, value)]
     assert len(added) == len(biases) + 1
     query, key = scores.input
@@ -168,10 +165,7 @@ def _score_bias(edit: GraphEdit, biases: list[str]) -> str:
 
 
 def _replace_shapes(edit: GraphEdit) -> None:
-    """Compute positions from the mask, on the device.
-
-    The exporter computes them by `Shape`, and `Range` or `Slice`: onnxruntime does so on the CPU.
-    """
+    """Compute positions from the mask, since onnxruntime computes `Shape` and others on the CPU."""
     for node in list(edit.nodes):
         value = node.output[0]
         if node.op_type == "Range":

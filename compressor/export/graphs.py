@@ -17,9 +17,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-# Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
-# runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
-OPSET = 20
+OPSET = 20  # Gelu is one node from 20 on; older runtimes cannot read newer graphs
 # Weights are in a file beside the graph: written one by one, they are not in memory several times,
 # as while one protobuf message is made of them. Loaders of optimum know the name.
 WEIGHTS_SUFFIX = "_data"

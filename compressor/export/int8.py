@@ -68,7 +68,6 @@ def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
     for node in graph.node:
         if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in matrices:
             continue
-        # The product of integers has no factors alpha and beta.
         if node.op_type == "Gemm" and (
             attribute(node, "alpha", 1.0) != 1.0
             or attribute(node, "transA", 0)
@@ -248,10 +247,7 @@ class _Quantizer(GraphEdit):
 
 
 def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
-    """Ranges on at most `MOST_ROWS` rows: graph's file name -> first input of a product -> range.
-
-    In batches of one length, since padding would widen them; decoders generate their own inputs.
-    """
+    """Ranges on rows, in batches of one length: graph's file -> first input of a product -> range."""
     artifact = read_artifact(directory)
     by_length: dict[int, list[Encoded]] = defaultdict(list)
     for example in examples[:: math.ceil(len(examples) / MOST_ROWS)]:
@@ -280,7 +276,6 @@ class Observed:
                 name = f"{value} {operator}"
                 model.graph.node.append(make_node(operator, [value], [name], keepdims=0))
                 model.graph.output.append(make_tensor_value_info(name, TensorProto.FLOAT, []))
-        # In the same directory, since the graph names its file of weights by a relative path.
         extended = path.with_name(f"{path.stem}.observed.onnx")
         try:
             onnx.save_model(model, extended)

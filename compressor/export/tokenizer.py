@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SPACE = "▁"
 # Far below every real score (log-probabilities above -50): chosen only if nothing else fits.
 NEVER = -1e6
-# The rules of transformers' `clean_up_tokenization`, in its order.
 CLEAN_UP = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"),
     (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -40,8 +39,7 @@ CLEAN_UP = (
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
 
-    Encoding means with special tokens and without truncation, decoding means
-    `batch_decode(ids, skip_special_tokens=True)`. InputError for one that is not supported.
+    With special tokens, not truncated; decoded as by `batch_decode(skip_special_tokens=True)`.
     """
     name = type(tokenizer).__name__
     if tokenizer.split_special_tokens:
@@ -87,7 +85,6 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
     defined = [p.piece for p in model.pieces if p.type == kinds.USER_DEFINED]
     scores |= {piece: len(piece.encode()) * highest - 0.1 for piece in defined}
     added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
-    # Tokens that were added after the vocabulary have ids there.
     ids = tokenizer.encoder | added
     # Language codes are tokens only at the start of a text, unless they are added tokens. A mark
     # before each character separates unknown ones.

@@ -98,10 +98,8 @@ def export_decoder(network: Network, path: Path) -> None:
         return tensors, [{0: BATCH, 2: dim} for _ in tensors]
 
     cross, past = (with_heads(network, kind) for kind in ("cross", "decoder_self"))
-    (cross_caches, cross_dims), (past_caches, past_dims) = (
-        caches(cross, 5, SOURCE), caches(past, 3, PAST),
-    )  # fmt: skip
-    # Without cross-attention nothing reads it, so it is not an input of the graph.
+    cross_caches, cross_dims = caches(cross, 5, SOURCE)
+    past_caches, past_dims = caches(past, 3, PAST)
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     # The position is the length of the past above.
     tokens, position = torch.ones(2, 1, dtype=torch.long), torch.tensor([3])

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 CHUNK = 2000  # texts per call of the tokenizer
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-# Least share of the vocabulary to leave out, which justifies a second numbering of tokens.
-MIN_SAVING = 0.05
-# Least number of tokens in a block of `best_tokens`: smaller blocks save no time.
-MIN_BLOCK_WIDTH = 16
+MIN_SAVING = 0.05  # share of the vocabulary that justifies a second numbering of tokens
+MIN_BLOCK_WIDTH = 16  # tokens in a block of `best_tokens`: smaller ones save no time
 
 
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
@@ -170,10 +168,9 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
 def greedy(
     model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
 ) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
-    """PyTorch's greedy outputs with some tokens alone, at most so many.
+    """Inputs; PyTorch's greedy outputs [rows, steps + 1] with some tokens, from the start token on.
 
-    Returns the encoder's inputs; the outputs [rows, steps + 1], with the start token; and for each
-    row the logits of all tokens along them, [steps, vocabulary].
+    And for each row the logits of all tokens along them, [steps, vocabulary].
     """
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with restricted(model, tokens):
