@@ -150,6 +150,31 @@ def quality_figure(report: Report) -> Figure | None:
     return figure
 
 
+def throughput_figure(report: Report) -> Figure | None:
+    """Sentences per second against batch size for every build; None without timings."""
+    looks, sizes = _looks(report), facts.batch_sizes(report)
+    if not sizes:
+        return None
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for model in facts.models(report):
+        if rows := facts.timings(report, model.name):
+            rates = [row.sentences_per_second for row in rows]
+            line = "--" if model is report.dense else "-"
+            axes.plot(
+                [row.batch_size for row in rows], rates, **looks[model.name], linestyle=line,
+                label=_label(model.name),
+            )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, list(map(str, sizes)))
+    axes.set(xlabel="batch size (sentences)", ylabel="sentences a second")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
 def units_figure(report: Report) -> Figure | None:
     """Which heads, and how many neurons, every layer keeps: a row of panels for each model."""
     pruned, kinds = facts.pruned(report), facts.kinds(report)
@@ -187,6 +212,7 @@ def units_figure(report: Report) -> Figure | None:
 # In the order of importance. Each draws within `plot_style`; None if the report has no data for it.
 PLOTS: dict[str, Callable[[Report], Figure | None]] = {
     "quality": quality_figure,
+    "throughput": throughput_figure,
     "units": units_figure,
 }
 PLOT_FORMATS = (".png", ".svg")
