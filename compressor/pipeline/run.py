@@ -42,7 +42,7 @@ from compressor.pipeline.finish import (
     start,
 )
 from compressor.pipeline.recover import open_text, recover, require_trainable, text_to_learn
-from compressor.pipeline.score import find_layers, score, select_units, weights_of
+from compressor.pipeline.score import find_layers, other_weights, score, select_units, weights_of
 from compressor.pipeline.search import RunEvaluator, choose, learn
 from compressor.pipeline.setup import RunSetup, prepare
 from compressor.progress import SILENT, Progress
@@ -195,11 +195,7 @@ def prune_checkpoint(
             id="option-without-use",
         )
     if scores.weights and scores.weights != weights_of(request.model):
-        raise UsageError(
-            f"the scores are of another model than {request.model.path}: its weights differ; make "
-            "new ones with `compress score`",
-            id="scores-of-other-weights",
-        )
+        raise other_weights(request.model)
     device = inputs.pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)

@@ -135,11 +135,22 @@ def is_scores_file(path: Path) -> bool:
     return True
 
 
+def other_weights(model: ModelSection) -> UsageError:
+    """The error of scores of another model than the one to prune."""
+    return UsageError(
+        f"the scores are of another model than {model.path}: its weights differ; make new ones "
+        "with `compress score`",
+        id="scores-of-other-weights",
+    )
+
+
 def select_units(
     request: PruneRequest, scores: Scores, checkpoint: Checkpoint
 ) -> tuple[Counts, Mask]:
     """The budget of `compress prune`, and the units that it keeps by scores."""
     full = Mask.full(checkpoint.layers)
+    if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
+        raise other_weights(request.model)
     budgets = request.budget.each()
     if len(budgets) != 1:
         raise UsageError(
