@@ -247,7 +247,7 @@ class _Quantizer(GraphEdit):
 
 
 def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
-    """Ranges on rows, in batches of one length: graph -> first input of a product -> range."""
+    """Ranges on rows in batches of one length: graph's file -> input of a product -> range."""
     artifact = read_artifact(directory)
     by_length: dict[int, list[Encoded]] = defaultdict(list)
     for example in examples[:: math.ceil(len(examples) / MOST_ROWS)]:

@@ -40,7 +40,6 @@ VERBEN = ["sieht", "mag", "malt schnell", "sucht überall", "versteht", "würde 
 OBJEKTE = ["drei grüne Äpfel", "einen Fluss", "die Größe", "uns", "das Brot", "日本 und мир", "日"]
 CODES = [">>de<<", ">>zh_Hans<<"]
 
-# Beside `difficult_texts`: what Marian's vocabulary lacks or has in part, and codes of languages.
 TEXTS = [
     "it's nobody's — really “quoted” … text",
     "ﬁ\u0301 Ａ\u0301 marks on what is replaced",
