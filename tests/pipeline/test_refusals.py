@@ -63,9 +63,9 @@ REFUSED = [
     (NO_KEEP | {"max_drop": "0.3", "method": "subset"}, EXCLUDE, "taylor"),
     (NO_KEEP | {"max_drop": "1", "test_rows": 15}, "too-few-rows", "15, of which 7 would be"),
     (NO_KEEP | {"macs": "0.9,0.1", "prune": "heads"}, "macs-unreachable", "0.1"),
-    (LAYERS | {"drop_layers": "decoder=1"}, None, "there is no 'decoder'"),
+    (LAYERS | {"drop_layers": "decoder=1"}, None, "the model has no 'decoder'"),
     (LAYERS | {"drop_layers": "encoder=3"}, None, "keeps at least one"),
-    (LAYERS | {"drop_layers": "encoder=1,encoder=1"}, None, "STACK=NUMBER"),
+    (LAYERS | {"drop_layers": "encoder=1,encoder=1"}, None, "NAME=AMOUNT"),
     # Text to distill from.
     ({"recover": "reconstruct", "distill_text": "TEXT"}, WITHOUT_USE, "--distill-text"),
     (TEXT | {"distill_beams": 4}, WITHOUT_USE, "--distill-beams"),
