@@ -240,7 +240,7 @@ class SearchedUnits(CompetingUnits):
             removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
         ):
             raise UsageError(
-                f"{self.text}: the floors keep all units; lower --floor or --multiple",
+                f"{self.text}: the floors keep all of {limits.start}; lower --floor or --multiple",
                 id="floors-too-high",
             )
 

@@ -38,16 +38,13 @@ def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict
         except ValueError:
             count = -1
         if not 0 <= count <= total:
-            raise _invalid(
-                f"{option} {text}: {amount!r} is neither a fraction (0.5, 50%) nor a number of "
-                f"{units} up to {total:,}"
-            )
+            known = f"neither a fraction (0.5, 50%) nor a number of {units} up to {total:,}"
+            raise _invalid(option, text, f"{amount!r} is {known}")
         keep[pool] = count if mode == "keep" else total - count
     for pool in keep:
         if pool in UNITS_OF and UNITS_OF[pool] in keep:
-            raise _invalid(
-                f"{option} {text}: {pool} is among the {UNITS_OF[pool]} already; give either"
-            )
+            problem = f"{pool} is among the {UNITS_OF[pool]} already; give either"
+            raise _invalid(option, text, problem)
     return keep
 
 
@@ -73,10 +70,8 @@ def parse_layers(text: str, full: Mask) -> dict[str, int]:
     numbers = _numbers("--drop-layers", text, layers, least=1)
     for stack, number in numbers.items():
         if number >= layers[stack]:
-            raise _invalid(
-                f"--drop-layers {text}: the {stack} has {layers[stack]} layers and keeps at least "
-                "one; drop fewer"
-            )
+            problem = f"the {stack} has {layers[stack]} layers and keeps at least one; drop fewer"
+            raise _invalid("--drop-layers", text, problem)
     return numbers
 
 
@@ -86,7 +81,7 @@ def _numbers(
     parts = _parts(option, text, names, usual)
     for amount in parts.values():
         if not amount.isdecimal() or int(amount) < least:
-            raise _invalid(f"{option} {text}: {amount!r} is not a whole number from {least}")
+            raise _invalid(option, text, f"{amount!r} is no whole number from {least}; give one")
     return {name: int(amount) for name, amount in parts.items()}
 
 
@@ -99,7 +94,7 @@ def _parts(option: str, text: str, names: Collection[str], usual: str) -> dict[s
         name, equals, amount = (piece.strip() for piece in part.partition("="))
         if not equals or name in parts:
             example = f"{option} {next(iter(names))}=1"
-            raise _invalid(f"{option} {text}: write each as NAME=AMOUNT once, as in {example}")
+            raise _invalid(option, text, f"write each as NAME=AMOUNT once, as in {example}")
         if name not in names:
             raise UsageError(
                 f"{option} {text}: the model has no {name!r}; there are {', '.join(names)}"
@@ -110,8 +105,8 @@ def _parts(option: str, text: str, names: Collection[str], usual: str) -> dict[s
     return parts
 
 
-def _invalid(message: str) -> UsageError:
-    return UsageError(message, id="budget-invalid")
+def _invalid(option: str, text: str, problem: str) -> UsageError:
+    return UsageError(f"{option} {text} is not possible: {problem}", id="budget-invalid")
 
 
 class Group(NamedTuple):

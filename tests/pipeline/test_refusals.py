@@ -44,7 +44,7 @@ REFUSED = [
     (NO_KEEP | {"max_drop": "0.3", "method": "subset"}, EXCLUDE, "taylor"),
     (NO_KEEP | {"max_drop": "1", "test_rows": 15}, "too-few-rows", "15, of which 7 would be"),
     (NO_KEEP | {"macs": "0.9,0.1", "prune": "heads"}, "macs-unreachable", "0.1"),
-    (LAYERS | {"drop_layers": "decoder=1"}, None, "there is no 'decoder'"),
+    (LAYERS | {"drop_layers": "decoder=1"}, None, "the model has no 'decoder'"),
     # Text to distill from.
     (TEXT | {"distill_text": "EMPTY"}, "distill-text-empty", "empty.txt"),
     ({"recover": "distill", "distill_start": "DENSE"}, "units-file-malformed", "units.json"),
