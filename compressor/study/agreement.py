@@ -1,9 +1,6 @@
 """Do two scorings rank heads alike? Two methods (`compress score --compare`), or two data sets.
 
-The study is Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Two
-data sets can disagree because they differ or because scores are noisy. To distinguish these, each
-data set is also split into two halves that are scored separately.
-
+The study is Michel, Levy & Neubig 2019, section 4 (importance on one test set against another).
 Only ranks are compared: pruning uses the order of units, and the scales of methods differ.
 """
 
@@ -29,9 +26,15 @@ from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS, is_plot, plot_style, save_figure
 from compressor.report.table import ReportTable
 from compressor.study.options import AgreementStudy
-from compressor.study.output import Result, by_kind, legend, table, tables_as_text
-from compressor.study.run import StudiedModel, facts_of
-from compressor.tasks import Rows
+from compressor.study.run import (
+    Result,
+    StudiedModel,
+    by_kind,
+    facts_of,
+    legend,
+    table,
+    tables_as_text,
+)
 from compressor.tasks.rows import some_rows
 
 Floats = NDArray[np.float64]
@@ -60,7 +63,8 @@ def agreement(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> R
     for name, part in sets.items():
         # Two halves of one set differ by noise alone, which the sets' difference is held against.
         # They have half the rows, so they agree less than two whole samples would.
-        first, second = (model.score(method, half(part, which)) for which in (0, 1))
+        halves = (some_rows(part, range(which, part.count, 2)) for which in (0, 1))
+        first, second = (model.score(method, half) for half in halves)
         pairs[f"two halves of the {name}"] = compared_pair(first, second, seed)
     signature = scores["first"].signature
     # As methods, which the axes of the figure are named by.
@@ -79,22 +83,12 @@ def agreement(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> R
     )
 
 
-def half(rows: Rows, which: int) -> Rows:
-    """Every second row, starting with the first (`which=0`) or the second (1)."""
-    return some_rows(rows, range(which, rows.count, 2))
-
-
 def verdict(pairs: Mapping[str, Any]) -> str:
-    """Compare the correlation of the data sets with those of their halves."""
-    spearman = {name: pair["correlations"][0]["spearman"] for name, pair in pairs.items()}
-    missing = [name for name, value in spearman.items() if value is None]
-    if missing:
-        return (
-            f"Spearman's correlation of {' and of '.join(missing)} is not defined, because "
-            "all heads have the same score, so it is not known whether the data differ."
-        )
-    # In the order in which `agreement` compares them: the two data sets first.
-    whole, *halves = (numbers.fixed(value, 2, sign=True) for value in spearman.values())
+    """Compare the correlation of the data sets, the first pair, with those of their halves."""
+    spearman = [pair["correlations"][0]["spearman"] for pair in pairs.values()]
+    if None in spearman:
+        return "Where all heads have the same score, it is not known whether the data differ."
+    whole, *halves = (numbers.fixed(value, 2, sign=True) for value in spearman)
     return (
         f"Spearman's correlation of the two data sets' scores is {whole}; of two halves of the "
         f"same data set, {' and '.join(halves)}. If the first is clearly below these, the data "
@@ -159,7 +153,7 @@ def compared_pair(
         # The mean of the hypergeometric distribution, which `overlap_p` tests with.
         row = {"units": count, "shared": shared, "by_chance": count * count / total}
         if seed is not None:
-            row["p"] = overlap_p(shared, count, total)
+            row["p"] = overlap_p(shared, total, count, count)
         lowest.append(row)
     return {"correlations": correlations, "lowest": lowest}
 
@@ -189,10 +183,10 @@ def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = F
     return len(chosen[0] & chosen[1])
 
 
-def overlap_p(shared: int | None, count: int, total: int) -> float | None:
-    """Probability that two random sets of `count` out of `total` units share `shared` or more."""
+def overlap_p(shared: int | None, total: int, first: int, second: int) -> float | None:
+    """Probability that random sets of `first` and `second` of `total` share `shared` or more."""
     # `sf` is the probability of more than its argument.
-    return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
+    return None if shared is None else float(hypergeom.sf(shared - 1, total, first, second))
 
 
 def permutation_p(x: Floats, y: Floats, seed: int) -> float:
@@ -228,12 +222,11 @@ def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[Repor
             shared, chance = numbers.fixed(row["shared"], 0), numbers.fixed(row["by_chance"], 1)
             p = numbers.p_value(row.get("p"))
             lowest.append((name, str(row["units"]), shared, chance, p))
-    sublayers, by_shuffling, at_least = "attention" if of == "heads" else "sublayer", "", ""
-    left_out = [] if all("p" in row for x in pairs.values() for row in x["lowest"]) else ["p"]
-    if not left_out:
-        by_shuffling = f"; p by shuffling {of} (two-sided, Spearman)"
-        at_least = f"; p is the probability of at least as many shared {of} by chance"
-    fill = partial(table, left_out=left_out, of=of, sublayers=sublayers)
+    tested = all("p" in row for pair in pairs.values() for row in pair["lowest"])
+    by_shuffling = f"; p by shuffling {of} (two-sided, Spearman)" if tested else ""
+    at_least = f"; p is the probability of at least as many shared {of} by chance" if tested else ""
+    sublayers = "attention" if of == "heads" else "sublayer"
+    fill = partial(table, left_out=[] if tested else ["p"], of=of, sublayers=sublayers)
     correlations = fill("correlations", ranks, tested=by_shuffling)
     return [correlations, fill("overlap", lowest, tested=at_least)]
 

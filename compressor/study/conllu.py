@@ -1,21 +1,14 @@
 """Sentences with dependencies from a CoNLL-U file (Universal Dependencies, version 2), tokenized.
 
-A multiword token whose spelling is that of its words ("don't": "do" + "n't") stays several words,
-without a space between them. One that is spelled differently (German "im" for "in dem") becomes one
-word, and dependencies inside it are left out. So are empty nodes (8.1) and subtypes of relations
-(what follows the colon in `nsubj:pass`).
-
-Sentences are not tokenized word by word: that would put a space before every comma, which a
-translator has hardly ever seen. Fast tokenizers say which characters a token covers. For others
-(Marian) the pieces are matched with the text; a sentence whose pieces spell something else, because
-the tokenizer normalizes rare characters, is left out.
+A multiword token that is spelled as its words ("don't": "do" + "n't") stays several words. Another
+one (German "im" for "in dem") becomes one word, and dependencies inside it are left out. So are
+empty nodes (8.1) and subtypes of relations (what follows the colon in `nsubj:pass`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -27,27 +20,21 @@ from compressor.tasks.tables import read_lines
 
 COLUMNS = 10
 NO_WORD = -1
-Arc = tuple[int, int, str]  # dependent, head, relation; numbers of words from 0
-_NUMBER = re.compile(r"(\d+)(?:-(\d+)|\.\d+)?")  # of a word, a multiword token or an empty node
 _SPACE = "▁"  # SentencePiece's
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, with the end of each word in its text, and its arcs but the root's."""
+    """A sentence with the end of each word in its text, and its arcs but the root's.
+
+    Tokenized, it has ids, and the word of each token (`NO_WORD` for special tokens).
+    """
 
     text: str
     ends: tuple[int, ...]
-    arcs: tuple[Arc, ...]
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """A tokenized sentence: ids, the word of each token (`NO_WORD` for special tokens), arcs."""
-
-    ids: tuple[int, ...]
-    words: tuple[int, ...]
-    arcs: tuple[Arc, ...]
+    arcs: tuple[tuple[int, int, str], ...]  # dependent, head, relation; numbers of words from 0
+    ids: tuple[int, ...] = ()
+    words: tuple[int, ...] = ()
 
 
 def read_conllu(path: str) -> list[Sentence]:
@@ -61,9 +48,10 @@ def read_conllu(path: str) -> list[Sentence]:
         elif not line and rows:
             try:
                 sentences.append(_sentence(rows))
-            except ValueError as error:
+            except (ValueError, KeyError) as error:
+                reason = f"there is no word {error}" if isinstance(error, KeyError) else error
                 raise InputError(
-                    f"{path}:{number}: the sentence that ends here is not CoNLL-U: {error}; "
+                    f"{path}:{number}: the sentence that ends here is not CoNLL-U: {reason}; "
                     "correct it, or leave it out",
                     id="conllu-malformed",
                 ) from error
@@ -76,37 +64,31 @@ def read_conllu(path: str) -> list[Sentence]:
 
 
 def _sentence(rows: Sequence[list[str]]) -> Sentence:
-    """A sentence from the columns of its lines; ValueError if they are not those of CoNLL-U."""
+    """A sentence from the columns of its lines; ValueError or KeyError if that is impossible."""
     words: dict[int, list[str]] = {}
     multiword: dict[int, list[str]] = {}  # by the number of the first word
     for row in rows:
-        matched = _NUMBER.fullmatch(row[0])
-        if matched is None or len(row) != COLUMNS:
-            raise ValueError(f"{row} is not a word's number and nine more columns")
+        if len(row) != COLUMNS:
+            raise ValueError(f"{row} is not ten columns")
         row[1] = row[1].replace(" ", "")  # a few languages allow spaces in numbers
-        if "." not in row[0]:
-            (multiword if matched[2] else words)[int(matched[1])] = row
-    if list(words) != list(range(1, len(words) + 1)):
-        raise ValueError("the words are not numbered 1, 2, …")
+        first, _, last = row[0].partition("-")
+        if "." not in first:
+            (multiword if last else words)[int(first)] = row
     text, ends = "", list[int]()
     index = {0: -1}  # number in the file, 0 for the root -> word
-    while (first := len(index)) <= len(words):
-        row = multiword.get(first, words[first])
-        # A damaged file may give a multiword token more words than the sentence has, or none.
-        last = min(int(row[0].partition("-")[2] or first), len(words))
-        members = range(first, max(first, last) + 1)
-        forms = [words[number][1] for number in members]
+    while (number := len(index)) <= len(words):
+        row = multiword.get(number, words[number])
+        members = range(number, max(number, int(row[0].partition("-")[2] or number)) + 1)
+        forms = [words[member][1] for member in members]
         if "".join(forms) != row[1]:
             forms = [row[1]]
-        index |= {n: len(ends) + min(n - first, len(forms) - 1) for n in members}
+        index |= {n: len(ends) + min(n - number, len(forms) - 1) for n in members}
         for form in forms:
             text += form
             ends.append(len(text))
         text += "" if "SpaceAfter=No" in row[9].split("|") else " "
     arcs = []
     for number, row in words.items():
-        if not row[6].isdecimal() or int(row[6]) not in index:
-            raise ValueError(f"{row[6]!r} is not the number of a head")
         dependent, head = index[number], index[int(row[6])]
         if head >= 0 and dependent != head:  # no root, none inside a word
             arcs.append((dependent, head, row[7].partition(":")[0]))
@@ -115,10 +97,10 @@ def _sentence(rows: Sequence[list[str]]) -> Sentence:
 
 def tokenize(
     tokenizer: Any, sentences: Sequence[Sentence], max_tokens: int
-) -> tuple[list[Tokens], int]:
-    """Token ids with special tokens, and words, of all sentences that can be aligned.
+) -> tuple[list[Sentence], int]:
+    """Sentences with tokens, and how many cannot be aligned: too long, or words are changed.
 
-    Also how many cannot: they are too long, or the tokenizer changes words.
+    Not word by word: that would put a space before every comma, which translators never saw.
     """
     aligned = []
     for sentence in sentences:
@@ -130,7 +112,7 @@ def tokenize(
         complete = len(np.unique(words[words >= 0])) == len(sentence.ends)
         # A sentence that is too long is not cut, which would take words from its arcs.
         if complete and len(ids) <= max_tokens:
-            aligned.append(Tokens(tuple(ids), tuple(words.tolist()), sentence.arcs))
+            aligned.append(replace(sentence, ids=tuple(ids), words=tuple(words.tolist())))
     return aligned, len(sentences) - len(aligned)
 
 

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 
 from compressor.budgets.units import HEADS, select
 from compressor.errors import InputError
-from compressor.evaluation import metrics_of
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
@@ -26,13 +25,12 @@ from compressor.pipeline.recover import recover
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label, metric_style
 from compressor.report.plots import COLORS, DENSE
-from compressor.report.table import Column
+from compressor.report.table import Column, ReportTable
 from compressor.request.sections import ModelSection
 from compressor.study.agreement import compared_pair, overlap_p, shared_units
 from compressor.study.options import CurveStudy, TrainingStudy
-from compressor.study.output import Result, draw_lines, legend, panels, table
 from compressor.study.quality import Effect, MeasuredQuality, effect_cells, is_significant
-from compressor.study.run import StudiedModel
+from compressor.study.run import Result, StudiedModel, draw_lines, legend, panels, table
 
 TOP = 0.25  # share of the heads that count as the most important
 
@@ -54,12 +52,9 @@ def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
     scores = model.score(options.method, rows.calibration)
     quality = MeasuredQuality(model, rows, options.evaluation)
     full, style = Mask.full(model.layers), quality.style
-    kinds = full.kinds()
-    pools = {kind: kind_label(kind) for kind in kinds}
-    if len(kinds) > 1:  # a single kind equals all
+    pools = {kind: kind_label(kind) for kind in full.kinds()}
+    if len(pools) > 1:  # a single kind equals all
         pools[HEADS] = "all kinds"
-    # By name of the pool: the effect at each point, with how many heads are `removed` `of` how
-    # many, and what the `recovery` did.
     lines = {
         pool: [
             _point(quality, rows, options, pool, name, mask)
@@ -67,7 +62,10 @@ def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
         ]
         for pool, name in pools.items()
     }
-    sentences, shown = [], []
+    recovery = "+".join(step.name for step in options.recovery)
+    how = f"recovered ({recovery})" if recovery else "not recovered"
+    sentences = [f"{quality.text}; heads removed in the order of {scores.signature}, {how}."]
+    shown = []
     for pool, points in lines.items():
         # All points up to the number, without lucky ones after a worse one.
         harmless = takewhile(lambda x: x["difference"] >= 0 or not is_significant(x), points)
@@ -81,31 +79,26 @@ def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
             share = numbers.percent(point["removed"], point["of"])
             value = style.score(point["value"])
             shown.append((pools[pool], count, share, value, *effect_cells(point, style)))
-    recovery = "+".join(step.name for step in options.recovery)
     return Result(
         title=f"Quality of {model.checkpoint.name} against heads removed",
         data={
-            **quality.facts(),
+            **quality.facts,
             "method": scores.method,
             "signature_scores": scores.signature,
             "recover": recovery or "none",
             "at_floor": any(point["at_floor"] for points in lines.values() for point in points),
             "lines": lines,
         },
-        sentences=[
-            f"All heads: {style.title} {style.score(quality.value)}; heads removed in the order "
-            f"of {scores.signature}, {f'recovered ({recovery})' if recovery else 'not recovered'}.",
-            *sentences,
-        ],
+        sentences=sentences,
         tables=[table("curve", shown, metric=style.title)],
-        figure=_curve_figure(style, quality.value, {pools[x]: y for x, y in lines.items()}),
+        figure=_curve_figure(quality, {pools[x]: y for x, y in lines.items()}),
     )
 
 
 def _point(
     quality: MeasuredQuality, rows: DataRows, options: CurveStudy, pool: str, name: str, mask: Mask
 ) -> Effect:
-    """The effect of removing heads of a kind, or of all."""
+    """The effect of a mask, with how many heads of a pool are `removed`, and its `recovery`."""
     model, recovery = quality.model, ""
     of = mask.total(pool)
     removed = of - mask.count(pool)
@@ -125,20 +118,19 @@ def _point(
     return {"removed": removed, "of": of, **effect, "recovery": recovery}
 
 
-def _curve_figure(style: MetricStyle, dense: float, lines: Mapping[str, list[Effect]]) -> Figure:
+def _curve_figure(quality: MeasuredQuality, lines: Mapping[str, list[Effect]]) -> Figure:
     figure, (axes,) = panels(5.6, 4.0)
-    axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
+    axes.axhline(quality.value, color=DENSE, linestyle="--", linewidth=1.2)
     shares = {
         name: [100 * point["removed"] / point["of"] for point in points]
         for name, points in lines.items()
     }
-    values = {name: [point["value"] for point in points] for name, points in lines.items()}
-    draw_lines(axes, {name: (shares[name], values[name]) for name in lines})
+    draw_lines(axes, {x: (shares[x], [y["value"] for y in points]) for x, points in lines.items()})
     for color, (name, points) in zip(COLORS, lines.items(), strict=False):
         # The interval is of the change, which the axis does not show.
-        low, high = ([dense + point["interval"][end] for point in points] for end in (0, 1))
+        low, high = ([quality.value + x["interval"][end] for x in points] for end in (0, 1))
         axes.fill_between(shares[name], low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set(xlabel="heads removed (%)", ylabel=style.title)
+    axes.set(xlabel="heads removed (%)", ylabel=quality.style.title)
     axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
     legend(figure, axes)
     return figure
@@ -158,41 +150,33 @@ def training(model: StudiedModel, rows: DataRows, options: TrainingStudy) -> Res
         for section in earlier
     ]
     measured.append(_measure(model, rows, options))
-    last, points = measured[-1]
-    checkpoints = [
-        {
-            "name": name,
-            "directory": section.path,
-            "scores": dict(scores.values),
-            "points": levels,
-            **ranking(scores, last),
-        }
-        for name, section, (scores, levels) in zip(names, sections, measured, strict=True)
-    ]
-    assert rows.test is not None
-    metric = metrics_of(rows.test)[0]
+    last, levels = measured[-1]
+    checkpoints = []
+    for name, section, (scores, points) in zip(names, sections, measured, strict=True):
+        directory, ranked = section.path, ranking(scores, last)
+        of_heads = {"scores": dict(scores.values), "points": points}
+        checkpoints.append({"name": name, "directory": directory, **of_heads, **ranked})
+    first = checkpoints[0]
+    metric = next(iter(levels[0]["metrics"]))
     style = metric_style(metric)
-    kinds = map(kind_label, checkpoints[0]["kinds"])
-    titles = [*kinds, "top quarter shared", "by chance", "p"]
-    levels = [Column(f"{point['removed']} removed") for point in points]
-    values = [
-        (one["name"], *(style.score(point["value"]) for point in one["points"]))
-        for one in checkpoints
-    ]
     return Result(
         title=f"Heads over the training of {model.checkpoint.name}",
         data={
             "metric": metric,
             "signature_scores": last.signature,
             "resamples": options.evaluation.resamples,
-            "at_floor": any(point["at_floor"] for point in points),
+            "at_floor": any(point["at_floor"] for point in levels),
             "checkpoints": checkpoints,
         },
-        sentences=[*_verdict(checkpoints[0]), f"Scores: {last.signature}."],
-        tables=[
-            table("training", map(_ranking_cells, checkpoints), more=list(map(Column, titles))),
-            table("levels", values, more=levels, metric=style.title, of=points[0]["of"]),
+        sentences=[
+            f"The rankings of heads of {first['name']} and of the last checkpoint have a rank "
+            f"correlation of {numbers.fixed(first['spearman'], 2, sign=True)}.",
+            f"{numbers.fixed(first['shared'], 0)} of the {first['top']} heads that are the most "
+            f"important in the end are so in {first['name']} already "
+            f"({numbers.fixed(first['by_chance'], 1)} by chance).",
+            f"Scores: {last.signature}.",
         ],
+        tables=_training_tables(style, checkpoints),
         figure=_training_figure(style, checkpoints),
     )
 
@@ -229,8 +213,7 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
     Returns:
         `spearman`: correlation over all heads; `kinds`: within each kind; `top`: the number of
         heads in the most important quarter; `shared`: how many of them both checkpoints have in
-        common; `by_chance`: the expected number by chance; `p`: the probability of at least as
-        many by chance (see `agreement`).
+        common; `by_chance`: the expected number; `p`: of `overlap_p`.
     """
     whole, *kinds = compared_pair(scores, last)["correlations"]
     total = whole["units"]
@@ -242,38 +225,31 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
         "top": top,
         "shared": shared,
         "by_chance": top * top / total,
-        "p": overlap_p(shared, top, total),
+        "p": overlap_p(shared, total, top, top),
     }
 
 
-def _ranking_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    correlations = (one["spearman"], *one["kinds"].values())
-    return (
-        one["name"],
-        *(numbers.fixed(value, 3, sign=True) for value in correlations),
-        numbers.ABSENT if one["shared"] is None else f"{one['shared']} of {one['top']}",
-        numbers.fixed(one["by_chance"], 1),
-        numbers.p_value(one["p"]),
-    )
+def _training_tables(
+    style: MetricStyle, checkpoints: Sequence[dict[str, Any]]
+) -> list[ReportTable]:
+    ranks, values = [], []
+    for one in checkpoints:
+        correlations = (one["spearman"], *one["kinds"].values())
+        shown = (numbers.fixed(value, 3, sign=True) for value in correlations)
+        shared = f"{numbers.fixed(one['shared'], 0)} of {one['top']}"
+        chance, p = numbers.fixed(one["by_chance"], 1), numbers.p_value(one["p"])
+        ranks.append((one["name"], *shown, shared, chance, p))
+        values.append((one["name"], *(style.score(point["value"]) for point in one["points"])))
+    kinds, points = checkpoints[0]["kinds"], checkpoints[0]["points"]
+    titles = [*map(kind_label, kinds), "top quarter shared", "by chance", "p"]
+    levels = [Column(f"{point['removed']} removed") for point in points]
+    return [
+        table("training", ranks, more=list(map(Column, titles))),
+        table("levels", values, more=levels, metric=style.title, of=points[0]["of"]),
+    ]
 
 
-def _verdict(first: Mapping[str, Any]) -> list[str]:
-    """How close the first checkpoint's ranking is to the last one's, as far as that is defined."""
-    sentences = []
-    if first["spearman"] is not None:
-        sentences.append(
-            f"The rankings of heads of {first['name']} and of the last checkpoint have a rank "
-            f"correlation of {numbers.fixed(first['spearman'], 2, sign=True)}."
-        )
-    if first["shared"] is not None:
-        sentences.append(
-            f"{first['shared']} of the {first['top']} heads that are the most important in the end "
-            f"are so in {first['name']} already ({numbers.fixed(first['by_chance'], 1)} by chance)."
-        )
-    return sentences
-
-
-def _training_figure(style: MetricStyle, checkpoints: Sequence[Mapping[str, Any]]) -> Figure:
+def _training_figure(style: MetricStyle, checkpoints: Sequence[dict[str, Any]]) -> Figure:
     # matplotlib leaves points out that are not numbers.
     x, absent = range(len(checkpoints)), float("nan")
     ranks = [absent if one["spearman"] is None else one["spearman"] for one in checkpoints]

@@ -6,7 +6,7 @@ tables 1 to 3, with a paired test for each head and layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,7 @@ from compressor.report.facts import SIGNIFICANCE, MetricStyle, kind_label, metri
 from compressor.report.plots import COLORS, DENSE, INK, MARKERS
 from compressor.report.table import Column
 from compressor.study.options import HeadsStudy, LayersStudy, Testing
-from compressor.study.output import Result, by_kind, head_panels, legend, panels, table
-from compressor.study.run import StudiedModel
+from compressor.study.run import Result, StudiedModel, by_kind, head_panels, legend, panels, table
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
 # the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
@@ -42,22 +41,20 @@ class MeasuredQuality:
     def __init__(self, model: StudiedModel, rows: DataRows, settings: Testing) -> None:
         assert rows.test is not None
         self.model, self.rows, self.settings = model, rows.test, settings
-        self.metric = metrics_of(self.rows)[0]
-        self.style = metric_style(self.metric)
         self.batches = model.batches(self.rows)
         model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.outputs()
-        self.value, self.signature = main_metric(self.rows, self.dense)
+        self.value, signature = main_metric(self.rows, self.dense)
         if "--num-beams" in model.task.options:
-            self.signature += f"|beams:{settings.num_beams or 1}"
-
-    def facts(self) -> dict[str, Any]:
-        """The dense model's value, for the JSON file."""
-        return {
+            signature += f"|beams:{settings.num_beams or 1}"
+        self.metric = metrics_of(self.rows)[0]
+        self.style = metric_style(self.metric)
+        self.text = f"All heads: {self.style.title} {self.style.score(self.value)}"
+        self.facts = {  # for the JSON file
             "metric": self.metric,
             "dense": self.value,
-            "signature": self.signature,
-            "resamples": self.settings.resamples,
+            "signature": signature,
+            "resamples": settings.resamples,
         }
 
     def outputs(self, mask: Mask | None = None, network: nn.Module | None = None) -> list[str]:
@@ -70,7 +67,7 @@ class MeasuredQuality:
         """The metric's change from the dense model's outputs."""
         resamples, seed = self.settings.resamples, self.model.seed
         comparisons = compare_rows(self.rows, self.dense, outputs, resamples, seed)
-        main = next(one for one in comparisons if one.metric == self.metric)
+        main = comparisons[0]
         return {
             "dense": main.dense,
             "value": main.pruned,
@@ -99,14 +96,20 @@ class MeasuredQuality:
         adjusted = zip(effects, holm(p_values), p_bh, strict=True)
         tests = [effect | {"p_holm": p, "p_bh": share} for effect, p, share in adjusted]
         count, resamples = len(tests), self.settings.resamples
-        chance = SIGNIFICANCE * count
-        plain, bh, by_holm = (
-            sum(is_significant(test, p) for test in tests) for p in ("p", "p_bh", "p_holm")
-        )
+        counts = {
+            "tests": count,
+            "level": SIGNIFICANCE,
+            "expected_by_chance": SIGNIFICANCE * count,
+            "significant": sum(is_significant(test) for test in tests),
+            "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
+            "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
+            "at_floor": any(test["at_floor"] for test in tests),
+        }
         sentences = [
-            f"At the 5% level {plain} of {count} {what} change the metric significantly; up to "
-            f"{numbers.fixed(chance, 1)} would by chance if none had an effect. Corrected for "
-            f"{count} tests: {bh} (Benjamini-Hochberg), {by_holm} (Holm)."
+            f"At the 5% level {counts['significant']} of {count} {what} change the metric "
+            f"significantly; up to {numbers.fixed(counts['expected_by_chance'], 1)} would by "
+            f"chance if none had an effect. Corrected for {count} tests: "
+            f"{counts['significant_bh']} (Benjamini-Hochberg), {counts['significant_holm']} (Holm)."
         ]
         # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have exact tests.
         if not METRICS[self.metric].has_exact_test and count / (resamples + 1) >= SIGNIFICANCE:
@@ -114,15 +117,6 @@ class MeasuredQuality:
                 f"{resamples:,} resamples are too few for Holm's correction of {count} tests: it "
                 f"needs at least {int(count / SIGNIFICANCE):,} for any p-value to be small enough."
             )
-        counts = {
-            "tests": count,
-            "level": SIGNIFICANCE,
-            "expected_by_chance": chance,
-            "significant": plain,
-            "significant_bh": bh,
-            "significant_holm": by_holm,
-            "at_floor": any(test["at_floor"] for test in tests),
-        }
         return tests, counts, sentences
 
 
@@ -148,16 +142,15 @@ def mark(effect: Effect) -> str:
     return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
 
 
-def unit_of(style: MetricStyle) -> str:
-    """The unit of a difference: `BLEU`, `points of accuracy`."""
-    return f"points of {style.label}" if style.unit == "%" else style.label
-
-
 def effect_cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[str, ...]:
     """Change, interval and p-values, without correction and, if it is corrected, by BH and Holm."""
     change = style.difference(effect["difference"]) + mark
     p_values = (numbers.p_value(effect[p]) for p in ("p", "p_bh", "p_holm") if p in effect)
     return change, style.interval(effect["interval"]), *p_values
+
+
+def _axis_label(style: MetricStyle) -> str:
+    return f"change in {f'points of {style.label}' if style.unit == '%' else style.label}"
 
 
 def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
@@ -178,56 +171,65 @@ def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
         layers[name].append(test)
     grids = []  # a row per layer, a column per head
     for kind, names in by_kind(layers).items():
-        width = max(len(layers[name]) for name in names)
         cells = []
         for name in names:
-            changes = [style.difference(x["difference"]) + mark(x) for x in layers[name]]
-            padding = [""] * (width - len(changes))
-            cells.append((name.rpartition(".")[2], *changes, *padding))
-        titles = [Column(f"head {head}") for head in range(width)]
+            changes = (style.difference(x["difference"]) + mark(x) for x in layers[name])
+            cells.append((name.rpartition(".")[2], *changes))
+        titles = [Column(f"head {test['head']}") for test in layers[names[0]]]
         label = kind_label(kind)
         grids.append(table("one-head", cells, more=titles, metric=style.title, kind=label))
     every = [(*map(str, x), *effect_cells(y, style)) for x, y in zip(heads, tests, strict=True)]
     free = sum(test["difference"] >= 0 for test in tests)
     return Result(
         title=f"Each head of {model.checkpoint.name} removed alone",
-        data={**quality.facts(), **counts, "layers": layers},
+        data={**quality.facts, **counts, "layers": layers},
         sentences=[
-            f"All heads: {style.title} {style.score(quality.value)} on {len(quality.dense)} rows.",
+            f"{quality.text} on {len(quality.dense)} rows.",
             f"Removing one head: {free} of {len(tests)} heads cost nothing.",
             *significance,
         ],
         tables=grids,
         details=[table("every-head", every)],
-        figure=_heads_figure(layers, f"change in {unit_of(style)}"),
+        figure=_heads_figure(layers, style),
     )
 
 
-def _heads_figure(layers: dict[str, list[Effect]], label: str) -> Figure:
+def _heads_figure(layers: Mapping[str, Sequence[Effect]], style: MetricStyle) -> Figure:
     """The change without each head, red below and blue above zero, significant ones dotted."""
     figure, panels = head_panels({name: len(tests) for name, tests in layers.items()})
     # The same range to both sides, so that white is no change; any range where all are zero.
     limit = max(abs(test["difference"]) for tests in layers.values() for test in tests) or 1.0
     for kind, names in by_kind(layers).items():
-        shape = len(names), max(len(layers[name]) for name in names)
-        changes = np.ma.masked_all(shape)  # [layers, heads]; masked: no such head
-        dots = []
-        for row, name in enumerate(names):
-            for test in layers[name]:
-                changes[row, test["head"]] = test["difference"]
-                if mark(test):
-                    dots.append((test["head"], row))
+        changes = [[test["difference"] for test in layers[name]] for name in names]
         image = panels[kind].imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal")
-        if dots:
-            panels[kind].scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
+        marked = [
+            (x["head"], row) for row, name in enumerate(names) for x in layers[name] if mark(x)
+        ]
+        if marked:
+            panels[kind].scatter([x for x, _ in marked], [y for _, y in marked], s=9, color=INK)
     # The color bar of the last panel is that of all, since they have one range of values.
-    figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
+    figure.colorbar(image, ax=list(panels.values()), label=_axis_label(style), shrink=0.9)
     return figure
 
 
 def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
     """Remove all heads of a layer but its best one, and compare with the dense model."""
-    best, how = _best_heads(model, rows, options)
+    if options.method is not None:
+        scores = model.score(options.method, rows.calibration)
+        best = {name: values.index(max(values)) for name, values in scores.values.items()}
+        how = f"highest score: {scores.signature}"
+    elif rows.calibration is not None:
+        model.progress.message("losses of each head alone …")
+        # On other rows than the metric, which would otherwise flatter the heads chosen by it.
+        with model.scoring(model.batches(rows.calibration)) as scoring:
+            losses = losses_alone(scoring)
+        best = {name: values.index(min(values)) for name, values in losses.items()}
+        how = "lowest loss on the calibration rows of the head alone in its layer"
+    else:
+        raise UsageError(
+            "`compress study layers` needs --calibration FILE to choose each layer's head on",
+            id="calibration-missing",
+        )
     quality = MeasuredQuality(model, rows, options.evaluation)
     style, effects = quality.style, []
     for layer in model.layers:
@@ -245,54 +247,30 @@ def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
     loss = f"The largest loss is in {worst['layer']}: {style.difference(worst['difference'])}."
     return Result(
         title=f"One head per layer of {model.checkpoint.name}",
-        data={**quality.facts(), "chosen_by": how, **counts, "layers": tests},
+        data={**quality.facts, "chosen_by": how, **counts, "layers": tests},
         sentences=[
-            f"All heads: {style.title} {style.score(quality.value)}; each layer's one head "
-            f"chosen by {how}.",
+            f"{quality.text}; each layer's one head chosen by {how}.",
             loss if worst["difference"] < 0 else "No layer loses anything.",
             *significance,
         ],
         tables=[table("layers", cells, metric=style.title)],
-        figure=_layers_figure(style, tests),
+        figure=_layers_figure(style, {test["layer"]: test for test in tests}),
     )
 
 
-def _best_heads(
-    model: StudiedModel, rows: DataRows, options: LayersStudy
-) -> tuple[dict[str, int], str]:
-    """The head that each layer keeps, the best one alone or by its score, and how it was chosen."""
-    if options.method is not None:
-        scores = model.score(options.method, rows.calibration)
-        best = {name: values.index(max(values)) for name, values in scores.values.items()}
-        return best, f"highest score: {scores.signature}"
-    if rows.calibration is None:
-        raise UsageError(
-            "`compress study layers` needs --calibration FILE to choose each layer's head on",
-            id="calibration-missing",
-        )
-    model.progress.message("losses of each head alone …")
-    # On other rows than the metric, which would otherwise flatter the heads chosen by it.
-    with model.scoring(model.batches(rows.calibration)) as scoring:
-        losses = losses_alone(scoring)
-    best = {name: values.index(min(values)) for name, values in losses.items()}
-    return best, "lowest loss on the calibration rows of the head alone in its layer"
-
-
-def _layers_figure(style: MetricStyle, tests: Sequence[Effect]) -> Figure:
+def _layers_figure(style: MetricStyle, tests: Mapping[str, Effect]) -> Figure:
     figure, (axes,) = panels(5.2, 3.4)
     axes.axhline(0, color=DENSE, linestyle="--", linewidth=1.2)
-    effects = {test["layer"]: test for test in tests}
-    kinds = by_kind(effects)
+    kinds = by_kind(tests)
     for i, (kind, names) in enumerate(kinds.items()):
         # Kinds beside each other, not on top of each other.
-        shift = 0.12 * (i - (len(kinds) - 1) / 2)
-        x = [place + shift for place in range(len(names))]
+        x = np.arange(len(names)) + 0.12 * (i - (len(kinds) - 1) / 2)
         for at, name in zip(x, names, strict=True):
-            axes.plot([at, at], effects[name]["interval"], color=COLORS[i], marker="_")
-        y = [effects[name]["difference"] for name in names]
+            axes.plot([at, at], tests[name]["interval"], color=COLORS[i], marker="_")
+        y = [tests[name]["difference"] for name in names]
         axes.plot(x, y, MARKERS[i], color=COLORS[i], label=kind_label(kind))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="layer that has one head left", ylabel=f"change in {unit_of(style)}")
+    axes.set(xlabel="layer that has one head left", ylabel=_axis_label(style))
     axes.set_title("bars: 95% interval", loc="left", fontsize=9)
     legend(figure, axes)
     return figure
