@@ -1,4 +1,4 @@
-"""`compress evaluate`: quality of exported artifacts, the first being what others compare with."""
+"""`compress evaluate` and `bench`: quality and throughput of artifacts, compared with the first."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.request.recipe import EvaluateRequest
+from compressor.request.recipe import BenchRequest, EvaluateRequest
+
+Artifacts = Annotated[
+    list[Path],
+    typer.Argument(metavar="ARTIFACT...", help="Artifact directories; the first is the reference."),
+]
 
 
 @o.command(EvaluateRequest, example="compress evaluate dense pruned --test test.tsv")
-def evaluate(
-    request: EvaluateRequest,
-    artifacts: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="ARTIFACT...", help="Directories with onnx/; the first is the reference."
-        ),
-    ],
-) -> int:
+def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
     """Measure the quality of artifacts on the same rows, by the metrics of their task."""
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import facts, numbers
@@ -46,4 +43,15 @@ def evaluate(
     signatures = results[0].quality.signatures
     lines += [f"{metric}: {signature}" for metric, signature in signatures.items()]
     console.result("\n".join(lines), {"artifacts": [result.model_dump() for result in results]})
+    return 0
+
+
+@o.command(BenchRequest, example="compress bench dense pruned --test test.tsv -b 1,16")
+def bench(request: BenchRequest, artifacts: Artifacts) -> int:
+    """Measure sentences and tokens per second, latency and memory across batch sizes."""
+    from compressor.pipeline.compare_artifacts import bench_artifacts
+    from compressor.report.summary import timing_table
+
+    throughput = bench_artifacts(artifacts, request, console)
+    console.result(timing_table(throughput), throughput.model_dump())
     return 0

@@ -6,26 +6,12 @@ Small enough to ship inside the package, so that every command can be tried with
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
-
-from compressor.errors import EnvironmentProblem
 
 
 def directory() -> Path:
-    """The directory of the examples' files.
-
-    Raises:
-        EnvironmentProblem: the package is imported from a zip file, where no directory exists.
-    """
-    package = files("compressor")
-    if not isinstance(package, Path):
-        raise EnvironmentProblem(
-            "the bundled example needs an unpacked installation, but compressor is imported from "
-            f"{package}; install the package with pip",
-            id="example-in-archive",
-        )
-    return package / "example"
+    """The directory of the examples' files."""
+    return Path(__file__).parents[1] / "example"
 
 
 def model() -> Path:

@@ -12,20 +12,18 @@ from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.model.card import CardFacts
 from compressor.options.bounds import (
-    MINIMUM_ROWS,
-    MOST_BEAMS,
-    MOST_RESAMPLES,
-    MOST_SAMPLES,
-    MOST_SECONDS,
-    MOST_THREADS,
-    MOST_TOKENS,
     Amounts,
     BatchSize,
-)  # fmt: skip
+    Beams,
+    Resamples,
+    Rows,
+    Threads,
+    Tokens,
+)
 from compressor.options.declare import Options, option, split_commas
 from compressor.results import Inconclusive
 
-Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Lengths = Literal["data"] | Tokens
 TASK = option(
     None, short="-t", panel="Model and output", help="What it is for, if not the usual task."
 )
@@ -109,12 +107,8 @@ class CalibrationData(Columns):
         help="Rows to score, recover and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
         "may be packed (.gz, .zst).",
     )
-    calibration_rows: int | None = option(
-        None,
-        first=True,
-        only_with="calibration",
-        ge=MINIMUM_ROWS,
-        help="Use only the first N, at least 8.",
+    calibration_rows: Rows | None = option(
+        None, first=True, only_with="calibration", help="Use only the first N, at least 8."
     )
 
 
@@ -122,12 +116,8 @@ class Data(CalibrationData):
     """Calibration rows, and rows to measure on."""
 
     test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
-    test_rows: int | None = option(
-        None,
-        first=True,
-        only_with="test",
-        ge=MINIMUM_ROWS,
-        help="Use only the first N, at least 8.",
+    test_rows: Rows | None = option(
+        None, first=True, only_with="test", help="Use only the first N, at least 8."
     )
 
 
@@ -180,33 +170,25 @@ class MetricSettings(Options):
 
 
 class Evaluation(MetricSettings):
-    num_beams: int | None = option(
-        None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
-    )
-    resamples: int = option(1000, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
+    num_beams: Beams | None = option(None, help="Beam width; the checkpoint's own by default.")
+    resamples: Resamples = option(1000, help="Bootstrap resamples.")
 
 
 class RunEvaluation(Evaluation):
     samples: int = option(
         4,
         ge=0,
-        le=MOST_SAMPLES,
+        le=100,
         help="Test rows that the report shows with all models' outputs; 0 shows none, for rows "
         "that are private.",
     )
 
 
-def _each_once(sizes: list[int]) -> list[int]:
-    twice = [size for size in sizes if sizes.count(size) > 1]
-    if twice:
-        raise UsageError(
-            f"--batch-size {','.join(map(str, sizes))} names {twice[0]} twice; name each size once",
-            id="batch-size-twice",
-        )
-    return sizes
-
-
-BatchSizes = Annotated[list[BatchSize], BeforeValidator(split_commas), AfterValidator(_each_once)]
+BatchSizes = Annotated[
+    list[BatchSize],
+    BeforeValidator(split_commas),
+    AfterValidator(lambda sizes: list(dict.fromkeys(sizes))),
+]
 
 
 class Benchmark(Options):
@@ -216,18 +198,18 @@ class Benchmark(Options):
         [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
     )
     lengths: Lengths = option("data", help="Source lengths to time: data or a token count.")
-    target_length: int | None = option(
-        None, ge=1, le=MOST_TOKENS, help="Tokens to generate when timing; default: the data's mean."
+    target_length: Tokens | None = option(
+        None, help="Tokens to generate when timing; default: the data's mean."
     )
     seconds: float = option(
         3.0,
         name="bench_seconds",
         gt=0,
-        le=MOST_SECONDS,
+        le=3600,
         allow_inf_nan=False,
         help="Least time per model and batch size.",
     )
-    threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
+    threads: Threads | None = option(None, help="CPU threads of the runtime.")
     cuda_graphs: bool = CUDA_GRAPHS
 
     def settings(self) -> dict[str, Any]:

@@ -6,14 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from compressor.importance import ScoringMethod
-from compressor.options.assemble import Request
-from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
+from compressor.importance import METHODS, ScoringMethod
+from compressor.options.assemble import Chosen, Request
+from compressor.options.bounds import Beams, Resamples, Rows
 from compressor.options.declare import option, split_commas
-from compressor.options.parts import some_of
 from compressor.options.table import Table
 from compressor.recovery import Reconstruct, RecoveryMethod
-from compressor.request.recipe import DEFAULT_METHOD, scoring
+from compressor.request.recipe import DEFAULT_METHOD, Method
 from compressor.request.sections import (
     DEVICE,
     SEED,
@@ -25,27 +24,31 @@ from compressor.request.sections import (
     ModelSection,
 )
 
-# Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
-RESAMPLES = 10_000
-_METHOD = scoring(DEFAULT_METHOD, f"How to score heads. Default: {DEFAULT_METHOD}.")
-Method = Annotated[ScoringMethod, _METHOD]
 _TEST = option(first=True, help="Rows to measure quality on.")
+_METHOD = option(DEFAULT_METHOD, first=True, help=f"How to score heads. Default: {DEFAULT_METHOD}.")
+Percentages = Annotated[
+    list[Annotated[int, Field(ge=0, le=100)]],
+    BeforeValidator(split_commas),
+    AfterValidator(lambda x: sorted(set(x))),
+]
+_POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 
 
 class Testing(MetricSettings):
     """How a study measures quality."""
 
-    num_beams: int | None = option(
-        None, ge=1, le=MOST_BEAMS, help="Beam width of encoder-decoders; default: 1, greedy."
+    num_beams: Beams | None = option(
+        None, help="Beam width of encoder-decoders; default: 1, greedy."
     )
-    resamples: int = option(RESAMPLES, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
+    # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
+    resamples: Resamples = option(10_000, help="Bootstrap resamples.")
 
 
 class TestRows(Columns):
     """Rows to measure on."""
 
     test: str = _TEST
-    test_rows: int | None = option(None, ge=MINIMUM_ROWS, help="Use only the first N, at least 8.")
+    test_rows: Rows | None = option(None, help="Use only the first N, at least 8.")
 
 
 class ScoredAndTestRows(Data):
@@ -74,13 +77,6 @@ class StudyRequest(Request):
         return [self.model.model_copy(update={"path": one}) for one in paths]
 
 
-Percentage = Annotated[int, Field(ge=0, le=100)]
-Percentages = Annotated[
-    list[Percentage], BeforeValidator(split_commas), AfterValidator(lambda x: sorted(set(x)))
-]
-_POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
-
-
 class MeasuringStudy(StudyRequest):
     """What studies of quality take."""
 
@@ -103,19 +99,9 @@ class LayersStudy(MeasuringStudy):
     function = "compressor.study.quality:layers"
     example = "compress study layers -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
-    method: Annotated[
-        ScoringMethod | None,
-        scoring(None, "Keep the head with the highest score. Default: the best head."),
-    ]
-
-
-# Training at every point would take hours.
-_RECOVER = some_of(
-    "recover",
-    {"reconstruct": Reconstruct},
-    "none",
-    "none (default) or reconstruct at every point.",
-)
+    method: Annotated[ScoringMethod | None, Chosen(METHODS)] = option(
+        None, first=True, help="Keep the head with the highest score. Default: the best head."
+    )
 
 
 class CurveStudy(MeasuringStudy):
@@ -125,8 +111,16 @@ class CurveStudy(MeasuringStudy):
     function = "compressor.study.curves:curve"
     example = "compress study curve -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
-    method: Method
-    recovery: Annotated[list[RecoveryMethod], _RECOVER]
+    method: Method = _METHOD
+    # Training at every point would take hours.
+    recovery: Annotated[list[RecoveryMethod], Chosen({"reconstruct": Reconstruct}, many=True)] = (
+        option(
+            "none",
+            name="recover",
+            first=True,
+            help="none (default) or reconstruct at every point.",
+        )
+    )
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
 
@@ -147,7 +141,7 @@ class AgreementStudy(StudyRequest):
     function = "compressor.study.agreement:agreement"
     example = "compress study agreement -m MODEL --calibration a.tsv --other b.tsv -o out"
     data: AgreementData
-    method: Method
+    method: Method = _METHOD
 
 
 class TrainingModels(ModelSection):
@@ -172,7 +166,7 @@ class TrainingStudy(MeasuringStudy):
     )
     model: TrainingModels
     data: ScoredAndTestRows
-    method: Method
+    method: Method = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 import typer
 
-from compressor.commands import COMMANDS, application, demo
+from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
+from compressor.commands.run import demo
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inspection import Inspection, inspect_checkpoint
 from compressor.request import example
@@ -270,7 +271,7 @@ def test_the_demo_runs_both_bundled_models_and_tells_what_each_gains_and_loses(
         return translator_report()
 
     monkeypatch.setattr("compressor.pipeline.run.run", run)
-    assert demo.demo.function(tmp_path / "out") == 0
+    assert demo.function(tmp_path / "out") == 0
     model, _, test = example.help_desk()
     assert ran == [
         (model, "classifier", test), (example.model(), "translator", example.test()),

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from compressor.commands import is_out_of_memory
 from compressor.commands.console import Console
-from compressor.commands.memory import is_out_of_memory
 from compressor.request import example
 
 
@@ -43,8 +43,7 @@ def test_a_terminal_sees_rate_and_time_left(monkeypatch: pytest.MonkeyPatch):
         time.sleep(0.21)
 
     (line,) = terminal.lines()
-    assert line.startswith("  scoring ")
-    assert " 3/40 " in line
+    assert line.startswith("  scoring 3/40, ")
     assert "/s, 0:00:" in line
     assert line.endswith(" left")
 
@@ -62,7 +61,7 @@ def test_finished_work_messages_and_the_result_take_the_place_of_the_line(monkey
     assert (" 2/2" in first, " left" in first) == (True, False)
     assert second == "something happened"
     assert third.startswith("  rows ")
-    assert " 6/?" in third
+    assert " 6" in third
     console.result("the result", {})
     assert terminal.lines()[-1] == ""
     assert capsys.readouterr().out == "the result\n"
@@ -140,18 +139,6 @@ def failure(script: str, directory: Path) -> tuple[int, str]:
 def test_too_little_memory_is_told(tmp_path):
     """PyTorch's libraries cannot be mapped in 300 MB."""
     assert failure(f"ulimit -v 300000; {INSPECT}", tmp_path) == (3, "out-of-memory")
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        f"{sys.executable} -OO -m compressor inspect nothing --json",
-        "mkdir gone; cd gone; rmdir ../gone; "
-        f"{sys.executable} -m compressor inspect nothing --json",
-    ],
-)
-def test_what_makes_every_command_fail_is_told_first(tmp_path, script):
-    assert failure(script, tmp_path) == (3, "environment-unusable")
 
 
 @pytest.mark.parametrize(
