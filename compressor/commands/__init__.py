@@ -1,4 +1,4 @@
-"""The `compress` command: one file per sub-command, nothing heavy imported before it is needed."""
+"""The `compress` command; nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from compressor.parallel import launch
 from compressor.storage.disk import disk_problem
 from compressor.storage.version import __version__
 
-# In the order of the help.
-COMMANDS = (
-    "run", "demo", "inspect", "score", "study", "prune", "export", "evaluate", "bench", "report",
-    "gate", "verify", "predict", "translate", "classify", "doctor",
-)  # fmt: skip
+# In the order of the help, each with the file that it stands in.
+COMMANDS = {
+    "run": "run", "demo": "run", "inspect": "inspect", "score": "steps", "study": "study",
+    "prune": "steps", "export": "steps", "evaluate": "artifacts", "bench": "artifacts",
+    "report": "report", "gate": "report", "verify": "artifacts", "predict": "predict",
+    "translate": "predict", "classify": "predict", "doctor": "inspect",
+}  # fmt: skip
 # Commands of which several processes at once would do the same work, and write the same files.
 FOR_ONE = ("demo", "score", "study", "prune", "export", "evaluate", "bench")
-# Commands that stand in the file of another one.
-IN_FILE = {
-    "translate": "predict", "classify": "predict", "demo": "run", "bench": "evaluate",
-    "gate": "report",
-}  # fmt: skip
 RESUMABLE = ("run", "demo")
 BUG = 70
 INTERRUPTED = 130
@@ -76,7 +73,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_common)
     for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
-        module = import_module(f"compressor.commands.{IN_FILE.get(name, name)}")
+        module = import_module(f"compressor.commands.{COMMANDS[name]}")
         getattr(module, name).add_to(app, name)
     return app
 

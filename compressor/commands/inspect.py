@@ -1,4 +1,4 @@
-"""`compress inspect`: the parts of a checkpoint, what they cost, and how much is in no unit."""
+"""`compress inspect`: what is in a checkpoint; `compress doctor`: what is on this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.errors import EnvironmentProblem
 from compressor.request.recipe import InspectRequest
 from compressor.request.sections import ModelSection
 
@@ -99,3 +100,27 @@ def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
 
 def _round_up(share: float) -> float:
     return math.ceil(share * 100) / 100
+
+
+@o.command()
+def doctor() -> int:
+    """Show what is installed and what is absent: engines, devices; status 3 for a problem."""
+    from compressor.throughput.diagnosis import diagnose
+
+    diagnosis = diagnose()
+    lines = [f"{name:<20}{value}" for name, value in diagnosis.versions.items()]
+    for title, facts in (
+        ("", diagnosis.hardware),
+        ("engines", diagnosis.engines),
+        ("devices of onnxruntime", diagnosis.providers),
+        ("optional packages", diagnosis.optional),
+    ):
+        lines += ["", *([f"{title}:"] if title else [])]
+        lines += [f"{name:<20}{value}" for name, value in facts.items()]
+    lines += ["", *(f"problem: {problem}" for problem in diagnosis.problems)]
+    if not diagnosis.problems:
+        lines.append("no problems found")
+    if diagnosis.problems and console.as_json:
+        raise EnvironmentProblem("; ".join(diagnosis.problems), id="packages-clash")
+    console.result("\n".join(lines), diagnosis.as_dict())
+    return EnvironmentProblem.exit_code if diagnosis.problems else 0

@@ -227,9 +227,15 @@ def _read(file: Path) -> dict[str, Any]:
     lines = "write lines `option: value` with the names of the flags, as in `macs: 0.5`"
     try:
         text = read_text(file, MOST_RECIPE)
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            # A few of them stand for more than any memory holds.
-            raise ValueError("aliases are not supported")
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                # A few of them stand for more than any memory holds.
+                raise ValueError("aliases are not supported")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > 2:
+                raise RecursionError
         values = yaml.safe_load(text) or {}
         json.dumps(values, ensure_ascii=False, default=str).encode()  # or half a surrogate pair
     except OSError as error:

@@ -7,6 +7,7 @@ its largest weight; special tokens other than the unknown word are neither queri
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress, product
 from typing import Any
 
@@ -21,7 +22,6 @@ from compressor.importance.attention import visit_attention
 from compressor.model.sublayers import Sublayer
 from compressor.report.facts import SIGNIFICANCE
 from compressor.study.agreement import overlap_p
-from compressor.study.conllu import NO_WORD, Sentence
 from compressor.study.quality import holm
 from compressor.study.run import by_kind
 from compressor.tasks import Batch
@@ -31,32 +31,24 @@ WINDOW = 5  # the largest relative position that is counted
 ROLES = ("positional", "syntactic", "rare-word")
 POSITIONAL = 0.9  # share at one relative position (Voita et al., section 5.1)
 SYNTACTIC = 0.1  # accuracy above the best fixed offset (section 5.2.1), and significantly so
-# The paper gives no threshold; its rare-word heads attend to the least frequent token in 50 to 66 %
-# of the cases (section 5.3).
-RARE = 0.5
+RARE = 0.5  # the paper gives no threshold; its rare-word heads have 50 to 66 % (section 5.3)
 DIRECTIONS = ("dependent to head", "head to dependent")
+
+NO_WORD = -1
 
 Counts = NDArray[np.int64]
 Roles = dict[str, list[list[str]]]  # layer name -> for each head the list of its roles
 Dependency = dict[str, Any]  # see `dependencies`
 
 
-def rarity(
-    batches: Sequence[Batch], vocabulary: int, common: int, special: Collection[int]
-) -> tuple[Tensor, Tensor]:
-    """How often each source token occurs, [vocabulary], and the ids of the `common` most frequent.
-
-    Special tokens are not counted.
-    """
-    counts = torch.zeros(vocabulary, dtype=torch.long)
-    for batch in batches:
-        ids = batch["input_ids"][batch["attention_mask"].bool()]  # [real tokens]
-        counts += torch.bincount(ids.cpu(), minlength=vocabulary)
-    counts[sorted(special)] = 0
-    seen = int((counts > 0).sum())
-    # Stable, so that the same ones of equally frequent tokens count as common in every run.
-    order = torch.argsort(counts, descending=True, stable=True)
-    return counts, order[: min(common, seen)]
+@dataclass(frozen=True)
+class Sentence:
+    text: str
+    ends: tuple[int, ...]  # of its words
+    # Dependent, head, relation of all words but the root, which are numbered from 0.
+    arcs: tuple[tuple[int, int, str], ...]
+    ids: tuple[int, ...] = ()  # of its tokens
+    words: tuple[int, ...] = ()  # of each token; `NO_WORD` for special ones
 
 
 def count_positions(
@@ -64,22 +56,24 @@ def count_positions(
 ) -> dict[str, dict[str, Any]]:
     """Count to which tokens heads attend, in a job with self-attention layers alone.
 
-    Args:
-        special_ids: tokens that are not words.
-        most_common: so many of the most frequent tokens are never rare.
-
-    Returns:
-        By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
-        special tokens; `offset` and `share` [heads], the relative position (key minus query, up to
-        `WINDOW`) to which a head attends most often, and how often, among the queries with a word
-        at it, if half of them have one. For the encoder also `rare` [heads], how often a head
-        attends to the sentence's least frequent token; `rare_tokens`, the queries in sentences
-        whose least frequent token is not common; `rare_chance`, that of a random choice.
+    By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on special
+    tokens; `offset` and `share` [heads], the relative position (key minus query, up to `WINDOW`) to
+    which a head attends most often, and how often, among the queries with a word at it, if half of
+    them have one. For the encoder also `rare` [heads], how often a head attends to the sentence's
+    least frequent token; `rare_tokens`, the queries in sentences whose least frequent token is none
+    of the `most_common`; `rare_chance`, that of a random choice.
     """
     special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
     vocabulary = int(scoring.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
-    rare = rarity(scoring.batches, vocabulary, most_common, special_ids)
-    counts, common = (tensor.to(scoring.device) for tensor in rare)
+    counts = torch.zeros(vocabulary, dtype=torch.long)  # of source tokens
+    for batch in scoring.batches:
+        ids = batch["input_ids"][batch["attention_mask"].bool()]  # [real tokens]
+        counts += torch.bincount(ids.cpu(), minlength=vocabulary)
+    counts[sorted(special_ids)] = 0
+    # Stable, so that the same ones of equally frequent tokens count as common in every run.
+    order = torch.argsort(counts, descending=True, stable=True)
+    common = order[: min(most_common, int((counts > 0).sum()))].to(scoring.device)
+    counts = counts.to(scoring.device)
     sums: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in scoring.layers}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
@@ -99,24 +93,26 @@ def count_positions(
             total[name] = total.get(name, 0) + value.cpu()
 
     visit_attention(scoring, visit)
-    result: dict[str, dict[str, Any]] = {}
-    for name, total in sums.items():
-        tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
-        # A high share at an offset that few queries have means little.
-        usual = total["possible"] * 2 >= max(tokens, 1)
-        share = torch.where(usual, total["hits"] / total["possible"].clamp_min(1), 0.0)
-        best = share.max(1)  # [heads]
-        result[name] = {
-            "tokens": tokens,
-            "special": (total["special"] / max(tokens, 1)).tolist(),
-            "offset": (best.indices - WINDOW).tolist(),
-            "share": best.values.tolist(),
-        }
-        if rare_tokens:
-            result[name]["rare"] = (total["rare"] / rare_tokens).tolist()
-            result[name]["rare_tokens"] = rare_tokens
-            result[name]["rare_chance"] = float(total["chance"]) / rare_tokens
-    return result
+    return {name: _shares(total) for name, total in sums.items()}
+
+
+def _shares(total: Mapping[str, Tensor]) -> dict[str, Any]:
+    tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
+    # A high share at an offset that few queries have means little.
+    usual = total["possible"] * 2 >= max(tokens, 1)
+    share = torch.where(usual, total["hits"] / total["possible"].clamp_min(1), 0.0)
+    best = share.max(1)  # [heads]
+    shares = {
+        "tokens": tokens,
+        "special": (total["special"] / max(tokens, 1)).tolist(),
+        "offset": (best.indices - WINDOW).tolist(),
+        "share": best.values.tolist(),
+    }
+    if rare_tokens:
+        shares["rare"] = (total["rare"] / rare_tokens).tolist()
+        shares["rare_tokens"] = rare_tokens
+        shares["rare_chance"] = float(total["chance"]) / rare_tokens
+    return shares
 
 
 def _count_offsets(
@@ -142,10 +138,7 @@ def _count_offsets(
 def _count_rare(
     frequency: Tensor, common: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; frequencies of words are finite.
-
-    `common` [batch, tokens] are tokens that are never rare.
-    """
+    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; of words frequency is finite."""
     words = frequency.isfinite()
     # Several tokens may be the least frequent; each is right, and chance is greater.
     least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
@@ -163,10 +156,7 @@ def _count_rare(
 
 
 def arcs_of(sentences: Sequence[Sentence], relations: Sequence[str]) -> Tensor:
-    """Arcs in both directions: [arcs, (sentence, from word, to word, group)].
-
-    Each relation has two groups: from dependent to head, then from head to dependent.
-    """
+    """Arcs, [arcs, (sentence, from word, to word, group)]; relations have a group per direction."""
     arcs = []
     for number, sentence in enumerate(sentences):
         for dependent, head, relation in sentence.arcs:
@@ -230,24 +220,17 @@ def dependencies(
 ) -> list[Dependency]:
     """How often heads attend along relations, against always choosing a fixed distance.
 
-    Args:
-        arcs: [arcs, (sentence, from word, to word, group)], of `arcs_of`.
-        hits: of `count_arcs`.
-
-    Returns:
-        For each `relation` and `direction` the number of `arcs`, `offset` (the distance that is
-        right most often) and `baseline` (how often it is); by layer the `accuracy` of each head and
-        `p_holm`, the probability that a binomial with the baseline's accuracy is right at least as
-        often, corrected for all heads and dependencies: a single one makes a head syntactic.
+    Takes what `arcs_of` and `count_arcs` return. For each `relation` and `direction` the number of
+    `arcs`, `offset` (the distance that is right most often) and `baseline` (how often it is); by
+    layer the `accuracy` of each head and `p_holm`, the probability that a binomial with the
+    baseline's accuracy is right at least as often, corrected for all heads and dependencies.
     """
     rows: list[Dependency] = []
-    p_values = {name: np.empty(right.shape) for name, right in hits.items()}
     for group, (relation, direction) in enumerate(product(relations, DIRECTIONS)):
         members = arcs[arcs[:, 3] == group]
         offsets, counts = np.unique(members[:, 2] - members[:, 1], return_counts=True)
         total, baseline = len(members), float(counts.max() / len(members))
-        for name, right in hits.items():
-            p_values[name][group] = binom.sf(right[group] - 1, total, baseline)
+        p_values = {x: binom.sf(right[group] - 1, total, baseline) for x, right in hits.items()}
         rows.append(
             {
                 "relation": relation,
@@ -256,13 +239,14 @@ def dependencies(
                 "offset": int(offsets[counts.argmax()]),
                 "baseline": baseline,
                 "accuracy": {name: (right[group] / total).tolist() for name, right in hits.items()},
-                "p_holm": {},
+                "p_holm": p_values,
             }
         )
-    adjusted = iter(holm([p for values in p_values.values() for p in values.ravel()]))
-    for name, values in p_values.items():
-        for row, of_heads in zip(rows, values, strict=True):
-            row["p_holm"][name] = [next(adjusted) for _ in of_heads]
+    every = [p for row in rows for values in row["p_holm"].values() for p in values]
+    adjusted = iter(holm(every))
+    for row in rows:
+        layers = row["p_holm"].items()
+        row["p_holm"] = {name: [next(adjusted) for _ in values] for name, values in layers}
     return rows
 
 
@@ -300,13 +284,9 @@ def head_roles(
 
 
 def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-    """How many heads of each role pruning has kept, compared with pruning at random.
+    """How many heads of each role, `any` and `none` pruning has kept, and would at random.
 
     Within a kind of attention, because kinds lose different shares of their heads.
-
-    Returns:
-        For each kind and role, and for `any` role and `none`: the number of `heads`, how many of
-        them were `kept`, how many are `expected` by chance, and `p` of `overlap_p`.
     """
     rows = []
     for kind, names in by_kind(roles).items():

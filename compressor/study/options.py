@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from compressor.importance import METHODS, ScoringMethod
 from compressor.options.assemble import Chosen, Request
-from compressor.options.bounds import Beams, Resamples, Rows
+from compressor.options.bounds import Beams, Resamples
 from compressor.options.declare import option, split_commas
 from compressor.options.table import Table
 from compressor.recovery import Reconstruct, RecoveryMethod
@@ -22,44 +22,32 @@ from compressor.request.sections import (
     Device,
     MetricSettings,
     ModelSection,
+    TestData,
 )
 
-_TEST = option(first=True, help="Rows to measure quality on.")
 _METHOD = option(DEFAULT_METHOD, first=True, help=f"How to score heads. Default: {DEFAULT_METHOD}.")
 Percentages = Annotated[
     list[Annotated[int, Field(ge=0, le=100)]],
     BeforeValidator(split_commas),
     AfterValidator(lambda x: sorted(set(x))),
 ]
+_RECOVERIES = {"reconstruct": Reconstruct}  # training at every point would take hours
 _POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 
 
 class Testing(MetricSettings):
-    """How a study measures quality."""
-
     num_beams: Beams | None = option(
         None, help="Beam width of encoder-decoders; default: 1, greedy."
     )
-    # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
+    # Many, because Holm's correction over 144 heads takes p-values below 0.05 / 144.
     resamples: Resamples = option(10_000, help="Bootstrap resamples.")
 
 
-class TestRows(Columns):
-    """Rows to measure on."""
-
-    test: str = _TEST
-    test_rows: Rows | None = option(None, help="Use only the first N, at least 8.")
-
-
 class ScoredAndTestRows(Data):
-    """Rows to score on, and rows to measure on."""
-
-    test: str = _TEST
+    test: str = option(first=True, help="Rows to measure quality on.")
 
 
 class StudyRequest(Request):
-    """What all studies take."""
-
     panel: ClassVar[str] = "Study"
 
     name: ClassVar[str]
@@ -72,14 +60,10 @@ class StudyRequest(Request):
 
     def checkpoints(self) -> list[ModelSection]:
         """The models to study; with several, the last is the main one."""
-        path: Any = self.model.path
-        paths = path if isinstance(path, list) else [path]
-        return [self.model.model_copy(update={"path": one}) for one in paths]
+        return [self.model]
 
 
 class MeasuringStudy(StudyRequest):
-    """What studies of quality take."""
-
     evaluation: Testing
 
 
@@ -89,7 +73,7 @@ class HeadsStudy(MeasuringStudy):
     name = "heads"
     function = "compressor.study.quality:heads"
     example = "compress study heads -m MODEL --test test.tsv -o out"
-    data: TestRows
+    data: TestData
 
 
 class LayersStudy(MeasuringStudy):
@@ -108,29 +92,18 @@ class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
-    function = "compressor.study.curves:curve"
+    function = "compressor.study.quality:curve"
     example = "compress study curve -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Method = _METHOD
-    # Training at every point would take hours.
-    recovery: Annotated[list[RecoveryMethod], Chosen({"reconstruct": Reconstruct}, many=True)] = (
-        option(
-            "none",
-            name="recover",
-            first=True,
-            help="none (default) or reconstruct at every point.",
-        )
+    recovery: Annotated[list[RecoveryMethod], Chosen(_RECOVERIES, many=True)] = option(
+        "none", name="recover", first=True, help="none (default) or reconstruct at every point."
     )
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
 
 class AgreementData(CalibrationData):
-    """Two sets of rows to score on."""
-
-    calibration: str = option(
-        help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files; each may be packed (.gz, "
-        ".zst)."
-    )
+    calibration: str = option(help="The first data set to score on.")
     other: str = option(help="The second data set.")
 
 
@@ -145,8 +118,6 @@ class AgreementStudy(StudyRequest):
 
 
 class TrainingModels(ModelSection):
-    """Checkpoints of one training."""
-
     path: list[str] = option(  # type: ignore[assignment]
         first=True,
         name="checkpoint",
@@ -159,7 +130,7 @@ class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
-    function = "compressor.study.curves:training"
+    function = "compressor.study.agreement:training"
     example = (
         "compress study training --checkpoint EARLY --checkpoint LAST --calibration valid.tsv "
         "--test test.tsv -o out"
@@ -168,6 +139,9 @@ class TrainingStudy(MeasuringStudy):
     data: ScoredAndTestRows
     method: Method = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
+
+    def checkpoints(self) -> list[ModelSection]:
+        return [self.model.model_copy(update={"path": one}) for one in self.model.path]
 
 
 class RolesStudy(StudyRequest):

@@ -1,12 +1,12 @@
-"""What removing heads does to the metric: each head alone, all of a layer but one.
+"""What removing heads does to the metric: each alone, all of a layer but one, more and more.
 
-Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", sections 3.2 and 3.3 and
-tables 1 to 3, with a paired test for each head and layer.
+Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", sections 3 to 5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,33 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import false_discovery_control
 from torch import nn
 
+from compressor.budgets.units import HEADS, select
 from compressor.errors import UsageError
-from compressor.evaluation import METRICS, compare_rows, main_metric, metrics_of
+from compressor.evaluation import compare_rows, main_metric, metrics_of
 from compressor.importance.ablation_runs import losses_alone, outputs_without_units
-from compressor.model.sublayers import Mask
-from compressor.pipeline.inputs import DataRows
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import prune
+from compressor.pipeline.inputs import DataRows, ModelAndRows, encode
+from compressor.pipeline.recover import recover
 from compressor.report import numbers
 from compressor.report.facts import SIGNIFICANCE, MetricStyle, kind_label, metric_style, significant
 from compressor.report.plots import COLORS, DENSE, INK, MARKERS
 from compressor.report.table import Column
-from compressor.study.options import HeadsStudy, LayersStudy, Testing
-from compressor.study.run import Result, StudiedModel, by_kind, head_panels, legend, panels, table
+from compressor.study.options import CurveStudy, HeadsStudy, LayersStudy, Testing
+from compressor.study.run import (
+    Result,
+    StudiedModel,
+    by_kind,
+    draw_lines,
+    head_panels,
+    legend,
+    panels,
+    table,
+)
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
-# the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
-# dense value is the metric's floor (`at_floor`), so that nothing follows. After `corrected` also
-# `p_holm` (Holm: the chance of even one false discovery) and `p_bh` (Benjamini & Hochberg: the
-# share of false discoveries).
+# `difference` in points, its 95 % `interval`, two-sided `p`, all `metrics`, whether the dense value
+# is the metric's floor (`at_floor`); after `corrected` also `p_holm` and `p_bh`.
 Effect = dict[str, Any]
 
 
@@ -49,6 +59,8 @@ class MeasuredQuality:
             signature += f"|beams:{settings.num_beams or 1}"
         self.metric = metrics_of(self.rows)[0]
         self.style = metric_style(self.metric)
+        points = "points of " if self.style.unit == "%" else ""
+        self.axis = f"change in {points}{self.style.label}"
         self.text = f"All heads: {self.style.title} {self.style.score(self.value)}"
         self.facts = {  # for the JSON file
             "metric": self.metric,
@@ -64,7 +76,6 @@ class MeasuredQuality:
             return outputs_without_units(scoring, [], self.settings.num_beams)[0]
 
     def effect(self, outputs: Sequence[str]) -> Effect:
-        """The metric's change from the dense model's outputs."""
         resamples, seed = self.settings.resamples, self.model.seed
         comparisons = compare_rows(self.rows, self.dense, outputs, resamples, seed)
         main = comparisons[0]
@@ -84,40 +95,24 @@ class MeasuredQuality:
 
     def corrected(
         self, effects: Sequence[Effect], what: str
-    ) -> tuple[list[Effect], dict[str, Any], list[str]]:
-        """Correct the p-values of many effects for their number: some are small by chance.
-
-        Returns:
-            The effects with `p_holm` and `p_bh`; how many are significant (`expected_by_chance` is
-            the most to expect if no head had an effect); and this in sentences.
-        """
+    ) -> tuple[list[Effect], dict[str, Any], str]:
+        """Effects with `p_holm` and `p_bh`; how many are significant; and this in a sentence."""
         p_values = [effect["p"] for effect in effects]
         p_bh = false_discovery_control(p_values, method="bh").tolist()
         adjusted = zip(effects, holm(p_values), p_bh, strict=True)
         tests = [effect | {"p_holm": p, "p_bh": share} for effect, p, share in adjusted]
-        count, resamples = len(tests), self.settings.resamples
-        counts = {
-            "tests": count,
-            "level": SIGNIFICANCE,
-            "expected_by_chance": SIGNIFICANCE * count,
-            "significant": sum(is_significant(test) for test in tests),
-            "significant_bh": sum(is_significant(test, "p_bh") for test in tests),
-            "significant_holm": sum(is_significant(test, "p_holm") for test in tests),
-            "at_floor": any(test["at_floor"] for test in tests),
-        }
-        sentences = [
+        count = len(tests)
+        counts = {"tests": count, "level": SIGNIFICANCE, "expected_by_chance": SIGNIFICANCE * count}
+        for kind in ("", "_bh", "_holm"):
+            counts[f"significant{kind}"] = sum(is_significant(test, f"p{kind}") for test in tests)
+        counts["at_floor"] = any(test["at_floor"] for test in tests)
+        sentence = (
             f"At the 5% level {counts['significant']} of {count} {what} change the metric "
             f"significantly; up to {numbers.fixed(counts['expected_by_chance'], 1)} would by "
             f"chance if none had an effect. Corrected for {count} tests: "
             f"{counts['significant_bh']} (Benjamini-Hochberg), {counts['significant_holm']} (Holm)."
-        ]
-        # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have exact tests.
-        if not METRICS[self.metric].has_exact_test and count / (resamples + 1) >= SIGNIFICANCE:
-            sentences.append(
-                f"{resamples:,} resamples are too few for Holm's correction of {count} tests: it "
-                f"needs at least {int(count / SIGNIFICANCE):,} for any p-value to be small enough."
-            )
-        return tests, counts, sentences
+        )
+        return tests, counts, sentence
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -132,7 +127,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def is_significant(effect: Effect, p: str = "p") -> bool:
-    """Whether an effect is significant by one of its p-values."""
     # Only p-values are corrected; the interval is that of the single test.
     return significant(effect[p], effect["interval"])
 
@@ -149,12 +143,7 @@ def effect_cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[st
     return change, style.interval(effect["interval"]), *p_values
 
 
-def _axis_label(style: MetricStyle) -> str:
-    return f"change in {f'points of {style.label}' if style.unit == '%' else style.label}"
-
-
 def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
-    """Remove every head alone and compare with the dense model."""
     quality = MeasuredQuality(model, rows, options.evaluation)
     style, progress = quality.style, model.progress
     heads = [(layer.name, head) for layer in model.layers for head in range(layer.units)]
@@ -166,9 +155,8 @@ def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
         effects.append({"head": head, **quality.effect(outputs[name, head])})
         progress.update("heads compared", done, len(heads))
     tests, counts, significance = quality.corrected(effects, "heads")  # all heads together
-    layers: dict[str, list[Effect]] = {layer.name: [] for layer in model.layers}
-    for (name, _), test in zip(heads, tests, strict=True):
-        layers[name].append(test)
+    rest = iter(tests)
+    layers = {layer.name: [next(rest) for _ in range(layer.units)] for layer in model.layers}
     grids = []  # a row per layer, a column per head
     for kind, names in by_kind(layers).items():
         cells = []
@@ -186,16 +174,16 @@ def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
         sentences=[
             f"{quality.text} on {len(quality.dense)} rows.",
             f"Removing one head: {free} of {len(tests)} heads cost nothing.",
-            *significance,
+            significance,
         ],
         tables=grids,
         details=[table("every-head", every)],
-        figure=_heads_figure(layers, style),
+        figure=_heads_figure(layers, quality.axis),
     )
 
 
-def _heads_figure(layers: Mapping[str, Sequence[Effect]], style: MetricStyle) -> Figure:
-    """The change without each head, red below and blue above zero, significant ones dotted."""
+def _heads_figure(layers: Mapping[str, Sequence[Effect]], label: str) -> Figure:
+    """The change without each head, significant ones dotted."""
     figure, panels = head_panels({name: len(tests) for name, tests in layers.items()})
     # The same range to both sides, so that white is no change; any range where all are zero.
     limit = max(abs(test["difference"]) for tests in layers.values() for test in tests) or 1.0
@@ -208,12 +196,11 @@ def _heads_figure(layers: Mapping[str, Sequence[Effect]], style: MetricStyle) ->
         if marked:
             panels[kind].scatter([x for x, _ in marked], [y for _, y in marked], s=9, color=INK)
     # The color bar of the last panel is that of all, since they have one range of values.
-    figure.colorbar(image, ax=list(panels.values()), label=_axis_label(style), shrink=0.9)
+    figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
     return figure
 
 
 def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
-    """Remove all heads of a layer but its best one, and compare with the dense model."""
     if options.method is not None:
         scores = model.score(options.method, rows.calibration)
         best = {name: values.index(max(values)) for name, values in scores.values.items()}
@@ -251,26 +238,114 @@ def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
         sentences=[
             f"{quality.text}; each layer's one head chosen by {how}.",
             loss if worst["difference"] < 0 else "No layer loses anything.",
-            *significance,
+            significance,
         ],
         tables=[table("layers", cells, metric=style.title)],
-        figure=_layers_figure(style, {test["layer"]: test for test in tests}),
+        figure=_layers_figure(quality.axis, {test["layer"]: test for test in tests}),
     )
 
 
-def _layers_figure(style: MetricStyle, tests: Mapping[str, Effect]) -> Figure:
+def _layers_figure(label: str, tests: Mapping[str, Effect]) -> Figure:
     figure, (axes,) = panels(5.2, 3.4)
     axes.axhline(0, color=DENSE, linestyle="--", linewidth=1.2)
     kinds = by_kind(tests)
     for i, (kind, names) in enumerate(kinds.items()):
         # Kinds beside each other, not on top of each other.
         x = np.arange(len(names)) + 0.12 * (i - (len(kinds) - 1) / 2)
-        for at, name in zip(x, names, strict=True):
-            axes.plot([at, at], tests[name]["interval"], color=COLORS[i], marker="_")
+        axes.vlines(x, *zip(*(tests[x]["interval"] for x in names), strict=True), color=COLORS[i])
         y = [tests[name]["difference"] for name in names]
         axes.plot(x, y, MARKERS[i], color=COLORS[i], label=kind_label(kind))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="layer that has one head left", ylabel=_axis_label(style))
+    axes.set(xlabel="layer that has one head left", ylabel=label)
     axes.set_title("bars: 95% interval", loc="left", fontsize=9)
+    legend(figure, axes)
+    return figure
+
+
+def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) -> list[Mask]:
+    """The masks at percentages of a kind's heads, or of all; each number of heads once."""
+    total = full.total(pool)
+    floors = dict.fromkeys(full.kinds(), 0)
+    # `round` would take a half to the next even number.
+    counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
+    return [select(scores, full, {pool: total - count}, floors) for count in counts]
+
+
+def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
+    scores = model.score(options.method, rows.calibration)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    full, style = Mask.full(model.layers), quality.style
+    pools = {kind: kind_label(kind) for kind in full.kinds()}
+    if len(pools) > 1:  # a single kind equals all
+        pools[HEADS] = "all kinds"
+    recovery = "+".join(step.name for step in options.recovery)
+    how = f"recovered ({recovery})" if recovery else "not recovered"
+    sentences = [f"{quality.text}; heads removed in the order of {scores.signature}, {how}."]
+    lines: dict[str, list[Effect]] = {}
+    shown = []
+    for pool, name in pools.items():
+        masks = removals(scores, full, pool, options.points)
+        points = [_point(quality, rows, options, pool, name, mask) for mask in masks]
+        lines[pool] = points
+        # All points up to the number, without lucky ones after a worse one.
+        harmless = takewhile(lambda x: x["difference"] >= 0 or not is_significant(x), points)
+        most = max((point["removed"] for point in harmless), default=0)
+        sentences.append(
+            f"{name.capitalize()}: with up to {most} of {points[0]['of']} heads removed, no "
+            "point is significantly worse than dense."
+        )
+        for point in points:
+            count = f"{point['removed']} of {point['of']}"
+            share = numbers.percent(point["removed"], point["of"])
+            value = style.score(point["value"])
+            shown.append((name, count, share, value, *effect_cells(point, style)))
+    return Result(
+        title=f"Quality of {model.checkpoint.name} against heads removed",
+        data={
+            **quality.facts,
+            "method": scores.method,
+            "signature_scores": scores.signature,
+            "recover": recovery or "none",
+            "at_floor": any(point["at_floor"] for points in lines.values() for point in points),
+            "lines": lines,
+        },
+        sentences=sentences,
+        tables=[table("curve", shown, metric=style.title)],
+        figure=_curve_figure(quality, {pools[pool]: points for pool, points in lines.items()}),
+    )
+
+
+def _point(
+    quality: MeasuredQuality, rows: DataRows, options: CurveStudy, pool: str, name: str, mask: Mask
+) -> Effect:
+    model, of = quality.model, mask.total(pool)
+    removed = of - mask.count(pool)
+    model.progress.message(f"removing {removed} of {of} heads of {name} …")
+    counts = {"removed": removed, "of": of}
+    if not (removed and options.recovery):
+        # The heads need not be cut: silenced ones are the same, and cost no copy.
+        return {**counts, **quality.without(mask), "recovery": ""}
+    dense, examples = model.checkpoint, encode(rows.fitted, model.checkpoint, model.task)
+    recovered = recover(
+        options.recovery, ModelAndRows(dense, examples), prune(dense.model, model.layers, mask),
+        mask, seed=model.seed, device=model.device, progress=model.progress,
+    )  # fmt: skip
+    effect = quality.effect(quality.outputs(network=recovered.model))
+    return {**counts, **effect, "recovery": recovered.text}
+
+
+def _curve_figure(quality: MeasuredQuality, lines: Mapping[str, list[Effect]]) -> Figure:
+    figure, (axes,) = panels(5.6, 4.0)
+    axes.axhline(quality.value, color=DENSE, linestyle="--", linewidth=1.2)
+    drawn = {}
+    for color, (name, points) in zip(COLORS, lines.items(), strict=False):
+        shares = [100 * point["removed"] / point["of"] for point in points]
+        drawn[name] = shares, [point["value"] for point in points]
+        # The interval is of the change, which the axis does not show.
+        low, high = ([quality.value + x["interval"][end] for x in points] for end in (0, 1))
+        axes.fill_between(shares, low, high, color=color, alpha=0.15, linewidth=0)
+    draw_lines(axes, drawn)
+    axes.set(xlabel="heads removed (%)", ylabel=quality.style.title)
+    axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
     legend(figure, axes)
     return figure

@@ -1,4 +1,8 @@
-"""Runs a study: opens what it looks at, computes, and writes its files. What studies share."""
+"""Studies of a model's heads: the analyses of Michel et al. 2019 and Voita et al. 2019.
+
+`options` has a request for each, which names its function: from a model, rows and the request to a
+`Result`. `run_study` is the only entry; below it is what studies share.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,6 @@ class StudiedModel:
 
     @property
     def layers(self) -> list[Sublayer]:
-        """All attention layers."""
         return self.checkpoint.attention
 
     def batches(self, rows: Rows) -> list[Batch]:
@@ -84,10 +87,7 @@ class StudiedModel:
         mask: Mask | None = None,
         network: nn.Module | None = None,
     ) -> Iterator[ScoringJob]:
-        """A job on batches, by default with all heads; its network is on the device in the block.
-
-        `mask` silences heads; `network` replaces the checkpoint's.
-        """
+        """A job on batches, with all heads but those of a mask, of this or another network."""
         layers = self.layers if layers is None else layers
         network = self.checkpoint.model if network is None else network
         # On the device only while it is needed: studies have several models.
@@ -105,8 +105,6 @@ class StudiedModel:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a study."""
-
     title: str  # of the Markdown page
     data: dict[str, Any]  # all numbers, for the JSON file
     sentences: list[str]  # the conclusions from the tables
@@ -152,7 +150,6 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     # The name becomes part of the ids in the SVG, which are random without it.
     with plot_style(stem.name):
         result: Result = opened(request.function)(model, rows, request)
-        parts = {"calibration": rows.calibration, "test": rows.test}
         data = {
             "schema": 1,
             "study": request.name,
@@ -162,7 +159,8 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
             "heads": {layer.name: layer.units for layer in model.layers},
             "seed": model.seed,
             "shared_rows": rows.shared,
-            **{name: facts_of(part) for name, part in parts.items() if part is not None},
+            **({"calibration": facts_of(rows.calibration)} if rows.calibration else {}),
+            **({"test": facts_of(rows.test)} if rows.test else {}),
             **result.data,
         }
         sentences = list(result.sentences)
@@ -200,8 +198,16 @@ def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inpu
     return StudiedModel(checkpoint, request.seed, device, progress), rows
 
 
+def require_same_attention(checkpoint: Checkpoint, dense: Checkpoint) -> None:
+    if checkpoint.attention != dense.attention:
+        raise InputError(
+            f"{checkpoint.name} has other attention layers than {dense.name}; give checkpoints of "
+            "one model",
+            id="checkpoints-differ",
+        )
+
+
 def facts_of(rows: Rows) -> dict[str, Any]:
-    """Which rows they are, for the JSON file."""
     return {"files": rows.files, "rows": len(rows.sources), "sha256": rows.sha256}
 
 
@@ -244,13 +250,11 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
 
 
 def draw_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """Lines by name, x and y each, that differ in color and marker."""
     for i, (name, (x, y)) in enumerate(lines.items()):
         color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
         axes.plot(x, y, color=color, marker=marker, label=name)
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
-    """Put the legend of some axes above the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=columns)

@@ -277,8 +277,6 @@ def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
     assert 0 < data["too_rare"]["obj"] < 100
     page = (tmp_path / "few" / "study-roles.md").read_text(encoding="utf-8")
     assert f"below 100 arcs, and left out: obj ({data['too_rare']['obj']})" in page
-    with raises(InputError, "checkpoint-not-pruned"):
-        run("roles", tmp_path / "dense", model=model, conllu=trees, pruned=model)
 
 
 @pytest.mark.parametrize(
