@@ -34,10 +34,7 @@ def inspect(
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))
     fixed = sum(part.parameters for part in facts.parts if part.of is None)
-    shares = [
-        f"{shape.fixed_share:.1%} at {shape.batch_size}x{shape.source_tokens}"
-        for shape in facts.shapes
-    ]
+    shares = [f"{x.fixed_share:.1%} at {x.batch_size}x{x.source_tokens}" for x in facts.shapes]
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "
         f"{facts.parameters:,} parameters stored as {facts.dtype}",
@@ -80,11 +77,8 @@ def _units(part: PartFacts) -> str:
 
 def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
     """The least that `--macs` can reach, and a command to go on with; empty for a pruned model."""
-    least = [
-        (shape.source_tokens, shape.least_share)
-        for shape in facts.shapes
-        if shape.least_share is not None
-    ]
+    shares = [(shape.source_tokens, shape.least_share) for shape in facts.shapes]
+    least = [(tokens, share) for tokens, share in shares if share is not None]
     if not least:
         return []
     reached = ", ".join(f"{_round_up(share):.2f} at {tokens}" for tokens, share in least)
@@ -108,18 +102,17 @@ def doctor() -> int:
     from compressor.throughput.diagnosis import diagnose
 
     diagnosis = diagnose()
-    lines = [f"{name:<20}{value}" for name, value in diagnosis.versions.items()]
+    lines = []
     for title, facts in (
+        ("", diagnosis.versions),
         ("", diagnosis.hardware),
-        ("engines", diagnosis.engines),
-        ("devices of onnxruntime", diagnosis.providers),
-        ("optional packages", diagnosis.optional),
+        ("engines:", diagnosis.engines),
+        ("devices of onnxruntime:", diagnosis.providers),
+        ("optional packages:", diagnosis.optional),
     ):
-        lines += ["", *([f"{title}:"] if title else [])]
-        lines += [f"{name:<20}{value}" for name, value in facts.items()]
-    lines += ["", *(f"problem: {problem}" for problem in diagnosis.problems)]
-    if not diagnosis.problems:
-        lines.append("no problems found")
+        lines += [title] if title else []
+        lines += [*(f"{name:<20}{value}" for name, value in facts.items()), ""]
+    lines += [f"problem: {problem}" for problem in diagnosis.problems] or ["no problems found"]
     if diagnosis.problems and console.as_json:
         raise EnvironmentProblem("; ".join(diagnosis.problems), id="packages-clash")
     console.result("\n".join(lines), diagnosis.as_dict())

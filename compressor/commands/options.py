@@ -49,21 +49,15 @@ Config = Annotated[
 
 @dataclass(frozen=True)
 class Command:
-    """A sub-command: a function, and the flags that its request is made of.
+    """A sub-command: a function, and the flags that its request is made of."""
 
-    Args:
-        function: takes what its own signature declares; with a request, also `request`, and where
-            it has a parameter `typed`, the options as they were typed, by name.
-        json: whether it has `--json`.
-        help: its description; None: the function's docstring.
-        example: a command line, shown at the top of its help.
-    """
-
+    # Takes what its own signature declares; of `request` and `typed` the request that its options
+    # make, and the options as they were typed, by name.
     function: Callable[..., int]
     request: type[Request] | None
-    json: bool = True
-    help: str | None = None
-    example: str | None = None
+    json: bool = True  # whether it has `--json`
+    help: str | None = None  # None: the function's docstring
+    example: str | None = None  # a command line, shown at the top of its help
 
     def add_to(self, app: typer.Typer, name: str) -> None:
         """Register it under a name."""
@@ -94,10 +88,10 @@ class Command:
 
 
 def command(
-    request: type[Request] | None = None, *, json: bool = True, example: str | None = None
+    request: type[Request] | None = None, *, example: str | None = None
 ) -> Callable[[Callable[..., int]], Command]:
     """Make a function a `Command`; arguments are its."""
-    return lambda function: Command(function, request, json, example=example)
+    return lambda function: Command(function, request, example=example)
 
 
 @dataclass(frozen=True)

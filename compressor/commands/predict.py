@@ -64,7 +64,7 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
         limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
         progress = console if console.counts_lines(to_stdout=output is None) else SILENT
         if output is not None and output.suffix == ".npy":
-            _write_array(model, rows, output, request, progress, **limits)
+            _write_array(model, rows, output, request, progress)
             return 0
 
         def form(number: int, line: Line) -> str:
@@ -149,12 +149,7 @@ def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _write_array(
-    model: Runtime[Any],
-    rows: Any,
-    output: Path,
-    request: PredictRequest,
-    progress: Progress,
-    **batching: Any,
+    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, progress: Progress
 ) -> None:
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
@@ -173,7 +168,8 @@ def _write_array(
     require_directory(output.parent)
     chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
     embeddings = []
-    for row in prompted.embed_stream(rows, chunk_rows=chunk, **batching):
+    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+    for row in prompted.embed_stream(rows, chunk_rows=chunk, **limits):
         embeddings.append(row)
         if len(embeddings) % chunk == 0:
             progress.update("lines", len(embeddings), None)

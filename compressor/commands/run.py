@@ -73,21 +73,12 @@ def demo(output: o.Output = Path("demo-out")) -> int:
 
 
 def demo_recipes() -> dict[str, Recipe]:
-    """Kind of model -> what the demo runs, as the options of `compress run`."""
     models = {
         "classifier": (*example.help_desk(), CLASSIFIER_MACS),
         "translator": (example.model(), example.calibration(), example.test(), TRANSLATOR_MACS),
     }
+    usual = {"precision": ["fp32,int8"], "batch_size": [1, 16], "bench_seconds": 1.0, "threads": 1}
     return {
-        name: make_recipe(
-            model=str(model),
-            calibration=str(calibration),
-            test=str(test),
-            macs=macs,
-            precision=["fp32,int8"],
-            batch_size=[1, 16],
-            bench_seconds=1.0,
-            threads=1,
-        )
+        name: make_recipe(model=model, calibration=calibration, test=test, macs=macs, **usual)
         for name, (model, calibration, test, macs) in models.items()
     }

@@ -9,7 +9,6 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.errors import UsageError
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
 
 if TYPE_CHECKING:
@@ -47,12 +46,6 @@ def score(
     request, *others = score_requests(typed)
     plot = output.with_suffix(".png")
     require_file(output, "a scores file", is_scores_file)
-    if others and output.suffix.lower() == plot.suffix:
-        raise UsageError(
-            f"--output {output} is where the plot of --compare goes; give it another ending, as in "
-            f"{output.with_suffix('.json')}",
-            id="scores-and-plot-in-one-file",
-        )
     if others:
         require_file(plot, "a plot of scores", is_comparison_plot)
     scores = score_checkpoint(request, console)

@@ -47,31 +47,22 @@ Asked = TypeVar("Asked", bound=Request)
 
 @dataclass(frozen=True)
 class Chosen:
-    """The classes that the value of a field is chosen from.
+    """The classes that the value of a field is chosen from."""
 
-    Args:
-        members: a table, by whose names the field's option chooses; one class, which the field's
-            option leaves out; or several, of which the one is taken that an option `selects`.
-        many: the value is a list: the option has names in an order, `a+b`, or is `none`.
-    """
-
+    # A table, by whose names the field's option chooses; one class, which the field's option leaves
+    # out; or several, of which the one is taken that an option `selects`.
     members: Mapping[str, type[Options]] | type[Options] | Sequence[type[Options]]
-    many: bool = False
+    many: bool = False  # the value is a list: the option has names in an order, `a+b`, or is `none`
 
 
 @dataclass(frozen=True)
 class Part:
-    """How a field is made: by an option, of the classes whose conditions hold.
+    """How a field is made: by an option, of the classes whose conditions hold."""
 
-    Args:
-        option: that chooses, or, without members, that the field is.
-        noun: what exactly one of the members is, which their own options choose.
-    """
-
-    option: Declared | None = None
+    option: Declared | None = None  # that chooses, or, without members, that the field is
     members: Sequence[tuple[Conditions, type[Options]]] = ()
     many: bool = False
-    noun: str = ""
+    noun: str = ""  # what exactly one of the members is, which their own options choose
 
     def value(self, values: Values) -> Any:
         """The field's value, made from checked options."""
@@ -182,12 +173,9 @@ def assemble(
     file: Values | None = None,
     source: str = COMMAND_LINE,
 ) -> Asked:
-    """Options over a recipe file over the defaults, as a checked request.
+    """Typed options over those of a recipe file over the defaults, as a checked request.
 
-    Args:
-        typed: option -> value; None or an empty list for those that were left out.
-        file: the contents of a recipe file.
-        source: how messages name the file.
+    None and empty lists were left out. `source` is how messages name the file.
 
     Raises:
         UsageError: an unknown option, a wrong value, or one without effect.
@@ -213,7 +201,7 @@ def assemble(
         raise _first_problem(options, error, origin) from error
     for name in _useless(options, values):
         raise UsageError(
-            f"{_prefix(origin(name))}{as_flag(name)} {shown(checked[name])} is for "
+            f"{_where(origin(name), name)} {shown(checked[name])} is for "
             f"{_choices(options[name].only_with)}; choose that, or leave it out",
             id="option-without-use",
         )
@@ -274,22 +262,22 @@ def _first_problem(
     """One problem, as a sentence; an unknown name explains best why another is missing."""
     first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     name = str(first["loc"][0])
-    flag, source, value = as_flag(name), origin(name), first["input"]
+    source, value = origin(name), first["input"]
     if name not in options:
         advice = did_you_mean(name, options) or "; `--help` lists them"
         return UsageError(f"{source} has {name!r}, which is no option{advice}", id="option-unknown")
     if first["type"] == "missing":
-        return UsageError(f"{source} does not give {flag}; add it", id="option-missing")
+        return UsageError(f"{source} does not give {as_flag(name)}; add it", id="option-missing")
     problems = [x for x in error.errors() if x["loc"][0] == name]
     problem = " or ".join(dict.fromkeys(x["msg"].removeprefix("Value error, ") for x in problems))
     if all(x["type"] == "literal_error" for x in problems):
         choices = [str(choice) for choice in _literals(options[name].annotation)]
         problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
-    return UsageError(f"{_prefix(source)}{flag} {shown(value)}: {problem}", id="option-invalid")
+    return UsageError(f"{_where(source, name)} {shown(value)}: {problem}", id="option-invalid")
 
 
-def _prefix(source: str) -> str:
-    return "" if source == COMMAND_LINE else f"{source}: "
+def _where(source: str, name: str) -> str:
+    return as_flag(name) if source == COMMAND_LINE else f"{source}: {as_flag(name)}"
 
 
 def _literals(annotation: Any) -> list[Any]:

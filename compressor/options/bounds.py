@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 
 MINIMUM_ROWS = 8  # of calibration and of test data
 MOST_BEAMS = 1024
-MOST_CHARACTERS = 1000  # of a budget or a rule
 MOST_STEPS = 1000  # of pruning
 
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]  # rows
@@ -23,13 +22,11 @@ Tokens = Annotated[int, Field(ge=1, le=65_536)]  # of a row
 
 def _as_text(value: Any) -> Any:
     """A number as text: in a file `keep: 0.5` and `floor: 1` will do."""
-    text = str(value) if isinstance(value, int | float) else value
-    if isinstance(text, str) and len(text) > MOST_CHARACTERS:
-        raise ValueError(f"a text of {len(text):,} characters is too long")
-    return text
+    return str(value) if isinstance(value, int | float) else value
 
 
-UnitsText = Annotated[str, BeforeValidator(_as_text)]  # of units, as in `1` or `cross=2,neurons=64`
+# Of units, as in `1` or `cross=2,neurons=64`.
+UnitsText = Annotated[str, BeforeValidator(_as_text), Field(max_length=1000)]
 # One or several of a budget or a rule, as in `0.5` or `bleu=1`.
 Amounts = Annotated[
     list[UnitsText], BeforeValidator(lambda value: value if isinstance(value, list) else [value])

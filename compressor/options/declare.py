@@ -39,7 +39,6 @@ def option(
     """A field with all that its flag and its help need.
 
     Args:
-        default: left out for required options.
         name: of the option, where it differs from the field's.
         short: a second flag of one letter.
         only_with: the option that this one needs (`calibration`).
@@ -57,21 +56,14 @@ def option(
 
 @dataclass(frozen=True)
 class Declared:
-    """One option of a command.
-
-    Args:
-        field: of the class that has it.
-        annotation: what checks its value.
-        only_with: conditions of which one must hold (`compressor.options.assemble.holds`).
-        panel: heading in `--help`.
-    """
+    """One option of a command."""
 
     name: str
-    field: str
-    annotation: Any
+    field: str  # of the class that has it
+    annotation: Any  # what checks its value
     info: FieldInfo
-    only_with: tuple[str, ...]
-    panel: str
+    only_with: tuple[str, ...]  # conditions of which one must hold (`assemble.holds`)
+    panel: str  # heading in `--help`
 
     @property
     def selects(self) -> bool:
@@ -79,7 +71,6 @@ class Declared:
 
     @property
     def flag(self) -> str:
-        """`--gate-epochs` of `gate_epochs`."""
         return as_flag(self.name)
 
     @property

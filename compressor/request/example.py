@@ -1,8 +1,4 @@
-"""The bundled examples: a small English-German translator and an intent classifier, with rows.
-
-Small enough to ship inside the package, so that every command can be tried without a download.
-`LICENSE.txt` beside them states where the models and the rows come from.
-"""
+"""The bundled examples: a small English-German translator and an intent classifier, with rows."""
 
 from __future__ import annotations
 
@@ -10,12 +6,10 @@ from pathlib import Path
 
 
 def directory() -> Path:
-    """The directory of the examples' files."""
     return Path(__file__).parents[1] / "example"
 
 
 def model() -> Path:
-    """The bundled translation checkpoint (a directory)."""
     return directory() / "tatoeba-en-de"
 
 

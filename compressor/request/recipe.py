@@ -193,10 +193,7 @@ class ReportRequest(Request):
 
 
 def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
-    """A recipe by the names of its flags: `make_recipe(model="m", keep=["0.5"], seed=3)`.
-
-    Args:
-        file: a recipe, which the options win over.
+    """A recipe by the names of its flags, which win over a file: `make_recipe(model="m", seed=3)`.
 
     Raises:
         InputError: the file cannot be read.

@@ -23,7 +23,6 @@ from compressor.options.bounds import (
 from compressor.options.declare import Options, option, split_commas
 from compressor.results import Inconclusive
 
-Lengths = Literal["data"] | Tokens
 TASK = option(
     None, short="-t", panel="Model and output", help="What it is for, if not the usual task."
 )
@@ -34,8 +33,6 @@ CUDA_GRAPHS = option(
 
 
 class Access(Options):
-    """The version of a checkpoint, and what loading it may do."""
-
     panel: ClassVar[str] = "Model and output"
 
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
@@ -44,7 +41,6 @@ class Access(Options):
     verify: bool = VERIFY
 
     def access(self) -> dict[str, Any]:
-        """How to open a checkpoint, as keywords."""
         return {name: getattr(self, name) for name in Access.model_fields}
 
 
@@ -65,8 +61,6 @@ class ModelSection(Access):
 
 
 class Columns(Options):
-    """The columns that are read of a file of rows."""
-
     panel: ClassVar[str] = "Data"
 
     source_column: str | None = option(
@@ -94,13 +88,10 @@ class Columns(Options):
     )
 
     def columns(self) -> dict[str, Any]:
-        """How to read rows, as keywords."""
         return {name: getattr(self, name) for name in Columns.model_fields}
 
 
 class CalibrationData(Columns):
-    """Rows to score, learn and recover on."""
-
     calibration: str | None = option(
         None,
         first=True,
@@ -113,8 +104,6 @@ class CalibrationData(Columns):
 
 
 class Data(CalibrationData):
-    """Calibration rows, and rows to measure on."""
-
     test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
     test_rows: Rows | None = option(
         None, first=True, only_with="test", help="Use only the first N, at least 8."
@@ -197,7 +186,9 @@ class Benchmark(Options):
     batch_size: BatchSizes = option(
         [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
     )
-    lengths: Lengths = option("data", help="Source lengths to time: data or a token count.")
+    lengths: Literal["data"] | Tokens = option(
+        "data", help="Source lengths to time: data or a token count."
+    )
     target_length: Tokens | None = option(
         None, help="Tokens to generate when timing; default: the data's mean."
     )
@@ -219,13 +210,10 @@ class Benchmark(Options):
 
     @property
     def sizes(self) -> str:
-        """Batch sizes, for messages."""
         return ", ".join(map(str, self.batch_size))
 
 
 class Builds(Options):
-    """The precisions and engines that finished artifacts are run in."""
-
     panel: ClassVar[str] = "Measurement"
 
     precision: list[str] | None = option(
@@ -255,7 +243,6 @@ class Card(Options):
     )
 
     def over(self, known: CardFacts) -> CardFacts:
-        """These facts, or else those of the checkpoint's card."""
         if self.card_license is not None:
             known = replace(known, license=self.card_license, license_name=None, license_link=None)
         base = (self.card_base_model,) if self.card_base_model else known.base_model
@@ -266,8 +253,6 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Gate(Options):
-    """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
-
     panel: ClassVar[str] = "Gate"
 
     max_metric_drop: Amounts = option([], help="A metric may fall by at most this, as in bleu=0.5.")

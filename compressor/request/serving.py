@@ -45,8 +45,6 @@ class _Engine(Options):
 
 
 class _Answers(Options):
-    """Each option is for the tasks that its help names."""
-
     panel: ClassVar[str] = "Answers"
 
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")

@@ -19,6 +19,7 @@ from compressor.report.rule_kinds import Rule
 from compressor.report.rules import parse_rules
 from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
 from compressor.request.sections import CalibrationData, Columns, Export, Gate
+from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Task
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
@@ -30,8 +31,23 @@ _UNTESTED = "test-rows-missing"
 
 
 def gate_rules(gate: Gate) -> list[Rule]:
-    """The rules of a recipe or a command line; `UsageError` for malformed or duplicate ones."""
     return parse_rules(gate.model_dump())
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The checked recipe with what the device decides, so that it says what was done."""
+    check_recipe(recipe)
+    # A launcher may have set the device.
+    options = {**recipe.options, "device": recipe.device}
+    recipe = recipe.model_copy(update={"options": options})
+    if not any(step.trains for step in recipe.recovery):
+        return recipe
+    device = choose_device(recipe.device)
+    if device == "cuda":  # of onnxruntime; torch must be able to compute there, too
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -163,11 +179,7 @@ def check_options(sections: Iterable[Options | None], task: Task, model: str) ->
 def texts_to_keep(
     export: Export, columns: Columns, task: Task, model: str, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
-    """The texts whose tokens encoders and decoders keep, as far as they are given; both checked.
-
-    Args:
-        columns: names the columns of JSONL.
-    """
+    """The texts whose tokens encoders and decoders keep, if given; both checked."""
     files: list[TextFile | None] = []
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
         file = None
@@ -191,11 +203,7 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
 
 
 def score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:
-    """One request for each method that `compress score` runs; options go to the methods with them.
-
-    Raises:
-        UsageError: an unknown method, an option that none has, or missing rows.
-    """
+    """One request for each method of `compress score`; options go to the methods with them."""
     methods = [options.get("method") or DEFAULT_METHOD, *(options.get("compare") or [])]
     options_of = {name: set(METHODS[name].model_fields) for name in methods if name in METHODS}
     requests = []
