@@ -77,7 +77,8 @@ def demo_recipes() -> dict[str, Recipe]:
         "classifier": (*example.help_desk(), CLASSIFIER_MACS),
         "translator": (example.model(), example.calibration(), example.test(), TRANSLATOR_MACS),
     }
-    usual = {"precision": ["fp32,int8"], "batch_size": [1, 16], "bench_seconds": 1.0, "threads": 1}
+    usual: dict[str, Any] = {"precision": ["fp32,int8"], "batch_size": [1, 16]}
+    usual |= {"bench_seconds": 1.0, "threads": 1}
     return {
         name: make_recipe(model=model, calibration=calibration, test=test, macs=macs, **usual)
         for name, (model, calibration, test, macs) in models.items()

@@ -47,9 +47,8 @@ NOT_SYNTAX = ("punct",)  # where punctuation hangs is a convention of the treeba
 
 
 def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
-    # Opened first, so that a wrong directory is an error before anything is counted.
     pruned = None
-    if options.pruned is not None:
+    if options.pruned is not None:  # opened first: a wrong one is an error before all counting
         pruned = open_checkpoint(options.pruned, task=model.checkpoint.task)
         require_same_attention(pruned, model.checkpoint)  # of a pruned one: before pruning
     sentences, left_out = _read_sentences(options.conllu, model, rows)
@@ -60,7 +59,6 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     start = getattr(getattr(dense, "generation_config", None), "decoder_start_token_id", None)
     # An unknown word is a word all the same.
     special: set[Any] = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} | {start}
-    special.discard(None)
     # Parsed sentences have no translations, which a decoder would have to read.
     batches = parsed if rows.calibration is None else model.batches(rows.calibration)
     stacks = ("encoder",) if rows.calibration is None else ("encoder", "decoder")
@@ -73,7 +71,7 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     def count(network: nn.Module, layers: Sequence[Sublayer]) -> dict[str, Any]:
         watched = [x for x in layers if x.is_self_attention and x.stack in stacks]
         with model.scoring(batches, watched, network=network) as scoring:
-            positions = a.count_positions(scoring, special, COMMON)
+            positions = a.count_positions(scoring, special - {None}, COMMON)
         encoder = [layer for layer in watched if layer.stack == "encoder"]
         with model.scoring(parsed, encoder, network=network) as scoring:
             hits = a.count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)

@@ -68,7 +68,6 @@ def test_a_sentence_is_read_as_it_is_written(tmp_path):
         ("1\tw\n", "['1', 'w']"),
         (conllu("x w 0 root"), "'x'"),
         (conllu("1 w 0 root", "3 w 1 obj"), "no word 2"),
-        (conllu("1 w 0 root", "2-9 w _ _", "2 w 1 obj"), "no word 3"),
         (conllu("1 w 0 root", "2 w 7 obj"), "no word 7"),
         (conllu("1 w _ _"), "'_'"),
     ],
@@ -204,12 +203,8 @@ def test_syntactic_counts(name: str, from_word: str):
                 for dependent, above, _ in tokens.arcs:
                     for group, (q, wanted) in enumerate([(dependent, above), (above, dependent)]):
                         queries = places[q][-1:] if from_word == "last" else places[q]
-                        to = [
-                            np.mean([weights[i, keys].max() for i in queries])
-                            for keys in places
-                            if keys
-                        ]
-                        counts[group, head] += int(np.argmax(to)) == wanted
+                        words = [weights[np.ix_(queries, x)].max(1).mean() for x in places if x]
+                        counts[group, head] += int(np.argmax(words)) == wanted
     for layer, counts in zip(encoder, expected, strict=True):
         np.testing.assert_array_equal(hits[layer.name], counts)
 
@@ -230,7 +225,7 @@ def test_heads_against_the_best_fixed_distance(ahead, behind, hits, roles):
     obj, back = followed
     total = ahead + behind
     assert (obj["arcs"], obj["offset"], obj["baseline"]) == (total, 1, 0.6)
-    assert (back["direction"], back["offset"]) == ("head to dependent", -1)
+    assert back["offset"] == -1
     assert obj["accuracy"] == {"encoder_self.0": [hit / total for hit in hits]}
     p = [stats.binomtest(hit, total, 0.6, alternative="greater").pvalue for hit in hits]
     assert obj["p_holm"]["encoder_self.0"][int(p[1] < p[0])] == pytest.approx(4 * min(p))
@@ -251,5 +246,4 @@ def test_survival_of_roles_against_chance():
     positional = rows["positional"]
     assert (positional["heads"], positional["kept"], positional["expected"]) == (4, 3, 2.0)
     assert positional["p"] == pytest.approx((4 * 4 + 1) / 70)  # C(4,3) C(4,1) + C(4,4) of C(8,4)
-    assert (rows["any"]["heads"], rows["any"]["kept"]) == (5, 3)
-    assert (rows["none"]["heads"], rows["none"]["kept"]) == (3, 1)
+    assert [(rows[x]["heads"], rows[x]["kept"]) for x in ("any", "none")] == [(5, 3), (3, 1)]
