@@ -13,8 +13,8 @@ from compressor.training.optimizer import (
     MuonAdamW,
     clip_gradients,
     embedding_tables,
-    layer_matrices,
     orthogonalize,
+    parameter_groups,
     sparse_gradients,
 )
 
@@ -58,7 +58,7 @@ def test_rows_change_as_in_sparse_adam_and_others_stay_to_the_bit(sparse: bool):
 
 def test_on_a_gpu_all_rows_are_computed_and_the_same_ones_change(monkeypatch):
     expected = train(by_rows, sparse=True, decay=0.5)
-    monkeypatch.setattr(optimizer_module, "_counts_rows", lambda table: False)
+    monkeypatch.setattr(optimizer_module, "_on_cpu", lambda tensor: False)
     table = nn.Embedding(ROWS, WIDTH)
     with sparse_gradients([table]):
         assert not table.sparse
@@ -158,7 +158,7 @@ def test_matrices_of_equal_shape_are_changed_together_as_one_by_one(monkeypatch)
         return orthogonalize(x)
 
     with monkeypatch.context() as patch:
-        patch.setattr(optimizer_module, "_stacks_pay", lambda matrix: True)
+        patch.setattr(optimizer_module, "_on_cpu", lambda tensor: False)
         patch.setattr(optimizer_module, "orthogonalize", orthogonalized)
         steps(MuonAdamW([{"params": own, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), own, 2)
     steps(MuonAdamW([{"params": other, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY), other, 2)
@@ -175,8 +175,7 @@ def test_products_of_the_layers_are_chosen_each_once():
     layer["none"] = nn.Linear(0, 4, bias=False)
     model = nn.ModuleDict({"words": nn.Embedding(9, 4), "layer": layer, "head": nn.Linear(4, 9)})
 
-    def same(found: list[Tensor], *expected: Tensor) -> bool:
-        return [id(x) for x in found] == [id(x) for x in expected]
-
-    assert same(layer_matrices(model, ["layer"]), layer["up"].weight)
-    assert layer_matrices(model, []) == []
+    _, muon = parameter_groups(model, model.parameters(), ["layer"], RATE, "fp32")
+    assert [id(x) for x in muon["params"]] == [id(layer["up"].weight)]
+    (group,) = parameter_groups(model, model.parameters(), [], RATE, "fp32")
+    assert len(group["params"]) == len(list(model.parameters()))

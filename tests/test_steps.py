@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.budgets.path import PathCut
+from compressor.budgets.units import PathCut
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.progress import SILENT

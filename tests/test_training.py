@@ -219,7 +219,7 @@ def test_losses_are_read_some_steps_later_on_a_gpu(tmp_path: Path, monkeypatch):
 
     histories = []
     for most in (1, 3):
-        monkeypatch.setattr(loop, "_most_unread", lambda device, most=most: most)
+        monkeypatch.setitem(loop.UNREAD_STEPS, "cpu", most)
         histories.append(train(Regression(), DATA, Schedule(3, batch_size=8)).history)
     assert histories[0] == histories[1]
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)

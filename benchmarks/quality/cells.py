@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from compressor.budgets.path import removal_path
-from compressor.budgets.units import parse_floors
+from compressor.budgets.units import parse_floors, removal_path
 from compressor.budgets.units import select as select_units
 from compressor.evaluation import compare_rows
 from compressor.importance import METHODS
-from compressor.learned_masks import LEARNED, learn
-from compressor.learned_masks.method import LearningJob
+from compressor.learned_masks import LEARNED, LearningJob, learn
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
@@ -189,7 +187,7 @@ class Experiment:
         if cell.of == "macs":
             path = removal_path(scores, mask, floors, self.costs)
             share = 1 - (1 - cell.kept / 100) * part
-            return path.mask(path.position_at(share, f"a share of {share:g}"))
+            return path.mask(path.position_at(share))
         total = self.full.total("heads")
         gone = total - int(total * cell.kept / 100 + 0.5)
         return select_units(scores, mask, {"heads": total - round(gone * part)}, floors)

@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.pages import compress
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
-from compressor.export import graph_bytes
 from compressor.export.ctranslate2 import STORED
+from compressor.export.task_graphs import graph_bytes
 from compressor.pipeline.run import export_checkpoint
 from compressor.progress import Progress
 from compressor.request import example

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from compressor.budgets.base import Budget, Choice, Evaluator, Limits
-from compressor.budgets.counts import Counts, Penalty, SteppedCounts
-from compressor.budgets.macs import Macs
+from compressor.budgets.counts import Counts, Macs, Penalty, SteppedCounts
 from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.speedup import Speedup
 

@@ -1,8 +1,4 @@
-"""What the program asks of a budget, whatever its kind, and what a budget may ask of a run.
-
-A kind of budget is one class: its options, its text, how it chooses units, and what it needs
-measured. `compressor.budgets` lists the kinds.
-"""
+"""What the program asks of a budget, whatever its kind, and what a budget may ask of a run."""
 
 from __future__ import annotations
 
@@ -11,18 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, Self
 
-from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import (
     MULTIPLES,
     Floors,
     Multiples,
-    lose_together,
+    PathCut,
+    UnitCosts,
     parse_floors,
     parse_layers,
     parse_multiples,
+    removal_groups,
 )
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, Units, kind_of, units_of
+from compressor.model.sublayers import Mask, Scores, Units, units_of
 from compressor.options.bounds import UnitsText
 from compressor.options.declare import Options, option
 from compressor.results import (
@@ -35,19 +32,16 @@ from compressor.results import (
 )
 
 UNREACHABLE = "speedup-unreachable"  # id of the error, which a search for layers survives
-Search = SpeedSearch | QualitySearch
 Prune = Literal["heads", "neurons", "both"]
 Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a step leaves
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The units to keep, and what led to them."""
-
     mask: Mask
     scores: Scores
     text: str = ""  # how they were chosen, where scores alone do not say
-    search: Search | None = None  # what was measured on the way
+    search: SpeedSearch | QualitySearch | None = None  # what was measured on the way
     weights: str = ""  # SHA-256 of those that belong to the mask; empty for the dense model's
 
 
@@ -70,14 +64,6 @@ class Limits:
         return self.full.without_layers(self.dropped)
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A choice of units after layers were dropped, and its divergence from the dense model."""
-
-    choice: Choice
-    divergence: float
-
-
 class Evaluator(Protocol):
     """What a run does for a budget that chooses units."""
 
@@ -85,9 +71,7 @@ class Evaluator(Protocol):
     def limits(self) -> Limits: ...
     @property
     def costs(self) -> UnitCosts: ...
-    def message(self, text: str) -> None:
-        """Show the user a line."""
-
+    def message(self, text: str) -> None: ...
     def scores(self) -> Scores:
         """Scores of all units of the dense model that may go."""
 
@@ -95,10 +79,7 @@ class Evaluator(Protocol):
         """Remove units in steps, scoring anew (and recovering, if the run does) between them."""
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        """Time models in which all sublayers of some kinds have one of these numbers of units.
-
-        The rows are of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
-        """
+        """Time `dense`, and `KIND+KIND=COUNT`, whose sublayers of these kinds have COUNT units."""
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         """Time one choice against the dense model; `number` counts the tries, from 1."""
@@ -106,12 +87,13 @@ class Evaluator(Protocol):
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         """The layer of a stack whose skipping changes predictions least, beside those dropped."""
 
-    def try_layers(self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]) -> Tried:
-        """Drop layers, choose units of the others, and measure what that costs after a recovery."""
+    def try_layers(
+        self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]
+    ) -> tuple[Choice, float]:
+        """Units chosen after layers were dropped, and the divergence from the dense model."""
 
     def require_sight(self, asked: str, drop: float) -> None:
-        """Raise `InputError` if a drop beyond this one would not be seen, on the searched or the
-        held-out rows, because the dense model is at the metric's floor; `asked` needs that."""
+        """Raise `InputError` if rows show no drop beyond this: the dense model is at the floor."""
 
     def least_provable_drop(self, error: float) -> float:
         """The drop that a model without one changed answer to the searched rows can just prove."""
@@ -123,10 +105,7 @@ class Evaluator(Protocol):
         """Warn the user where the rows were too few to prove what was asked for."""
 
     def judge(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
-        """Build a smaller model and compare its answers to the searched rows with the dense one's.
-
-        `drop` of the main metric is allowed; `error` is that of the bound, one-sided.
-        """
+        """Build a smaller model and compare its answers to the searched rows with dense."""
 
     def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
         """The same on the held-out rows, of a model that was within the limit for `judge`."""
@@ -187,12 +166,12 @@ class Budget(Options):
 
     @abstractmethod
     def units(self, full: Mask) -> frozenset[Units]:
-        """Whether heads go, or neurons, or both; UsageError if the model lacks what is counted."""
+        """Whether heads go, or neurons, or both."""
 
     def limits(self, full: Mask) -> Limits:
         """What may go of a model; UsageError if it lacks the units, or options are no numbers."""
         floors = parse_floors(self.floor or self.default_floor, full)
-        multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
+        multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple)
         return Limits(full, self.units(full), floors, multiples)
 
     def require_possible(self, limits: Limits) -> None:
@@ -221,13 +200,11 @@ class CompetingUnits(Budget):
     """Base of budgets for which heads and neurons compete."""
 
     prune: Prune = option("both", help="Which units go: heads, neurons or both.")
-
     drop_layers: str | None = option(
         None,
         help="Whole layers that go first, those whose skipping changes predictions least: "
         "decoder=2, or encoder=1,decoder=2; with --speedup also search.",
     )
-
     even_heads: bool = option(
         False,
         help="All attentions of the encoder keep equally many heads, all of the decoder too: "
@@ -258,15 +235,18 @@ class SearchedUnits(CompetingUnits):
         return f"searching units for {self.text}"
 
     def require_possible(self, limits: Limits) -> None:
-        units, floors = limits.units, limits.floors
-        totals = {n: x for n, x in limits.full.totals().items() if units_of(n) in units}
-        if all(
-            max(totals[name] for name in tied) <= max(floors[kind_of(name)] for name in tied)
-            for tied in lose_together(list(totals), limits.even)
+        scores = scores_of_none(limits)
+        if not any(
+            removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
         ):
-            total = sum(totals.values())
             raise UsageError(
-                f"{self.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
-                "--floor",
+                f"{self.text}: the floors keep all units; lower --floor or --multiple",
                 id="floors-too-high",
             )
+
+
+def scores_of_none(limits: Limits) -> Scores:
+    """Scores of units that may go, none of which is more important than another."""
+    totals = limits.start.totals()
+    values = {name: (0.0,) * n for name, n in totals.items() if units_of(name) in limits.units}
+    return Scores(values, "none", "", {})

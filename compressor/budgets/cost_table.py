@@ -1,15 +1,8 @@
 """`--speedup`: the cheapest loss that makes a model so much faster on this machine.
 
-What a unit costs is measured, not counted: for every kind of sublayer the model with all sublayers
-of the kind at n units is timed against the dense one (`Evaluator.time_units`). From these
-timings follows what each sublayer saves at n units; from the scores, what it loses. Without units,
-a sublayer's fixed cost is saved as well, which multiply-adds do not show. Choosing one count per
-sublayer so that the savings suffice and the losses add up to the least is a multiple-choice
-knapsack, solved by dynamic programming over finely divided time. ZipLM (Kurtic et al. 2023) prunes
-by such a table of measured times, with SPDY's dynamic program (Frantar & Alistarh 2022).
-
-Savings of different sublayers are taken to add up. Where they do not, the measured speed-up of the
-choice says so, and `reach` asks the table for more.
+What a sublayer saves at n units is measured (`Evaluator.time_units`), what it loses follows from
+scores, and dynamic programming chooses one count per sublayer, as ZipLM (Kurtic et al. 2023) does
+with SPDY's program (Frantar & Alistarh 2022). Savings of sublayers are taken to add up.
 """
 
 from __future__ import annotations
@@ -17,45 +10,30 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.budgets.base import UNREACHABLE, Limits
-from compressor.budgets.units import MULTIPLES, Group, Multiples, removal_groups
+from compressor.budgets.units import removal_groups
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, kind_of, units_of
+from compressor.model.sublayers import Mask, Scores, kind_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
-# How many tighter choices may follow one that misses the wanted speed-up. Each is exported and
-# timed.
-RETRIES = 3
-# Steps that the wanted saving is divided into. Rounding wastes less than one step per layer:
-# of a model with 36 layers 0.2 % of the saving at most.
-_STEPS = 20_000
+RETRIES = 3  # tighter choices after one that misses the wanted speed-up; each is exported and timed
+_STEPS = 20_000  # of the wanted saving; rounding wastes less than one step per layer
 
 
-@dataclass(frozen=True)
-class PredictedChoice:
-    """Units to keep, and the speed-up that the cost table expects of them."""
+def counts_to_measure(units: int, floor: int, multiple: int) -> list[int]:
+    """Unit counts below `units` that sublayers of a kind are timed at, ascending: quarters.
 
-    mask: Mask
-    predicted: float
-
-
-def counts_to_measure(
-    units: int, floor: int, kind: str, multiples: Multiples = MULTIPLES
-) -> list[int]:
-    """Unit counts below `units` that sublayers of a kind are timed at, ascending.
-
-    Quarters, or every count where there are at most four; one group beside none, because nothing
-    can be interpolated there: without units the sublayer's fixed cost goes as well.
+    One group beside none, because nothing can be interpolated there: without units the sublayer's
+    fixed cost goes as well.
     """
-    size = min(multiples[units_of(kind)], units)
+    size = min(multiple, units)
     groups = units // size
     wanted = range(groups) if groups <= 4 else (0, 1, *(groups * part // 4 for part in (1, 2, 3)))
     # All units are the dense model, which is timed beside every count.
@@ -63,10 +41,7 @@ def counts_to_measure(
 
 
 def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
-    """The mask that keeps the first `units` units in every sublayer of some kinds.
-
-    Which units stay does not matter for the time. All units of other kinds stay.
-    """
+    """The mask that keeps the first `units` units in every sublayer of some kinds, for timing."""
     return full.without(
         (name, unit)
         for name, flags in full.keep.items()
@@ -76,11 +51,10 @@ def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
 
 
 def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
-    """Rows of the cost table for one kind with so many layers.
+    """Rows of the cost table for one kind, from timings by the numbers of units.
 
-    `timings` are those of `trial_mask`'s models against dense, by their numbers of units. Savings
-    are monotone in the number of removed units, by isotonic regression, and at least 0: time lost
-    by removing units is noise, and would otherwise be chosen for or against.
+    Savings are monotone in the number of removed units, by isotonic regression, and at least 0:
+    time lost by removing units is noise, and would otherwise be chosen for or against.
     """
     from scipy.optimize import isotonic_regression
 
@@ -102,37 +76,27 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
 
 
 def _speedup(timing: Timing) -> tuple[float, tuple[float, float]]:
-    """The speed-up over dense, and its interval."""
     assert timing.speedup is not None
     assert timing.speedup_interval is not None
     return timing.speedup, timing.speedup_interval
 
 
 def savings(table: CostTable, full: Mask) -> dict[str, Array]:
-    """Share of the dense time that each sublayer saves at 0, 1, … all units, linear between rows.
-
-    Below the fewest units that were measured, the saving is that of the fewest.
-    """
+    """Share of the dense time that each sublayer saves at 0, 1, … all units, [units + 1]."""
     saved = {}
     for name, flags in full.keep.items():
         rows = [row for row in table.rows if row.kind == kind_of(name)]
         points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
-        saved[name] = np.interp(np.arange(len(flags) + 1), counts, shares)  # [units + 1]
+        saved[name] = np.interp(np.arange(len(flags) + 1), counts, shares)
     return saved
 
 
-def choose(
-    scores: Scores, limits: Limits, table: CostTable, speedup: float
-) -> PredictedChoice | None:
-    """The mask with the least summed score of removed units that the table says is fast enough.
-
-    A sublayer that keeps n units keeps those with the highest scores; for `second-order` the sum
-    of the others' scores is exactly the error of removing them together. Layers that are dropped
-    save what sublayers without units do. None where even `fewest` units are not fast enough.
-    """
-    start, items = limits.start, _removal_groups(scores, limits)
+def choose(scores: Scores, limits: Limits, table: CostTable, speedup: float) -> Mask:
+    """The mask that is fast enough by the table and removes the least summed score, or most."""
+    start, floors = limits.start, limits.floors
+    items = removal_groups(scores, start, floors, limits.multiples, limits.even)
     saved, counts = savings(table, start), start.counts()
     losses, gains = [], []
     for groups in items:
@@ -150,28 +114,10 @@ def choose(
     # Share of the dense time that is still to be saved, beside what dropped layers save.
     wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
     if wanted <= 0:
-        return PredictedChoice(start, predicted_speedup(start, saved))
-    chosen = cheapest(losses, gains, wanted)
-    if chosen is None:
-        return None
-    mask = start.without(
-        unit
-        for groups, count in zip(items, chosen, strict=True)
-        for group in groups[:count]
-        for unit in group.units
-    )
-    return PredictedChoice(mask, predicted_speedup(mask, saved))
-
-
-def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
-    """Every sublayer down to its floor: the fastest choice."""
-    groups = chain.from_iterable(_removal_groups(scores, limits))
-    mask = limits.start.without(unit for group in groups for unit in group.units)
-    return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
-
-
-def _removal_groups(scores: Scores, limits: Limits) -> list[list[Group]]:
-    return removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
+        return start
+    chosen = cheapest(losses, gains, wanted) or list(map(len, items))
+    taken = chain.from_iterable(x[:count] for x, count in zip(items, chosen, strict=True))
+    return start.without(unit for group in taken for unit in group.units)
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
@@ -182,14 +128,11 @@ def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
 
 
 def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> list[int] | None:
-    """Multiple-choice knapsack: one option per item, enough gain in all, the least summed loss.
+    """Multiple-choice knapsack: the option of every item of least summed loss with enough gain in
+    all.
 
-    Gains are rounded down to multiples of `wanted / _STEPS`, so the result is always enough; its
-    loss is the least among all choices that stay enough after that rounding.
-
-    Losses and gains are one number per option of each item; gains are not negative. Returned is the
-    option of every item, the earliest of equally good ones, or None if the most there is to gain is
-    not enough.
+    Losses and gains are [options] of each item; gains are not negative, and rounded down to
+    multiples of `wanted / _STEPS`. None if all is not enough.
     """
     step = wanted / _STEPS
     steps = np.arange(_STEPS + 1)
@@ -199,13 +142,9 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
     taken: list[tuple[NDArray[np.intp], NDArray[np.int64]]] = []
     for loss, gain in zip(losses, gains, strict=True):
         units = np.minimum(np.floor(gain / step), _STEPS).astype(np.int64)
-        sums = np.stack(
-            [
-                # With this option, the items before have to gain the rest.
-                lost + least[np.maximum(0, steps - won)]
-                for lost, won in zip(loss, units, strict=True)
-            ]
-        )  # [options, steps + 1]
+        # [options, steps + 1]: with an option, the items before have to gain the rest.
+        rest = [least[np.maximum(0, steps - won)] for won in units]
+        sums = np.stack([lost + others for lost, others in zip(loss, rest, strict=True)])
         best = sums.argmin(axis=0)  # [steps + 1]
         least = sums[best, steps]
         taken.append((best, units))
@@ -232,43 +171,42 @@ def reach(
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
-    `measure` times a choice against dense; it also gets the number of the try, from 1. Returns the
-    first choice that reached `wanted`, else the fastest measured, and all tries.
-
-    Raises:
-        UsageError: even the fewest units were measured to be slower.
+    `measure` also gets the number of the try, from 1. Returns the first choice that reached
+    `wanted`, else the fastest, and all tries; UsageError if the fewest units are slower.
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []
-    smallest = fewest(scores, limits, table)
-    aim = wanted
+    start, aim = limits.start, wanted
+    saved = savings(table, start)
+    groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
+    smallest = start.without(unit for group in chain(*groups) for unit in group.units)
     for number in range(1, RETRIES + 2):
-        # The smallest is tried where the table expects no choice to be fast enough.
-        choice = choose(scores, limits, table, aim) or smallest
-        speedup, interval = _speedup(measure(choice.mask, number))
-        masks.append(choice.mask)
+        mask = choose(scores, limits, table, aim)
+        predicted = predicted_speedup(mask, saved)
+        speedup, interval = _speedup(measure(mask, number))
+        masks.append(mask)
         tries.append(
             SpeedTry(
                 aim=aim,
-                predicted=choice.predicted,
-                kept=str(choice.mask),
+                predicted=predicted,
+                kept=str(mask),
                 speedup=speedup,
                 speedup_interval=interval,
                 met=speedup >= wanted,
             )
         )
         if speedup >= wanted:
-            return choice.mask, tries
+            return mask, tries
         # By counts alone: which units stay does not matter for the time.
-        if choice.mask.counts() == smallest.mask.counts():
+        if mask.counts() == smallest.counts():
             lower = ", or lower --floor (0 lets a sublayer lose all)"
             raise UsageError(
                 f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
-                f"{max(one.speedup for one in tries):.3f}, with {smallest.mask} kept as the floors "
-                f"demand; ask for less{lower if smallest.mask.count() else ''}",
+                f"{max(one.speedup for one in tries):.3f}, with {smallest} kept as the floors "
+                f"demand; ask for less{lower if smallest.count() else ''}",
                 id=UNREACHABLE,
             )
         # What was predicted is what this choice was good for, and may be more than was asked.
-        aim = choice.predicted * wanted / speedup
-    fastest = max(range(len(tries)), key=lambda number: tries[number].speedup)
-    return masks[fastest], tries
+        aim = predicted * wanted / speedup
+    fastest = max(tries, key=lambda one: one.speedup)
+    return masks[tries.index(fastest)], tries

@@ -1,17 +1,29 @@
-"""`--keep` and `--remove`: a number of units, or a fraction; `--penalty`: as many as it leaves."""
+"""Budgets that are computed: a number of units, what a penalty leaves, or a share of the work."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from compressor.budgets.base import Budget, Choice, Evaluator, Limits
-from compressor.budgets.units import parse_amount, select
+from pydantic import BeforeValidator, Field
+
+from compressor.budgets.base import (
+    Budget,
+    Choice,
+    CompetingUnits,
+    Evaluator,
+    Limits,
+    scores_of_none,
+)
+from compressor.budgets.units import RemovalPath, UnitCosts, parse_amount, removal_path, select
 from compressor.errors import UsageError
 from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, belongs, kind_of, units_of
-from compressor.options.bounds import MOST_STEPS, Amounts
-from compressor.options.declare import option
+from compressor.options.bounds import MOST_STEPS, Amounts, Positive
+from compressor.options.declare import option, split_commas
+
+STEPS = option(1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each.")
+Shares = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], BeforeValidator(split_commas)]
 
 
 class Counts(Budget):
@@ -34,7 +46,6 @@ class Counts(Budget):
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
     def amounts(self, full: Mask) -> dict[str, int]:
-        """Units to keep per pool, of the budget of one artifact."""
         if self.keep:
             return parse_amount("keep", self.keep[0], full)
         return parse_amount("remove", self.remove[0], full)
@@ -72,21 +83,32 @@ class Counts(Budget):
 class SteppedCounts(Counts):
     """A number of units, or a fraction of them, at once or in steps; several budgets in one run."""
 
-    steps: int = option(
-        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
-    )
+    steps: int = STEPS
 
     @property
     def scorings(self) -> int:
         return self.steps
 
 
+def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+    """Units to keep per pool after each of `steps` equal steps that has an effect."""
+    targets = []
+    left = {pool: full.total(pool) for pool in keep}
+    for step in range(1, steps + 1):
+        wanted = {
+            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
+            for pool, kept in keep.items()
+        }
+        if wanted != left:
+            targets.append(wanted)
+        left = wanted
+    return targets or [left]
+
+
 class Penalty(Budget):
     """As many heads as a penalty on open gates leaves (hard concrete gates)."""
 
-    penalty: float = option(
-        gt=0,
-        allow_inf_nan=False,
+    penalty: Positive = option(
         selects=True,
         help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
     )
@@ -107,19 +129,51 @@ class Penalty(Budget):
         raise AssertionError("gates choose, by the penalty of `to_learn`")
 
 
-def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
-    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
+class Macs(CompetingUnits):
+    """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
 
-    Steps without effect are left out; there is at least one.
-    """
-    targets = []
-    left = {pool: full.total(pool) for pool in keep}
-    for step in range(1, steps + 1):
-        wanted = {
-            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
-            for pool, kept in keep.items()
-        }
-        if wanted != left:
-            targets.append(wanted)
-        left = wanted
-    return targets or [left]
+    macs: Shares = option(
+        min_length=1,
+        selects=True,
+        help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
+    )
+    steps: int = STEPS
+
+    needs_scores: ClassVar[str] = "a share of the multiply-adds"
+
+    def each(self) -> Sequence[Self]:
+        return [self.model_copy(update={"macs": [share]}) for share in self.macs]
+
+    @property
+    def text(self) -> str:
+        return f"macs {self.macs[0]:.15g}"
+
+    @property
+    def scorings(self) -> int:
+        return self.steps
+
+    def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
+        if not limits.to_drop:  # else how much is left depends on which layers these are
+            _longest_path(limits, costs).position_at(self.macs[0])
+
+    def least_share(self, limits: Limits, costs: UnitCosts) -> float:
+        """The smallest share of the multiply-adds that can be asked for."""
+        return _longest_path(limits, costs).shares[-1]
+
+    def choose(self, evaluator: Evaluator) -> Choice:
+        limits, costs = evaluator.limits, evaluator.costs
+
+        def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
+            path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
+            return path.mask(path.position_at(share))
+
+        removed, steps = 1 - self.macs[0], self.steps
+        return evaluator.cut_in_steps(
+            [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
+        )
+
+
+def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:
+    """From all units to the fewest; scores order a path, and do not change where it ends."""
+    scores, floors = scores_of_none(limits), limits.floors
+    return removal_path(scores, limits.start, floors, costs, limits.multiples, limits.even)

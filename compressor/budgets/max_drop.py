@@ -1,19 +1,7 @@
 """`--max-drop 0.3`: the smallest model that loses no more than 0.3 of the main metric.
 
-Cuts lie on a path of nested masks (`compressor.budgets.path`), from the dense model to the smallest
-one allowed, and the only question is how far to go. Each answer is a real model, built, recovered
-and run on test rows; a binary search needs few.
-
-A cut is accepted if its measured drop is within the limit and, unless `--drop-proof measured`, its
-lower confidence bound is too: the burden of proof is the pruned model's. If no cut can be proven,
-the largest is taken that the measured drop allows, and `proven` is false. Few rows
-cannot prove a small drop of any model, not even of one without a changed answer; that is known
-beforehand, and the search goes by the measured drop at once.
-
-A search picks, among models that it measured, one that did well on its rows by luck as well. So
-the model it ends with is judged once more, on rows that were held out. If these refuse it, the next
-smaller cut is judged on them, and so on. Look k tests with a one-sided error of 5 %/2^k, so that
-all looks together let a model that loses more than the limit pass in at most 5 % of all runs.
+Bisects a path of nested masks; each candidate is built and run. A search picks a model that was
+also lucky on its rows, so its result is judged once more on held-out rows. docs/budgets.md has all.
 """
 
 from __future__ import annotations
@@ -23,8 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from compressor.budgets.base import Choice, Evaluator, SearchedUnits
-from compressor.budgets.path import RemovalPath, removal_path
+from compressor.budgets.units import PathCut, removal_path
 from compressor.errors import UsageError
+from compressor.options.bounds import NonNegative
 from compressor.options.declare import option
 from compressor.results import ROUNDING, QualityCandidate, QualitySearch
 
@@ -34,7 +23,7 @@ Proof = Literal["bound", "measured"]  # what a smaller model must show
 
 
 def error_of_look(number: int) -> float:
-    """One-sided error of the `number`th test of a model on the same rows, counted from 1.
+    """One-sided error of the `number`th test of a model on the same rows, from 1: 5 %/2^number.
 
     Of the first, the bound is the lower end of a 95 % interval; all of them add up to `ERROR`.
     """
@@ -46,24 +35,16 @@ def within(candidate: QualityCandidate, drop: float) -> bool:
     return -candidate.comparison.difference <= drop + ROUNDING
 
 
-def proven(candidate: QualityCandidate, drop: float) -> bool:
-    """Whether the bound shows that the drop is at most `drop`; false for NaN."""
-    return -candidate.bound <= drop + ROUNDING
-
-
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
-    """Whether a cut's measured drop, and where it must be proven its bound, is within the limit."""
-    return within(candidate, drop) and (proof == "measured" or proven(candidate, drop))
+    is_proven = -candidate.bound <= drop + ROUNDING
+    return within(candidate, drop) and (proof == "measured" or is_proven)
 
 
 def search(last: int, accepts: Callable[[int], bool]) -> int:
-    """Bisect for the largest cut that is accepted.
+    """Bisect for the largest cut that is accepted, of positions 0 (dense, accepted) to `last`.
 
-    The largest of all is tried first. Where acceptance does not fall along the path, the result is
-    still accepted, and the next larger cut was tried and is not.
-
-    `accepts` builds and judges the model at a position. Position 0 is the dense model, accepted
-    untried; `last` is that of the largest cut.
+    Where acceptance does not fall along the path, the result is still accepted, and the next larger
+    cut was tried and is not.
     """
     if last == 0 or accepts(last):
         return last
@@ -79,8 +60,6 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search ended with."""
-
     position: int  # of the model to deliver; 0 if only the dense one is within the limit
     proven: bool  # whether its bound on the held-out rows is within the limit
     candidates: list[QualityCandidate]  # judged on the rows of the search, in this order
@@ -88,33 +67,21 @@ class SearchResult:
 
 
 def find(
-    last: int,
-    drop: float,
-    proof: Proof,
-    judge: Callable[[int], QualityCandidate],
-    judge_held_out: Callable[[int, int], QualityCandidate],
-    provable: bool = True,
+    last: int, drop: float, proof: Proof, judge: Callable[[int, int], QualityCandidate]
 ) -> SearchResult:
-    """Search for the largest cut within a limit, and confirm it on the held-out rows.
+    """Search for the largest cut, up to `last`, within a limit, and confirm it on the held-out
+    rows.
 
-    Where none can be proven, the result is the largest cut that was within the limit as measured:
-    on the rows of the search, and of those looked at on the held-out rows as well.
-
-    Args:
-        last: position of the largest cut on the path.
-        proof: what a model must show; see `accepted`.
-        judge: builds the model at a position and judges it on the rows of the search.
-        judge_held_out: judges it on the held-out rows; takes the number of the look, too.
-        provable: whether the rows of the search are enough to prove any drop within the limit.
+    `judge` builds the model at a position and judges it on the rows of the search, or in the look
+    of a number from 1 on the held-out rows. Where none can be proven, the result is the largest cut
+    that was within the limit as measured, of those looked at on the held-out rows there as well.
     """
-    if not provable:
-        proof = "measured"
     candidates: dict[int, QualityCandidate] = {}
     looks: dict[int, QualityCandidate] = {}
 
     def accepts(position: int) -> bool:
         if position not in candidates:
-            candidates[position] = judge(position)
+            candidates[position] = judge(position, 0)
         return accepted(candidates[position], drop, proof)
 
     position = search(last, accepts)
@@ -123,7 +90,7 @@ def find(
         proof = "measured"
         position = search(last, accepts)
     while position:
-        looks[position] = judge_held_out(position, len(looks) + 1)
+        looks[position] = judge(position, len(looks) + 1)
         if accepted(looks[position], drop, proof):
             break
         # The next smaller cut that the search accepted; beyond those, half the cut until one is.
@@ -133,16 +100,14 @@ def find(
             position //= 2
     if position == 0:
         position = max((p for p, seen in looks.items() if within(seen, drop)), default=0)
-    is_proven = position > 0 and proven(looks[position], drop)
+    is_proven = position > 0 and accepted(looks[position], drop, "bound")
     return SearchResult(position, is_proven, list(candidates.values()), list(looks.values()))
 
 
 class MaxDrop(SearchedUnits):
     """As few units as lose no more than this of the main metric."""
 
-    max_drop: float = option(
-        ge=0,
-        allow_inf_nan=False,
+    max_drop: NonNegative = option(
         selects=True,
         help="The smallest model whose main metric (BLEU, accuracy, ...) on held-out test rows is "
         "shown to fall by at most this, as in 0.3.",
@@ -159,20 +124,12 @@ class MaxDrop(SearchedUnits):
     def text(self) -> str:
         return f"max-drop {self.max_drop:.15g}"
 
-    @property
-    def as_typed(self) -> str:
-        return f"--max-drop {self.max_drop:g}"
-
     def choose(self, evaluator: Evaluator) -> Choice:
         limits, scores = evaluator.limits, evaluator.scores()
+        self.require_possible(limits)  # without dropped layers
         path = removal_path(
             scores, limits.start, limits.floors, evaluator.costs, limits.multiples, limits.even
         )
-        if len(path) == 1:
-            raise UsageError(
-                f"{self.text}: the floors keep all units; lower --floor or --multiple",
-                id="floors-too-high",
-            )
         rows, held_out, metric = evaluator.search_rows()
         evaluator.require_sight(self.as_typed, self.max_drop)
         evaluator.message(
@@ -180,23 +137,31 @@ class MaxDrop(SearchedUnits):
             f"{held_out:,} are held out for the final figures"
         )
 
-        def judge(position: int) -> QualityCandidate:
-            cut = path.cut(position)
-            # As strict as the first look, which the chosen cut has to pass on the held-out rows.
-            judged = evaluator.judge(cut, self.max_drop, error_of_look(1))
-            return self._with_verdict(evaluator, judged, f"  {cut.mask}")
+        def judge(position: int, look: int) -> QualityCandidate:
+            cut = PathCut(position, path.mask(position), path.shares[position])
+            on_rows = evaluator.judge_held_out if look else evaluator.judge
+            # A search is as strict as the first look, which the chosen cut has to pass.
+            judged = on_rows(cut, self.max_drop, error_of_look(max(look, 1)))
+            is_accepted = accepted(judged, self.max_drop, self.drop_proof)
+            refused = "not proven" if within(judged, self.max_drop) else "refused"
+            evaluator.message(
+                f"  {'on the held-out rows: ' if look else ''}{cut.mask}: "
+                f"{judged.comparison.metric} {judged.comparison.difference:+.2f}, bound "
+                f"{judged.bound:+.2f}: {'accepted' if is_accepted else refused}"
+            )
+            return judged.model_copy(update={"accepted": is_accepted})
 
-        def judge_held_out(position: int, number: int) -> QualityCandidate:
-            cut = path.cut(position)
-            judged = evaluator.judge_held_out(cut, self.max_drop, error_of_look(number))
-            return self._with_verdict(evaluator, judged, f"  on the held-out rows: {cut.mask}")
-
-        provable = self._is_provable(evaluator, rows.rows, metric)
-        result = find(
-            len(path) - 1, self.max_drop, self.drop_proof, judge, judge_held_out, provable
-        )
+        proof = self._proof(evaluator, rows.rows, metric)
+        result = find(len(path) - 1, self.max_drop, proof, judge)
         if result.position == 0:
-            raise self._unreachable(result, path, metric)
+            seen = result.looks or result.candidates
+            best = max(seen, key=lambda candidate: candidate.comparison.difference)
+            raise UsageError(
+                f"{self.as_typed}: no smaller model loses as little; of those tried, the one with "
+                f"{path.mask(best.position)} loses least, {-best.comparison.difference:.2f} "
+                f"{metric}; allow that much, or add --recover reconstruct+distill",
+                id="max-drop-unreachable",
+            )
         search = QualitySearch(
             drop=self.max_drop,
             metric=metric,
@@ -213,40 +178,14 @@ class MaxDrop(SearchedUnits):
         text = f"searched on {rows.rows:,} test rows, {count} built and run"
         return Choice(path.mask(result.position), scores, text, search)
 
-    def _is_provable(self, evaluator: Evaluator, rows: int, metric: str) -> bool:
+    def _proof(self, evaluator: Evaluator, rows: int, metric: str) -> Proof:
         if self.drop_proof == "measured":
-            return True  # nothing has to be proven, so few rows are no reason for a message
+            return "measured"
         least = evaluator.least_provable_drop(error_of_look(1))
         if least <= self.max_drop + ROUNDING:
-            return True
+            return "bound"
         evaluator.message(
             f"  {rows:,} rows cannot prove a drop of less than {least:.2f} {metric}, not even for "
             "a model without one changed answer; the search goes by the measured drop"
         )
-        return False
-
-    def _with_verdict(
-        self, evaluator: Evaluator, candidate: QualityCandidate, what: str
-    ) -> QualityCandidate:
-        """The candidate with its verdict, which is also shown to the user."""
-        is_accepted = accepted(candidate, self.max_drop, self.drop_proof)
-        refused = "not proven" if within(candidate, self.max_drop) else "refused"
-        evaluator.message(
-            f"{what}: {candidate.comparison.metric} {candidate.comparison.difference:+.2f}, bound "
-            f"{candidate.bound:+.2f}: {'accepted' if is_accepted else refused}"
-        )
-        return candidate.model_copy(update={"accepted": is_accepted})
-
-    def _unreachable(self, result: SearchResult, path: RemovalPath, metric: str) -> UsageError:
-        """No cut is within the limit: which one lost least, and how to go on."""
-        where = "the held-out rows" if result.looks else "the rows of the search"
-        best = max(
-            result.looks or result.candidates, key=lambda candidate: candidate.comparison.difference
-        )
-        return UsageError(
-            f"--max-drop {self.max_drop:.15g}: no smaller model loses as little; of those tried, "
-            f"the one with {path.mask(best.position)} loses least, "
-            f"{-best.comparison.difference:.2f} {metric} on {where}; allow that much, or add "
-            "--recover reconstruct+distill",
-            id="max-drop-unreachable",
-        )
+        return "measured"

@@ -1,9 +1,7 @@
 """`--speedup`: removes what makes the model faster by a factor on this machine.
 
-With `--drop-layers search` it also finds how many whole layers go before units are chosen. The same
-speed can be had with fewer layers and more units, or with more layers and fewer units. Starting
-with all layers, one more of either stack is tried; where that leaves less divergence from the dense
-model it is kept, and the next one is tried.
+With `--drop-layers search` it also finds how many whole layers go before units are chosen: one more
+at a time of either stack, while that leaves less divergence at the same speed.
 """
 
 from __future__ import annotations
@@ -13,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from compressor.budgets.base import UNREACHABLE, Choice, Evaluator, Limits, SearchedUnits
+from compressor.budgets.base import UNREACHABLE, Choice, Evaluator, SearchedUnits
+from compressor.budgets.units import lose_together
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, kind_of, stack_of, units_of
+from compressor.model.sublayers import Mask, kind_of, units_of
 from compressor.options.bounds import BatchSize
 from compressor.options.declare import option
 from compressor.results import CostTable, LayerCost, LayersTry, SpeedSearch
@@ -43,10 +42,6 @@ class Speedup(SearchedUnits):
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
 
     @property
-    def as_typed(self) -> str:
-        return f"--speedup {self.speedup:g}"
-
-    @property
     def timed_batch(self) -> int:
         return self.at_batch
 
@@ -66,7 +61,6 @@ class Speedup(SearchedUnits):
         return self._choose(evaluator, table)
 
     def _choose(self, evaluator: Evaluator, table: CostTable) -> Choice:
-        """Units of the layers that `evaluator` starts with."""
         from compressor.budgets.cost_table import reach  # imports NumPy
 
         scores = evaluator.scores()
@@ -88,18 +82,21 @@ class Speedup(SearchedUnits):
         return Choice(mask, scores, text, search)
 
     def _measure_costs(self, evaluator: Evaluator) -> CostTable:
-        """The cost table, from models with all sublayers of a kind at some numbers of units."""
         from compressor.budgets.cost_table import counts_to_measure, layer_costs
 
         limits = evaluator.limits
         rows: list[LayerCost] = []
         seconds: list[float] = []
         lengths = ""
-        for kinds in _kinds_to_measure(limits):
+        # Even attentions of a stack are timed together: an engine that pads them to the largest
+        # shows nothing while one kind keeps all.
+        firsts = [f"{x}.0" for x in limits.full.kinds() if units_of(x) in limits.units]
+        for tied in lose_together(firsts, limits.even):
+            kinds = list(map(kind_of, tied))
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
             # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
-            counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
+            counts = counts_to_measure(totals[0], floor, limits.multiples[units_of(kinds[0])])
             if not counts:
                 continue  # the floor keeps all units, so there is nothing to save
             measured = evaluator.time_units(kinds, counts, self.at_batch)
@@ -113,46 +110,25 @@ class Speedup(SearchedUnits):
         return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)
 
 
-def _kinds_to_measure(limits: Limits) -> list[list[str]]:
-    """Kinds of sublayers that are timed at some number of units, each with those that keep as many.
-
-    An engine that pads attentions to the largest of a stack shows nothing while one kind keeps all.
-    """
-    groups: dict[str, list[str]] = {}
-    for kind in limits.full.kinds():
-        if (units := units_of(kind)) in limits.units:
-            tied = limits.even and units == "heads"
-            groups.setdefault(stack_of(f"{kind}.0") if tied else kind, []).append(kind)
-    return list(groups.values())
-
-
 def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
-    """The best choice of units after different numbers of layers were dropped.
-
-    `choose` chooses units for the wanted speed-up, by scores and timings without some layers.
-
-    Raises:
-        UsageError: no number of layers makes the speed-up possible.
-    """
-    choices: list[Choice | None] = []
+    """The best choice of units after different numbers of layers were dropped."""
+    choices: dict[tuple[str, ...], Choice] = {}  # by the layers that were dropped
     errors: list[UsageError] = []
 
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
         layers = [*dropped, evaluator.layer_to_drop(stack, dropped)] if stack else [*dropped]
         try:
-            result = evaluator.try_layers(layers, choose)
+            choice, lost = evaluator.try_layers(layers, choose)
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
             errors.append(error)  # the speed may be reached without one more layer
-            choices.append(None)
             return LayersTry(layers=layers)
-        choice = result.choice
-        choices.append(choice)
+        choices[tuple(layers)] = choice
         assert isinstance(choice.search, SpeedSearch)
         # The one that `reach` returned: it met the speed, or was the fastest.
         delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
-        divergence = result.divergence if delivered.met else None
+        divergence = lost if delivered.met else None
         without = f"without {' and '.join(layers)}" if layers else "with all layers"
         evaluator.message(
             f"  {without}: divergence {divergence:.4f} at {delivered.speedup:.3g} times the speed"
@@ -160,19 +136,15 @@ def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -
             else f"  {without}: {delivered.speedup:.3g} times as fast, less than wanted"
         )
         return LayersTry(
-            layers=layers,
-            kept=str(choice.mask),
-            speedup=delivered.speedup,
-            divergence=divergence,
+            layers=layers, kept=str(choice.mask), speedup=delivered.speedup, divergence=divergence
         )
 
     stacks = Counter(layer.partition(".")[0] for layer in evaluator.limits.full.layers())
     tries = climb(stacks, attempt)
-    # `min` takes the first of equals: no later try keeps more layers.
-    best = min(range(len(tries)), key=lambda number: _rank(tries[number]))
-    choice, layers = choices[best], tries[best].layers
-    if choice is None:
+    layers = min(tries, key=_rank).layers  # the first of equals: no later try keeps more layers
+    if not choices:
         raise errors[-1]
+    choice = choices[tuple(layers)]
     assert isinstance(choice.search, SpeedSearch)
     dropped = f"{' and '.join(layers)} dropped" if layers else "no layer dropped"
     return replace(
@@ -188,7 +160,7 @@ def climb(
     """All tries in the order in which they were made, until none was better than the best.
 
     `layers` has each stack's number of layers, one of which stays. `attempt` drops some layers and
-    one more of a stack (or no more), reaches the speed, and measures the divergence.
+    one more of a stack (or no more).
     """
     best = attempt([], None)
     tries = [best]

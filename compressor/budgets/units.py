@@ -1,28 +1,20 @@
 """Units of a model: amounts of them as text, what may go, and from scores to a mask.
 
 An amount is written `0.5` (a fraction) or `36` (a count) of heads, or per pool:
-`heads=0.7,neurons=0.5`, `encoder_self=0.3,cross=0.8`. A pool is all heads, all neurons, or one kind
-of sublayer; pools that are not named keep all their units. Floors say how many units every sublayer
-must keep. Neurons go in groups, so that what is left suits vector units (`Multiples`).
+`heads=0.7,neurons=0.5`. A pool is all heads, all neurons, or one kind of sublayer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.model.sublayers import (
-    KINDS,
-    UNITS_OF,
-    Mask,
-    Scores,
-    Units,
-    kind_of,
-    stack_of,
-    units_of,
-)
+from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, kind_of, stack_of, units_of
 
 HEADS: Units = "heads"
 NEURONS: Units = "neurons"
@@ -33,51 +25,35 @@ MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}  # 32 neurons suit vector units
 
 
 def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict[str, int]:
-    """Read `--keep` or `--remove`: the units to keep per pool, of a model with those of `full`."""
-    where, keep = f"--{mode} {text}", {}
-    for pool, amount in _parts(text, full, f"--{mode}").items():
-        total, unit = full.total(pool), UNITS_OF.get(pool, pool)
+    """Read `--keep` or `--remove`: the units to keep per pool; other pools keep all of theirs."""
+    option, keep = f"--{mode}", dict[str, int]()
+    for pool, amount in _parts(option, text, [HEADS, NEURONS, *full.kinds()], HEADS).items():
+        total, units = full.total(pool), UNITS_OF.get(pool, pool)
         try:
             if amount.isdecimal():
                 count = int(amount)
             else:
                 share = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
-                if not 0 <= share <= 1:  # or NaN
-                    raise ValueError
-                count = int(share * total + 0.5)  # the nearest unit, half a unit up
-        except ValueError as error:
-            raise UsageError(
-                f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of {unit} (36)",
-                id="budget-invalid",
-            ) from error
-        if count > total:
-            raise UsageError(
-                f"{where}: there are only {total:,} {unit}; ask for at most that",
-                id="budget-too-large",
+                count = int(share * total + 0.5) if 0 <= share <= 1 else -1  # the nearest unit
+        except ValueError:
+            count = -1
+        if not 0 <= count <= total:
+            raise _invalid(
+                f"{option} {text}: {amount!r} is neither a fraction (0.5, 50%) nor a number of "
+                f"{units} up to {total:,}"
             )
         keep[pool] = count if mode == "keep" else total - count
     for pool in keep:
         if pool in UNITS_OF and UNITS_OF[pool] in keep:
-            raise UsageError(
-                f"--{mode} {text}: {pool} is among the {UNITS_OF[pool]} already; give either",
-                id="budget-invalid",
+            raise _invalid(
+                f"{option} {text}: {pool} is among the {UNITS_OF[pool]} already; give either"
             )
     return keep
 
 
-def parse_multiples(text: str, full: Mask) -> dict[str, int]:
+def parse_multiples(text: str) -> dict[str, int]:
     """Read `--multiple`: `64` of neurons, or `heads=2,neurons=64`."""
-    multiples = dict(MULTIPLES)
-    parts = _parts(text if "=" in text else f"{NEURONS}={text}", full, "--multiple")
-    for units, amount in parts.items():
-        if units in UNITS_OF or not amount.isdecimal() or int(amount) < 1:
-            raise UsageError(
-                f"--multiple {text}: write a number from 1, as in --multiple 64, or "
-                "--multiple heads=2,neurons=64",
-                id="multiple-invalid",
-            )
-        multiples[units] = int(amount)
-    return multiples
+    return {**MULTIPLES, **_numbers("--multiple", text, [HEADS, NEURONS], NEURONS, least=1)}
 
 
 def parse_floors(text: str, full: Mask) -> dict[str, int]:
@@ -86,68 +62,56 @@ def parse_floors(text: str, full: Mask) -> dict[str, int]:
     Kinds that are not named get 1 head, or no neuron.
     """
     floors = {kind: int(UNITS_OF[kind] == HEADS) for kind in full.kinds()}
-    for pool, amount in _parts(text, full, "--floor").items():
-        if not amount.isdecimal():
-            raise UsageError(
-                f"--floor {text}: {amount!r} is not a number of {UNITS_OF.get(pool, pool)}; write "
-                "--floor 1, or --floor cross=2",
-                id="floor-invalid",
-            )
-        floors.update({k: int(amount) for k in floors if pool in (k, UNITS_OF[k])})
+    for pool, number in _numbers("--floor", text, [HEADS, NEURONS, *floors], HEADS).items():
+        floors.update({kind: number for kind in floors if pool in (kind, UNITS_OF[kind])})
     return floors
 
 
 def parse_layers(text: str, full: Mask) -> dict[str, int]:
-    """Read `--drop-layers`: `decoder=2`, or `encoder=1,decoder=2`; stack -> number of layers."""
+    """Read `--drop-layers`: `encoder=1,decoder=2`; stack -> number of layers."""
     layers = Counter(layer.partition(".")[0] for layer in full.layers())
-    numbers: dict[str, int] = {}
-    for part in text.split(","):
-        stack, _, number = (piece.strip() for piece in part.partition("="))
-        if stack in numbers or not number.isdecimal() or int(number) < 1:
-            raise UsageError(
-                f"--drop-layers {text}: write each as STACK=NUMBER once, as in --drop-layers "
-                f"{max(layers)}=1 (only --speedup can search)",
-                id="drop-layers-invalid",
-            )
-        if stack not in layers:
-            raise UsageError(
-                f"--drop-layers {text}: there is no {stack!r}; there are {', '.join(layers)}"
-                + did_you_mean(stack, layers),
-                id="kind-unknown",
-            )
-        if int(number) >= layers[stack]:
-            raise UsageError(
+    numbers = _numbers("--drop-layers", text, layers, least=1)
+    for stack, number in numbers.items():
+        if number >= layers[stack]:
+            raise _invalid(
                 f"--drop-layers {text}: the {stack} has {layers[stack]} layers and keeps at least "
-                "one; drop fewer",
-                id="drop-layers-invalid",
+                "one; drop fewer"
             )
-        numbers[stack] = int(number)
     return numbers
 
 
-def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
-    """Pool -> amount; a text without a pool is of heads."""
-    if "=" not in text:
-        return {HEADS: text.strip()}
-    pools = [HEADS, NEURONS, *full.kinds()]
+def _numbers(
+    option: str, text: str, names: Collection[str], usual: str = "", least: int = 0
+) -> dict[str, int]:
+    parts = _parts(option, text, names, usual)
+    for amount in parts.values():
+        if not amount.isdecimal() or int(amount) < least:
+            raise _invalid(f"{option} {text}: {amount!r} is not a whole number from {least}")
+    return {name: int(amount) for name, amount in parts.items()}
+
+
+def _parts(option: str, text: str, names: Collection[str], usual: str) -> dict[str, str]:
+    """Name -> amount; a text without a name is of the usual one, if there is one."""
+    if usual and "=" not in text:
+        return {usual: text.strip()}
     parts: dict[str, str] = {}
     for part in text.split(","):
-        pool, equals, amount = (piece.strip() for piece in part.partition("="))
-        if not equals or pool in parts:
+        name, equals, amount = (piece.strip() for piece in part.partition("="))
+        if not equals or name in parts:
+            example = f"{option} {next(iter(names))}=1"
+            raise _invalid(f"{option} {text}: write each as NAME=AMOUNT once, as in {example}")
+        if name not in names:
             raise UsageError(
-                f"{option} {text}: write each as POOL=AMOUNT once, as in "
-                f"{option} heads=0.7,neurons=0.5 or {option} encoder_self=0.3,cross=0.8",
-                id="budget-invalid",
-            )
-        if pool not in pools:
-            known = "the model has no" if pool in KINDS else "there is no"
-            raise UsageError(
-                f"{option} {text}: {known} {pool!r}; there are {', '.join(pools)}"
-                + did_you_mean(pool, pools),
+                f"{option} {text}: the model has no {name!r}; there are {', '.join(names)}"
+                + did_you_mean(name, names),
                 id="kind-unknown",
             )
-        parts[pool] = amount
+        parts[name] = amount
     return parts
+
+
+def _invalid(message: str) -> UsageError:
+    return UsageError(message, id="budget-invalid")
 
 
 class Group(NamedTuple):
@@ -160,12 +124,10 @@ class Group(NamedTuple):
 def removal_groups(
     scores: Scores, mask: Mask, floors: Floors, multiples: Multiples, even: bool = False
 ) -> list[list[Group]]:
-    """What can go from each sublayer that has scores, in the order in which it goes.
+    """What can go from each sublayer that has scores, in ascending order, down to its floor.
 
-    The units of a sublayer go in ascending order of their scores. The first group is as large as
-    leaves a multiple; a sublayer stops at its floor. With `even`, attentions of a stack keep as
-    many heads, so one of each goes at a time; those with more lose them first, those without any
-    are left out.
+    With `even`, attentions of a stack keep as many heads, so one of each goes at a time; those with
+    more lose them first, those without any are left out.
     """
     per_sublayer = []
     for names in lose_together(list(scores.values), even):
@@ -191,7 +153,6 @@ def removal_groups(
 
 
 def lose_together(names: Sequence[str], even: bool) -> list[list[str]]:
-    """Sublayers that lose units at the same time."""
     groups: dict[str, list[str]] = {}
     for name in names:
         tied = even and units_of(name) == HEADS
@@ -208,7 +169,7 @@ def select(
 ) -> Mask:
     """Remove the least important units of `mask` until as many are left per pool as `keep` wants.
 
-    Where units go in groups, as few are left as groups allow without falling below that.
+    Of units in groups as few are left as groups allow without falling below that.
     """
     excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
     ascending = sorted(
@@ -241,3 +202,92 @@ def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
     }
     cost = {key: old.cost[key] + new.cost[key] for key in new.cost}
     return Scores(values, new.method, new.signature, cost)
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Multiply-adds over the rows, everything counted."""
+
+    dense: float  # of the whole dense model
+    units: Mapping[str, float]  # kind of sublayer -> of one of its units
+    tokens: int = 0  # how many a translator's dense decoder scores; 0 for a classifier
+    token: float = 0.0  # of one of them
+
+    def of(self, group: Group) -> float:
+        return sum(self.units[kind_of(name)] for name, _ in group.units)
+
+    def share(self, mask: Mask, tokens: int | None = None) -> float:
+        """What a mask leaves of them; `tokens` are the pruned model's, None for as many."""
+        saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
+        counts = mask.counts()
+        saved += sum(
+            self.units[kind_of(name)] * (total - counts[name])
+            for name, total in mask.totals().items()
+        )
+        return 1 - saved / self.dense
+
+
+class PathCut(NamedTuple):
+    position: int
+    mask: Mask
+    macs: float
+
+
+@dataclass(frozen=True)
+class RemovalPath:
+    """Masks that lie within one another, from `start` to the smallest; `groups` go in order."""
+
+    start: Mask
+    groups: tuple[Group, ...]
+    costs: UnitCosts
+
+    def __len__(self) -> int:
+        return len(self.groups) + 1
+
+    @cached_property
+    def shares(self) -> list[float]:
+        shares = [self.costs.share(self.start)]
+        # From each mask to the next, without a sum over all sublayers for every one.
+        for group in self.groups:
+            shares.append(shares[-1] - self.costs.of(group) / self.costs.dense)
+        return shares
+
+    def mask(self, position: int) -> Mask:
+        return self.start.without(x for group in self.groups[:position] for x in group.units)
+
+    def position_at(self, share: float) -> int:
+        """The first position that leaves at most a share; UsageError if none does."""
+        rounding = 1e-12  # shares are sums of thousands of differences
+        for position, left in enumerate(self.shares):
+            if left <= share + rounding:
+                return position
+        raise UsageError(
+            f"--macs {share:g} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left "
+            "when all is removed that may be; ask for more, or prune both heads and neurons with "
+            "--floor 0",
+            id="macs-unreachable",
+        )
+
+
+def removal_path(
+    scores: Scores,
+    mask: Mask,
+    floors: Floors,
+    costs: UnitCosts,
+    multiples: Multiples = MULTIPLES,
+    even: bool = False,
+) -> RemovalPath:
+    """The path from a mask; only units that have scores go, which are errors.
+
+    As errors within a sublayer only rise, every mask has the least summed error for its cost.
+    For `even` see `removal_groups`.
+    """
+    ranked = []
+    for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):
+        # Both per unit: a group's score is the mean of its units. Where attentions that lose heads
+        # together had different numbers of them, a later group may be cheaper than one before it.
+        errors = accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)
+        for number, (error, group) in enumerate(zip(errors, groups, strict=True)):
+            ranked.append((error, position, number, group))
+    # Equal errors go by position, and a sublayer's own groups stay in their order.
+    return RemovalPath(mask, tuple(group for *_, group in sorted(ranked)), costs)

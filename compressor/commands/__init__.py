@@ -191,7 +191,6 @@ def _report(message: str, status: int, id: str) -> None:
     if launch.is_first_to_report():
         console.silent = False
         console.error(f"rank {launch.rank()}: {message}" if launch.rank() else message, status, id)
-        launch.wait_for_others()
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
             low, high = x.interval
             digits = facts.metric_style(x.metric).digits
             change = f"{x.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-            lines.append(f"  {x.metric} {change}, {numbers.p_equation(x.p_value)}")
+            lines.append(f"  {x.metric} {change}, p {numbers.p_value(x.p_value)}")
             lines += [f"  {text}" for text in [facts.floor_text(x, "the first one's")] if text]
     signatures = results[0].quality.signatures
     lines += [f"{metric}: {signature}" for metric, signature in signatures.items()]
@@ -51,10 +51,10 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
 def bench(request: BenchRequest, artifacts: Artifacts) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
     from compressor.pipeline.compare_artifacts import bench_artifacts
-    from compressor.report.summary import timing_table
+    from compressor.report.summary import bench_text
 
     throughput = bench_artifacts(artifacts, request, console)
-    console.result(timing_table(throughput), throughput.model_dump())
+    console.result(bench_text(throughput), throughput.model_dump())
     return 0
 
 

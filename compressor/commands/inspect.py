@@ -101,19 +101,15 @@ def doctor() -> int:
     """Show what is installed and what is absent: engines, devices; status 3 for a problem."""
     from compressor.throughput.diagnosis import diagnose
 
-    diagnosis = diagnose()
+    found, problems = diagnose()
+    titles = {"engines": "engines:", "providers": "devices of onnxruntime:"}
+    titles["optional"] = "optional packages:"
     lines = []
-    for title, facts in (
-        ("", diagnosis.versions),
-        ("", diagnosis.hardware),
-        ("engines:", diagnosis.engines),
-        ("devices of onnxruntime:", diagnosis.providers),
-        ("optional packages:", diagnosis.optional),
-    ):
-        lines += [title] if title else []
+    for kind, facts in found.items():
+        lines += [titles[kind]] if kind in titles else []
         lines += [*(f"{name:<20}{value}" for name, value in facts.items()), ""]
-    lines += [f"problem: {problem}" for problem in diagnosis.problems] or ["no problems found"]
-    if diagnosis.problems and console.as_json:
-        raise EnvironmentProblem("; ".join(diagnosis.problems), id="packages-clash")
-    console.result("\n".join(lines), diagnosis.as_dict())
-    return EnvironmentProblem.exit_code if diagnosis.problems else 0
+    lines += [f"problem: {problem}" for problem in problems] or ["no problems found"]
+    if problems and console.as_json:
+        raise EnvironmentProblem("; ".join(problems), id="packages-clash")
+    console.result("\n".join(lines), {**found, "problems": problems})
+    return EnvironmentProblem.exit_code if problems else 0

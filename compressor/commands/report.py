@@ -38,10 +38,8 @@ def gate(
         rules,
         write_reports,
     )
-    from compressor.report.phrases import change_line, outcome_line
-    from compressor.report.rule_kinds import MaxDropRule
     from compressor.report.schema import load_report
-    from compressor.report.summary import gate_summary
+    from compressor.report.summary import gate_summary, gate_text
     from compressor.request.validate import gate_rules
     from compressor.storage.files import require_directory, require_file, write_at_once
     from compressor.storage.outputs import update_manifest
@@ -50,7 +48,7 @@ def gate(
     wanted, junit, ci = gate_rules(request.gate), request.junit, request.ci
     if not wanted and request.baseline is None:
         raise UsageError(
-            f"give at least one rule: --{MaxDropRule.option} bleu=0.5, --min-speedup 1.1@16, "
+            f"give at least one rule: --{rules.MaxDropRule.option} bleu=0.5, --min-speedup 1.1@16, "
             "--max-size-mb 50, or --baseline FILE",
             id="rule-missing",
         )
@@ -62,20 +60,17 @@ def gate(
         require_replaceable(ci, ci_formats(), "--ci")
     judged = load_report(report, verify=request.verify)
     earlier = load_report(request.baseline, verify=request.verify) if request.baseline else None
-    outcomes, changes = rules.check(judged, wanted, request.gate.inconclusive), []
-    if earlier is not None:
-        outcomes += baseline.outcomes(judged, earlier)
-        changes = baseline.compare_reports(judged, earlier)
-    judged = judged.model_copy(update={"gate": outcomes, "changes": changes})
+    outcomes = rules.check(judged, wanted, request.gate.inconclusive)
+    compared, changes = baseline.compare(judged, earlier) if earlier else ([], [])
+    judged = judged.model_copy(update={"gate": outcomes + compared, "changes": changes})
     if ci is not None:
         write_reports(judged, ci, ci_formats())
     if junit is not None:
         digest = write_at_once(junit, render(judged, "junit"))
         update_manifest(junit.parent, {junit.name: digest})
-    lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
     facts = gate_summary(judged)
     names = {"met": "gate_met", "outcomes": "gate", "verdict": "gate_verdict", "changes": "changes"}
-    console.result("\n".join(lines), {name: facts[key] for name, key in names.items()})
+    console.result(gate_text(judged), {name: facts[key] for name, key in names.items()})
     return rules.exit_status(judged.gate)
 
 

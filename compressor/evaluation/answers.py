@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from compressor import parallel
-from compressor.parallel.launch import counted
 from compressor.progress import Progress
 from compressor.runtime.text import one_warning_of_cut
 from compressor.tasks import TASKS, Rows
@@ -22,18 +21,14 @@ def answers(
     precision: str | None = None,
     engine: str = "onnxruntime",
 ) -> list[str]:
-    """The outputs for all rows in their order; the artifact's hashes are not verified.
-
-    Ranks process chunks of rows in turn, with the results of one process. Without a precision the
-    artifact's default runs.
-    """
+    """The outputs for all rows in their order, by default in the artifact's default precision."""
     task = TASKS[rows.task]
     runtime = task.open(
         directory, device=device, threads=parallel.threads(), precision=precision, engine=engine
     )
     settings = task.answer_settings(rows)
     outputs: dict[int, list[str]] = {}  # number of the first row -> outputs
-    done, report = 0, counted(lambda done, total: progress.update("rows", done, total))
+    done = 0
     starts = parallel.dealt(range(0, rows.count, _CHUNK_ROWS))
     total = sum(min(_CHUNK_ROWS, rows.count - start) for start in starts)
     with one_warning_of_cut():
@@ -43,7 +38,7 @@ def answers(
             outputs[start] = task.answer(
                 runtime, rows.sources[part], pairs, num_beams=num_beams, **settings
             )
-            report(done := done + len(outputs[start]), total)
+            progress.update("rows", done := done + len(outputs[start]), total)
     for of_rank in parallel.gather(outputs):
         outputs |= of_rank
     return [text for start in sorted(outputs) for text in outputs[start]]

@@ -1,33 +1,23 @@
-"""Metrics of labels, from counts of each row, for many resamples at once.
-
-- Of texts: accuracy, F1 and Matthews correlation. An output is a label, or any number of labels
-  separated by tabs. Definitions are scikit-learn's (with which the tests compare): macro F1
-  averages over the labels that occur in the gold or predicted column, and the F1 of a label without
-  a correct row is 0; micro F1 uses the sums of all labels' counts; the correlation is Gorodkin's
-  2004 generalization to many labels, 0 where undefined.
-- Of words: entity and token metrics. Outputs and references are the labels of a sentence's words,
-  joined by spaces. An entity is correct if its words and its type are. Entities are those of the
-  package seqeval in its default mode (with which the tests compare): for IOB, IOE and IOBES as in
-  the CoNLL-2003 script. Prefixes that seqeval does not know, such as L and U of BILOU, continue an
-  entity of the same type, so two adjacent units are one entity; the runtime
-  (`compressor.runtime.token_classifier`) separates them. Missing labels at the end of an output,
-  for words beyond the model's limit, count as O.
-"""
+"""Metrics of labels of texts (by scikit-learn's definitions) and of words (by seqeval's)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.evaluation.metric import Array, Labels, SumMetric
+from compressor.evaluation.metric import Array, Labels, RowMetric, SumMetric, Texts
 from compressor.runtime.token_classifier import OUTSIDE
 
 
 class _LabelMetric(SumMetric):
-    """Statistics [rows, 3 x labels]: for each label, whether the row is a hit, predicted, gold."""
+    """Of texts: an output is a label, or any number of labels separated by tabs.
+
+    Statistics [rows, 3 x labels]: for each label, whether the row is a hit, predicted, gold.
+    """
 
     @abstractmethod
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
@@ -36,13 +26,11 @@ class _LabelMetric(SumMetric):
     def signature(self, labels: Labels) -> str:
         return f"labels:{len(labels or ())}|{self.definition}"
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
+    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         seen = {text for texts in (references, *systems) for text in texts}
         number_of = {name: n for n, name in enumerate(sorted(set().union(*map(_split, seen))))}
 
-        def hot(texts: Sequence[str]) -> Array:  # [rows, labels]: 1 at the labels of each row
+        def hot(texts: Texts) -> Array:  # [rows, labels]: 1 at the labels of each row
             columns = np.zeros((len(texts), len(number_of)))
             for row, text in enumerate(texts):
                 columns[row, [number_of[name] for name in _split(text)]] = 1.0
@@ -72,7 +60,7 @@ class Accuracy(_LabelMetric):
 
 
 class MacroF1(_LabelMetric):
-    """Mean F1 of the labels, 0-100."""
+    """Mean F1 of the labels that are gold or predicted, 0-100; 0 of one without a correct row."""
 
     name, label, unit = "macro_f1", "macro F1", "%"
     definition = "average:macro,labels seen|undefined:0|scale:0-100"
@@ -96,7 +84,7 @@ class MicroF1(_LabelMetric):
 
 
 class Matthews(_LabelMetric):
-    """Matthews correlation, -1 to 1."""
+    """Matthews correlation, -1 to 1, as Gorodkin 2004 generalizes it; 0 where undefined."""
 
     name, label, digits, scale = "mcc", "MCC", 4, 2.0
     definition = "multiclass:Gorodkin 2004|undefined:0|scale:-1-1"
@@ -114,86 +102,73 @@ def _split(text: str) -> list[str]:
     return text.split("\t") if text else []
 
 
-class _TagMetric(SumMetric):
-    """Statistics [rows, counts]."""
+class _TagMetric(RowMetric):
+    """Of words: outputs and references are the labels of a sentence's words, joined by spaces.
+
+    Labels that lack at an output's end, of words beyond the model's limit, count as O. The score is
+    the first count over the mean of those in `wholes`, 0-100; 0 where these are 0.
+    """
 
     unit = "%"
+    wholes: ClassVar[tuple[int, ...]] = (1,)
+
+    def read(self, reference: str) -> list[str]:
+        return reference.split()
+
+    def counts(self, answer: str, reference: list[str]) -> Sequence[float]:
+        labels = answer.split()
+        return self.of(labels + [OUTSIDE] * (len(reference) - len(labels)), reference)
 
     @abstractmethod
-    def count(self, answer: list[str], reference: list[str]) -> Sequence[int]:
-        """Counts of one sentence's labels."""
+    def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
+        """Counts of one sentence's labels, the right ones first."""
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
-        gold = [reference.split() for reference in references]
-        tables = []
-        for answers in systems:
-            counts = []
-            for labels, right in zip(map(str.split, answers), gold, strict=True):
-                counts.append(self.count(labels + [OUTSIDE] * (len(right) - len(labels)), right))
-            tables.append(np.array(counts, dtype=np.float64))
-        return tables
+    def from_sums(self, sums: Array) -> Array:
+        whole = sums[:, list(self.wholes)].sum(axis=1)
+        return 100.0 * len(self.wholes) * sums[:, 0] / np.maximum(whole, 1.0)
 
 
-class _EntityMetric(_TagMetric):
-    """Counts: correct entities, predicted entities, gold entities."""
+class EntityPrecision(_TagMetric):
+    """Share of the predicted entities that are correct: of which words and type are."""
 
+    name, label = "entity_precision", "entity precision"
     definition = "entities:seqeval default|average:micro|undefined:0|scale:0-100"
 
-    def count(self, answer: list[str], reference: list[str]) -> Sequence[int]:
+    def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
         predicted, gold = set(seqeval_entities(answer)), set(seqeval_entities(reference))
         return len(predicted & gold), len(predicted), len(gold)
 
 
-class EntityF1(_EntityMetric):
-    """Harmonic mean of precision and recall, 0-100; 0 without any entity."""
-
-    name, label = "entity_f1", "entity F1"
-
-    def from_sums(self, sums: Array) -> Array:
-        right, predicted, gold = sums.T
-        return 200.0 * right / np.maximum(predicted + gold, 1.0)
-
-
-class EntityPrecision(_EntityMetric):
-    """Share of the predicted entities that are correct, 0-100; 0 without any."""
-
-    name, label = "entity_precision", "entity precision"
-
-    def from_sums(self, sums: Array) -> Array:
-        right, predicted, _ = sums.T
-        return 100.0 * right / np.maximum(predicted, 1.0)
-
-
-class EntityRecall(_EntityMetric):
-    """Share of the gold entities that are predicted, 0-100; 0 without any."""
+class EntityRecall(EntityPrecision):
+    """Share of the gold entities that are predicted."""
 
     name, label = "entity_recall", "entity recall"
+    wholes = (2,)
 
-    def from_sums(self, sums: Array) -> Array:
-        right, _, gold = sums.T
-        return 100.0 * right / np.maximum(gold, 1.0)
+
+class EntityF1(EntityPrecision):
+    """Harmonic mean of precision and recall."""
+
+    name, label = "entity_f1", "entity F1"
+    wholes = (1, 2)
 
 
 class TokenAccuracy(_TagMetric):
-    """Share of words with the correct label, 0-100."""
+    """Share of words with the correct label."""
 
     name, label = "token_accuracy", "token accuracy"
     definition = "words:all|scale:0-100"
 
-    def count(self, answer: list[str], reference: list[str]) -> Sequence[int]:
+    def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
         return sum(map(str.__eq__, answer, reference)), len(reference)
-
-    def from_sums(self, sums: Array) -> Array:
-        right, words = sums.T
-        return 100.0 * right / words
 
 
 def seqeval_entities(labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Type, first and last word of each entity, as from seqeval's `get_entities`.
+    """Type, first and last word of each entity, as from seqeval's `get_entities` by default.
 
-    A label's first character is its prefix, the rest is the type.
+    A label's first character is its prefix, the rest is the type. Prefixes that seqeval does not
+    know, such as L and U of BILOU, continue an entity of the same type, so two adjacent units are
+    one; the runtime (`compressor.runtime.token_classifier`) separates them.
     """
     entities: list[tuple[str, int, int]] = []
     before, type_before, first = OUTSIDE, "", 0

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
 from compressor.options.table import Table
 from compressor.results import Quality
 from compressor.tasks import TASKS, Rows
 
 Array = NDArray[np.float64]
 Labels = Sequence[str] | None
+Texts = Sequence[str]
 
 # Row numbers (int64) drawn at once: bounds the memory of a chunk to a few times 32 MB.
 DRAWS_PER_CHUNK = 4_000_000
 
 
-@dataclass(frozen=True)
-class ChosenTokenizer:
-    """The tokenizer that a metric chose."""
-
-    name: str = ""  # as the metric calls it; empty for its default
-    reason: str = ""  # a sentence on why it is not the default
-
-
 class Metric(ABC):
     """One number for the quality of outputs, after sacreBLEU's `Metric`.
 
-    A subclass defines statistics of each row, and scores from the statistics of drawn rows. Equal
-    rows are grouped, so that their statistics are computed once.
+    A subclass defines statistics of each row, and scores from the statistics of drawn rows.
     """
 
     name: ClassVar[str]  # in reports, recipes and rules of the gate
@@ -57,31 +48,28 @@ class Metric(ABC):
         return self.definition
 
     @abstractmethod
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
-        """[rows, statistics] of each system's outputs for the same rows."""
+    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
+        """[rows, statistics] of each system's outputs; InputError for unusable outputs."""
 
     @abstractmethod
     def scores(self, statistics: Array, counts: Array) -> Array:
         """Scores [resamples], from the number of draws of each row, [resamples, rows]."""
 
-    def require(self, answers: Sequence[str], references: Sequence[str]) -> None:  # noqa: B027 # most need nothing
-        """Raise `InputError` for outputs or references that cannot be scored."""
+    def require_package(self) -> None:  # noqa: B027 # most need nothing
+        """Raise EnvironmentProblem if a package that it needs is missing."""
 
-    def require_references(self, references: Sequence[str]) -> None:  # noqa: B027 # as above
-        """Raise InputError for unusable references, EnvironmentProblem for a missing package."""
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
+        """A tokenizer that suits the references' script, and a sentence on why it is chosen.
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """A tokenizer that suits the script of the references."""
-        return ChosenTokenizer()
+        Both are empty for the metric's default.
+        """
+        return "", ""
 
-    def require_tokenizer(self, name: str) -> None:
+    def require_tokenizer(self, name: str) -> None:  # noqa: B027 # as above
         """Raise UsageError for an unknown tokenizer, EnvironmentProblem for a missing package."""
-        raise UsageError(f"{self.name} has no choice of tokenizers", id="tokenizer-unknown")
 
     def uninformed(
-        self, answers: Sequence[str], references: Sequence[str], generator: np.random.Generator
+        self, answers: Texts, references: Texts, generator: np.random.Generator
     ) -> Array:
         """Mean statistics [rows, statistics] of the model's own outputs in random orders."""
         total: Any = 0.0
@@ -100,10 +88,7 @@ class Metric(ABC):
         return float(self.scores(statistics, counts[None])[0])
 
     def right(self, statistics: Array) -> NDArray[np.bool_] | None:
-        """[rows]: whether the output is correct; None for metrics that do not count correct rows.
-
-        With it, differences get an exact test (McNemar's), and exact bounds (Tango's).
-        """
+        """[rows]: whether the output is correct; None if the metric counts no correct rows."""
         return None
 
 
@@ -120,31 +105,40 @@ class SumMetric(Metric):
         return self.from_sums(counts @ statistics)
 
 
-class MeanMetric(SumMetric):
-    """The mean score of all rows, 0-100. Statistics [rows, 2]: the row's score, and 1."""
+class RowMetric(SumMetric):
+    """Statistics of a row are computed from its output and its reference alone."""
 
     def read(self, reference: str) -> Any:
         """Parse a reference, once for all systems."""
         return reference
 
     @abstractmethod
+    def counts(self, answer: str, reference: Any) -> Sequence[float]:
+        """The statistics of a row, given its parsed reference."""
+
+    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
+        parsed = [self.read(reference) for reference in references]
+        return [
+            np.array([self.counts(*pair) for pair in zip(answers, parsed, strict=True)], np.float64)
+            for answers in systems
+        ]
+
+
+class MeanMetric(RowMetric):
+    """The mean score of all rows, 0-100. Statistics [rows, 2]: the row's score, and 1."""
+
+    @abstractmethod
     def row_score(self, answer: str, reference: Any) -> float:
         """The score of an output, given its parsed reference, from 0 to 1."""
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
-        parsed = [self.read(reference) for reference in references]
-        return [
-            np.array([(self.row_score(*pair), 1.0) for pair in zip(answers, parsed, strict=True)])
-            for answers in systems
-        ]
+    def counts(self, answer: str, reference: Any) -> Sequence[float]:
+        return self.row_score(answer, reference), 1.0
 
     def from_sums(self, sums: Array) -> Array:
         return 100.0 * sums[:, 0] / sums[:, 1]
 
 
-def group_rows(*columns: Sequence[str]) -> tuple[list[Sequence[str]], NDArray[np.intp]]:
+def group_rows(*columns: Texts) -> tuple[list[Texts], NDArray[np.intp]]:
     """The distinct rows of some columns, column by column, and the number [rows] of each row."""
     numbers: dict[tuple[str, ...], int] = {}
     groups = [numbers.setdefault(row, len(numbers)) for row in zip(*columns, strict=True)]
@@ -195,13 +189,11 @@ METRICS: Table[type[Metric]] = Table(
 )
 
 
-def make_metric(name: str, references: Sequence[str], tokenizers: Mapping[str, str]) -> Metric:
+def make_metric(name: str, references: Texts, tokenizers: Mapping[str, str]) -> Metric:
     """A metric with its tokenizer in `tokenizers`, or else one that suits the references."""
     metric = METRICS[name]()
-    if name in tokenizers:
-        metric.tokenizer = tokenizers[name]
-    else:
-        metric.tokenizer = metric.choose_tokenizer(references).name
+    chosen = tokenizers.get(name)
+    metric.tokenizer = metric.choose_tokenizer(references)[0] if chosen is None else chosen
     return metric
 
 
@@ -221,9 +213,8 @@ def with_tokenizers(
             metric.require_tokenizer(wanted[name])
             tokenizers[name] = wanted[name]
         else:
-            chosen = metric.choose_tokenizer(rows.references)
-            tokenizers[name] = chosen.name
-            reasons.append(chosen.reason)
+            tokenizers[name], reason = metric.choose_tokenizer(rows.references)
+            reasons.append(reason)
     for reason in dict.fromkeys(filter(None, reasons)):
         report(reason)
     return replace(rows, tokenizers=tokenizers)
@@ -241,28 +232,15 @@ def metrics_for(rows: Rows) -> list[Metric]:
 
 
 def require_references(rows: Rows) -> None:
-    """Check that outputs for some rows can be scored; see `Metric.require_references`."""
+    """Raise EnvironmentProblem if a package that scores such rows is missing."""
     for name in metrics_of(rows):
-        METRICS[name]().require_references(rows.references)
+        METRICS[name]().require_package()
 
 
-def score_rows(rows: Rows, answers: Sequence[str]) -> Quality:
-    """All metrics of a model's outputs; raises InputError for outputs that cannot be scored."""
-    return _score(metrics_for(rows), rows, answers)
-
-
-def main_metric(rows: Rows, answers: Sequence[str]) -> tuple[float, str]:
-    """The main metric of a model's outputs for some rows, and its signature with its name."""
-    metric = metrics_for(rows)[0]
-    quality = _score([metric], rows, answers)
-    return quality.metrics[metric.name], f"{metric.name}|{quality.signatures[metric.name]}"
-
-
-def _score(metrics: Sequence[Metric], rows: Rows, outputs: Sequence[str]) -> Quality:
-    answers, references = rows.judged(outputs), rows.references
-    for metric in metrics:
-        metric.require(answers, references)
-    (distinct, right), groups = group_rows(answers, references)
+def score_rows(rows: Rows, outputs: Texts, most: int | None = None) -> Quality:
+    """All metrics of a model's outputs, or the first ones; InputError for unusable outputs."""
+    references, metrics = rows.references, metrics_for(rows)[:most]
+    (distinct, right), groups = group_rows(rows.judged(outputs), references)
     counts = np.bincount(groups).astype(np.float64)
     values = {}
     for metric in metrics:
@@ -270,3 +248,10 @@ def _score(metrics: Sequence[Metric], rows: Rows, outputs: Sequence[str]) -> Qua
         values[metric.name] = metric.score(statistics, counts)
     signatures = {metric.name: metric.signature(rows.labels) for metric in metrics}
     return Quality(metrics=values, signatures=signatures, rows=len(references))
+
+
+def main_metric(rows: Rows, outputs: Texts) -> tuple[float, str]:
+    """The main metric of a model's outputs for some rows, and its signature with its name."""
+    quality = score_rows(rows, outputs, most=1)
+    ((name, value),) = quality.metrics.items()
+    return value, f"{name}|{quality.signatures[name]}"

@@ -1,15 +1,7 @@
 """Metrics of numbers: correlation with other numbers, and rankings of texts by them.
 
-Correlations are Spearman's of the ranks, and Pearson's. Ties have their mean rank, as in SciPy.
-
-nDCG, MRR and MAP say whether a query's relevant texts are ranked near the top, 0-100. Outputs and
-references are then rankings, see `compressor.tasks.Rows.judged`: the relevance of each query's
-texts, in the model's order and in the best one. All are means over queries.
-
-- nDCG: Järvelin & Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", with the
-  relevance itself as the gain and the logarithm to base 2, as trec_eval computes it.
-- MRR: the mean of 1 / rank of the first relevant text, 0 beyond the first ten ranks.
-- MAP: the mean of average precision: precision at each relevant text, averaged over these.
+Rankings (`compressor.tasks.Rows.judged`) have the relevance of each query's texts, in the order of
+the model or in the best one. Their metrics are means over queries, 0-100.
 """
 
 from __future__ import annotations
@@ -21,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compressor.errors import InputError
-from compressor.evaluation.metric import Array, MeanMetric, Metric
+from compressor.evaluation.metric import Array, MeanMetric, Metric, Texts
+from compressor.tasks.rows import finite_numbers
 
 CUT = 10  # number of ranks that nDCG and MRR use
 
@@ -33,10 +25,7 @@ class _Ranking(MeanMetric):
 
     @abstractmethod
     def of(self, ranking: list[int], best: list[int]) -> float:
-        """The score of a query's ranking: the relevance of its texts in the model's order.
-
-        `best` has the most relevant one first, which is above 0.
-        """
+        """The score of a query's ranking; `best` has the most relevant text first, above 0."""
 
     def read(self, reference: str) -> list[int]:
         relevance: list[int] = json.loads(reference)
@@ -46,7 +35,7 @@ class _Ranking(MeanMetric):
         return self.of(self.read(answer), reference)
 
     def uninformed(
-        self, answers: Sequence[str], references: Sequence[str], generator: np.random.Generator
+        self, answers: Texts, references: Texts, generator: np.random.Generator
     ) -> Array:
         """The mean of several random orders of each query's own texts."""
         means = []
@@ -57,7 +46,11 @@ class _Ranking(MeanMetric):
 
 
 class Ndcg(_Ranking):
-    """Normalized discounted cumulative gain of the first ten."""
+    """Normalized discounted cumulative gain of the first ten, as trec_eval computes it.
+
+    Järvelin & Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", with the
+    relevance itself as the gain and the logarithm to base 2.
+    """
 
     name, label = f"ndcg@{CUT}", f"nDCG@{CUT}"
     definition = f"gain:linear|discount:log2|{_Ranking.definition}"
@@ -76,7 +69,7 @@ class ReciprocalRank(_Ranking):
 
 
 class AveragePrecision(_Ranking):
-    """Mean average precision over all ranks."""
+    """Mean over queries of the precision at each relevant text, averaged over these."""
 
     name, label = "map", "MAP"
 
@@ -90,7 +83,7 @@ def _dcg(ranking: list[int]) -> float:
 
 
 class _Correlation(Metric):
-    """Correlation of outputs with references, times 100; 0 where undefined."""
+    """Correlation of outputs with references, times 100."""
 
     definition = "undefined:0|scale:-100-100"
     scale = 200.0
@@ -100,25 +93,10 @@ class _Correlation(Metric):
     def centered(self, values: Array, counts: Array) -> Array:
         """Values to correlate, minus their mean, [resamples, rows], each drawn `counts` times."""
 
-    def require(self, answers: Sequence[str], references: Sequence[str]) -> None:
-        for what, texts in (("output", answers), ("reference", references)):
-            for row, text in enumerate(texts, 1):
-                try:
-                    is_number = math.isfinite(float(text))
-                except ValueError:
-                    is_number = False
-                if not is_number:
-                    raise InputError(
-                        f"the {what} {text[:40]!r} in row {row} is not a number",
-                        id="score-not-number",
-                    )
-
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
+    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         """[rows, 2]: the output and the reference."""
         right = np.array(references, dtype=np.float64)
-        return [np.stack([np.array(x, dtype=np.float64), right], axis=1) for x in systems]
+        return [np.stack([np.array(finite_numbers(x)), right], axis=1) for x in systems]
 
     def scores(self, statistics: Array, counts: Array) -> Array:
         first, second = (self.centered(column, counts) for column in statistics.T)
@@ -128,13 +106,12 @@ class _Correlation(Metric):
 
 
 class Spearman(_Correlation):
-    """Correlation of ranks."""
+    """Correlation of ranks; those of a tie are their mean, as in SciPy."""
 
     name, label = "spearman", "Spearman"
     definition = f"ties:mean rank|{_Correlation.definition}"
 
     def centered(self, values: Array, counts: Array) -> Array:
-        # Mean ranks minus their mean; values of a tie share theirs.
         order = np.argsort(values, kind="stable")
         first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
         drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]

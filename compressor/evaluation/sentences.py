@@ -1,9 +1,7 @@
-"""BLEU and chrF, computed by sacreBLEU, and the same two formulas for many resamples at once.
+"""BLEU and chrF of detokenized texts, with the counts of sacreBLEU and its scores on all rows.
 
-sacreBLEU computes a few counts for each sentence; the corpus score is a function of their sums.
-Counts and scores on all rows come from sacreBLEU itself. For a bootstrap the counts are extracted
-once, and the two functions are evaluated here on a matrix of sums; the tests compare them with
-sacreBLEU's. Outputs and references are detokenized.
+For a bootstrap the counts of sentences are extracted once, and the two formulas are evaluated here
+on a matrix of sums; the tests compare them with sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
-from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, SumMetric
-from compressor.evaluation.scripts import ENOUGH, HAN, HANGUL, KANA, UNSPACED, shares
+from compressor.evaluation.metric import Array, Labels, SumMetric, Texts
+from compressor.evaluation.words import ENOUGH, HAN, HANGUL, KANA, UNSPACED, shares
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -30,15 +28,13 @@ class _SacreBleu(SumMetric):
     deals, floor_rows = 1, 2_000
 
     @abstractmethod
-    def implementation(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Texts) -> Metric:
         """sacreBLEU's metric object with one reference per sentence."""
 
     def signature(self, labels: Labels) -> str:
         return str(self.implementation(["any"]).get_signature())
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str]
-    ) -> list[Array]:
+    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         """sacreBLEU's counts, in chunks, because it keeps the n-grams of all references."""
         tables: list[list[list[int]]] = [[] for _ in systems]
         for start in range(0, len(references), _ROWS_PER_CHUNK):
@@ -57,25 +53,20 @@ class _SacreBleu(SumMetric):
 
 
 class Bleu(_SacreBleu):
-    """Corpus BLEU (0-100), with one of sacreBLEU's tokenizers.
-
-    For the default, `13a`, text without spaces is one token, so it has no n-grams of four.
-    """
+    """Corpus BLEU (0-100); for the default tokenizer text without spaces is a single token."""
 
     name, label = "bleu", "BLEU"
     advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
 
-    def implementation(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import BLEU
 
         return BLEU(references=[list(references)], tokenize=self.tokenizer or DEFAULT)
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """sacreBLEU's tokenizer for the script of the references.
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
+        """sacreBLEU's tokenizer for the scripts that have a tenth of the letters.
 
-        `zh` for Han, `ja-mecab` if a tenth of Han and kana is kana, `ko-mecab` for Hangul, and
-        `char` for other scripts without spaces, for several such scripts, and if a package of the
-        others is not installed. A script counts if it has a tenth of the letters.
+        `char` for several scripts without spaces, and if a package of the others is not installed.
         """
         share_of = shares(references)
         han_or_kana = share_of.get(HAN, 0.0) + share_of.get(KANA, 0.0)
@@ -88,7 +79,7 @@ class Bleu(_SacreBleu):
         if HANGUL in share_of:
             tokenizer_of[HANGUL] = "ko-mecab"
         if not tokenizer_of:
-            return ChosenTokenizer(DEFAULT)
+            return DEFAULT, ""
         names = set(tokenizer_of.values())
         name = names.pop() if len(names) == 1 else "char"
         why = " and ".join(f"{100 * share_of[x]:.0f}% {x}" for x in tokenizer_of)
@@ -96,10 +87,9 @@ class Bleu(_SacreBleu):
         if missing:
             why += f", and {name} needs {missing}"
             name = "char"
-        return ChosenTokenizer(
-            name,
+        return name, (
             f"{self.label} uses sacreBLEU's tokenizer {name}, since the references' letters are "
-            f"{why}; choose another with --bleu-tokenizer",
+            f"{why}; choose another with --bleu-tokenizer"
         )
 
     def require_tokenizer(self, name: str) -> None:
@@ -124,10 +114,7 @@ class Bleu(_SacreBleu):
         return np.where((sums[:, 2:6] > 0).all(axis=1), self.from_sums(sums), 0.0)
 
     def from_sums(self, sums: Array) -> Array:
-        """With sacreBLEU's default "exp" smoothing.
-
-        `sums` [resamples, 10]: output length, reference length, 4 matches, 4 totals.
-        """
+        """`sums` [resamples, 10]: output length, reference length, 4 matches, 4 totals."""
         output, reference, correct, total = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:10]
         missed = correct == 0
         # NIST smoothing: an order without a match counts 1/2 match, the next such order 1/4, etc.
@@ -144,7 +131,7 @@ class Chrf(_SacreBleu):
 
     name, label = "chrf", "chrF"
 
-    def implementation(self, references: Sequence[str]) -> Metric:
+    def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import CHRF
 
         return CHRF(references=[list(references)])

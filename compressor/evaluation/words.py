@@ -1,17 +1,4 @@
-"""Metrics of words, means over all rows, 0-100: of answers to questions, and of summaries.
-
-- Exact match and F1 of answers, as the official script of SQuAD 2.0 computes them. A reference is
-  a JSON list of correct answers (`answers_of`); the best match counts. For an empty list, only the
-  empty answer is correct. SQuAD's words are separated by spaces. For correct answers in a script
-  without spaces, words are those of `compressor.evaluation.scripts.words`, so F1 is computed on
-  characters, as in the script of MLQA (Lewis et al. 2020) for Chinese, without punctuation.
-- ROUGE of summaries, computed by the package rouge-score: the mean F1. Lin 2004, "ROUGE: A Package
-  for Automatic Evaluation of Summaries": ROUGE-1 and ROUGE-2 count the words and pairs of words
-  that summary and reference share, ROUGE-Lsum their longest common subsequences, sentence by
-  sentence. Words are stemmed, as papers do. Sentences of ROUGE-Lsum are lines: for a text on one
-  line it is nearly ROUGE-L. rouge-score's own tokenizer reads only the letters a to z and digits;
-  for references in other scripts than Latin, words are those of `scripts.words`, not stemmed.
-"""
+"""Words of texts in any script, and metrics of answers and summaries, means over all rows."""
 
 from __future__ import annotations
 
@@ -20,17 +7,80 @@ import string
 import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import EnvironmentProblem, InputError
-from compressor.evaluation.metric import Array, ChosenTokenizer, Labels, MeanMetric
-from compressor.evaluation.scripts import LATIN, UNSPACED, shares, words
+from compressor.errors import EnvironmentProblem
+from compressor.evaluation.metric import Array, Labels, MeanMetric, Texts
 from compressor.tasks.question_answering import answers_of
+
+HAN, KANA, HANGUL, LATIN = "Han", "kana", "Hangul", "Latin"
+# First words of Unicode's character names, which begin with the script.
+_NAMED = {
+    "CJK": HAN,
+    "IDEOGRAPHIC": HAN,
+    "HIRAGANA": KANA,
+    "KATAKANA": KANA,
+    "KATAKANA-HIRAGANA": KANA,
+    "HANGUL": HANGUL,
+    "MYANMAR": "Burmese",
+    "TAI": "Tai Tham",
+}
+_WIDTHS = ("HALFWIDTH", "FULLWIDTH")
+UNSPACED = frozenset(
+    (HAN, KANA, "Thai", "Lao", "Khmer", "Burmese", "Tibetan", "Javanese", "Balinese", "Tai Tham")
+)
+ENOUGH = 0.1  # least share of the letters for a script to count
+
+
+def script_of(character: str) -> str:
+    """The script of a letter, such as `Thai`; for other characters any word."""
+    words = unicodedata.name(character, "?").split()
+    first = words[1] if words[0] in _WIDTHS else words[0]
+    return _NAMED.get(first, first.capitalize())
+
+
+def shares(texts: Iterable[str]) -> dict[str, float]:
+    """Script -> its share of the letters of some texts, if at least `ENOUGH`."""
+    characters: Counter[str] = Counter()
+    for text in texts:
+        characters.update(text)
+    letters: Counter[str] = Counter()
+    for character, count in characters.items():
+        if unicodedata.category(character).startswith("L"):
+            letters[script_of(character)] += count
+    total = letters.total()
+    return {name: n / total for name, n in letters.most_common() if n >= ENOUGH * total}
+
+
+def words(text: str) -> list[str]:
+    """Words of a text of any script, in lower case: runs of letters, marks and digits.
+
+    In a script without spaces each character is a word, with its combining marks.
+
+    >>> words("Она́ 日本 ไม่")
+    ['она́', '日', '本', 'ไ', 'ม่']
+    """
+    split: list[str] = []
+    inside = False  # a word that the next letter continues
+    for character in text.lower():
+        kind = unicodedata.category(character)[0]
+        if kind not in "LMN":
+            inside = False
+            continue
+        alone = kind == "L" and script_of(character) in UNSPACED
+        if split and (kind == "M" or (inside and not alone)):
+            split[-1] += character
+        else:
+            split.append(character)
+        inside = not alone
+    return split
+
 
 CHARACTERS = "characters"  # the tokenizer of scripts without spaces
 UNICODE = "unicode"  # the tokenizer of other scripts than Latin
@@ -39,6 +89,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class _AnswerMetric(MeanMetric):
+    """As the official script of SQuAD 2.0 computes it, with the best match of the correct answers.
+
+    SQuAD's words are separated by spaces. In scripts without spaces they are characters, as in the
+    script of MLQA (Lewis et al. 2020) for Chinese, without punctuation.
+    """
+
     unit = "%"
 
     @abstractmethod
@@ -49,17 +105,15 @@ class _AnswerMetric(MeanMetric):
         how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
         return f"{how}|scale:0-100"
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """SQuAD's, except for correct answers in scripts without spaces."""
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         texts = (text for reference in references for text, _ in answers_of(reference))
         for script, share in shares(texts).items():
             if script in UNSPACED:
-                return ChosenTokenizer(
-                    CHARACTERS,
+                return CHARACTERS, (
                     f"{self.label} counts characters instead of words, since {100 * share:.0f}% of "
-                    f"the correct answers' letters are {script}",
+                    f"the correct answers' letters are {script}"
                 )
-        return ChosenTokenizer()
+        return "", ""
 
     def words(self, text: str) -> list[str]:
         return words(text) if self.tokenizer else normalized(text)
@@ -107,37 +161,29 @@ def normalized(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-class _Words:
-    """A tokenizer of rouge-score's form."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return words(text)
-
-
 class _Rouge(MeanMetric):
+    """Mean F1, computed by the package rouge-score. Words are stemmed, as papers do.
+
+    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". rouge-score's tokenizer
+    reads only the letters a to z and digits; where a tenth of the references' letters is of another
+    script than Latin, words are those of `words`, not stemmed.
+    """
+
     variant: ClassVar[str]  # its name in rouge-score
     deals, floor_rows = 1, 2_000  # as for translations
 
-    def choose_tokenizer(self, references: Sequence[str]) -> ChosenTokenizer:
-        """rouge-score's own, unless a tenth of the references' letters is of another script."""
+    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         for script, share in shares(references).items():
             if script != LATIN:
-                return ChosenTokenizer(
-                    UNICODE,
+                return UNICODE, (
                     "ROUGE counts words of all scripts without stemming, since "
                     f"{100 * share:.0f}% of the references' letters are {script}, and rouge-score "
-                    "reads only a to z",
+                    "reads only a to z"
                 )
-        return ChosenTokenizer()
+        return "", ""
 
-    def require_references(self, references: Sequence[str]) -> None:
+    def require_package(self) -> None:
         _package()
-        if not any(unicodedata.category(x)[0] in "LN" for text in references for x in text):
-            raise InputError(
-                "no reference summary has a letter or a digit, which ROUGE needs; give other test "
-                "rows, or none",
-                id="rouge-reads-nothing",
-            )
 
     def signature(self, labels: Labels) -> str:
         how = "stemmer:porter|tokens:a-z0-9"
@@ -147,7 +193,7 @@ class _Rouge(MeanMetric):
 
     @cached_property
     def _scorer(self) -> Any:
-        tokenizer = _Words() if self.tokenizer else None
+        tokenizer = SimpleNamespace(tokenize=words) if self.tokenizer else None
         return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=tokenizer)
 
     def row_score(self, answer: str, reference: str) -> float:
@@ -169,7 +215,7 @@ class Rouge2(_Rouge):
 
 
 class RougeLsum(_Rouge):
-    """Longest common subsequences of the lines."""
+    """Longest common subsequences, line by line: of a text on one line it is nearly ROUGE-L."""
 
     name, variant, label = "rougelsum", "rougeLsum", "ROUGE-Lsum"
 

@@ -1,14 +1,12 @@
 """Attention for inference graphs, which replaces a model's attention blocks during export.
 
-The rest of the model's forward pass (embeddings, residuals, normalization, feed-forward) stays. The
-new blocks have one matrix product for query, key and value, the scaling folded into the query's
-weights, one additive mask for all layers, and the cross-attention keys and values of all decoder
-layers from one product in the encoder graph.
+It has one product for query, key and value, the scale in the query's weights, one additive mask for
+all layers, and the cross-attention keys and values of all layers from one product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -21,7 +19,8 @@ from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.options.table import Table
 
-KeysValues = dict[int, tuple[Tensor, Tensor]]  # layer -> key, value
+# Layer -> key and value, [batch, heads, tokens, head_dim] each
+KeysValues = dict[int, tuple[Tensor, Tensor]]
 # Added to the scores of padded keys. exp(-1e4) is zero in every exported precision. It is finite in
 # float16, and a row of padding alone gives no NaN.
 MASKED = -1e4
@@ -33,11 +32,9 @@ def additive_mask(attention_mask: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:
-    """Softmax attention of a scaled query, [batch, heads, queries, head_dim].
+    """Softmax attention of a scaled query; all are [batch, heads, tokens, head_dim].
 
-    Args:
-        key, value: [batch, heads, keys, head_dim].
-        added: masks and biases, of any shape that scores [batch, heads, queries, keys] can take.
+    `added` are masks and biases that can be added to scores [batch, heads, queries, keys].
     """
     scores = query @ key.transpose(-1, -2)
     for values in added:
@@ -58,12 +55,9 @@ def _stack(projections: Sequence[Any], scale: float = 1.0) -> nn.Linear:
 
 
 class PositionBias(nn.Module):
-    """The relative position bias of some heads of the attention that has the table.
+    """The relative position bias of some heads of the attention that has the table."""
 
-    Looked up by distance, since the logarithm for buckets may differ in its last bit in
-    onnxruntime.
-    """
-
+    # Looked up by distance: the logarithm for buckets may differ in its last bit in onnxruntime.
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
         super().__init__()
         # Larger distances have the same bias.
@@ -81,11 +75,7 @@ class PositionBias(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Base: the stacked input projection, and the output projection if the block contains it.
-
-    Args:
-        kept: heads of the dense model that the block keeps.
-    """
+    """Some heads of a dense model, with the output projection if the block contains it."""
 
     roles: ClassVar[Sequence[str]] = ("query", "key", "value")
 
@@ -112,7 +102,7 @@ class _Attention(nn.Module):
         return layer.scale  # of queries
 
     def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
-        """As the library's attention, of which only the output is read."""
+        """As transformers' attention, of which only the output is read."""
         return (output, None, None) if self.first_layer_bias else (output, None)
 
 
@@ -124,10 +114,7 @@ class EncoderSelfAttention(_Attention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        """Within the context, the model computes inputs shared by all layers in this form.
-
-        Yields the tensors that they are computed from, besides its weights.
-        """
+        """Replace, within the context, what all layers share; yields the tensors that it is of."""
         yield ()
 
     def forward(
@@ -156,12 +143,31 @@ class EncoderSelfAttention(_Attention):
         return merged
 
 
-class _DecoderAttention(_Attention):
-    """Base of a decoder's attentions, which read a `StepState`."""
+class DecoderSelfAttention(_Attention):
+    """Attends to the past, to which it appends, without a mask.
 
-    # Steps have one token, whose heads are split by a reshape, without a transposition, and which
-    # attends to all tokens before it, without a mask.
-    one_token = True
+    Steps have one token, whose heads are split by a reshape, without a transposition.
+    """
+
+    def forward(
+        self, hidden_states: Tensor, past_key_values: StepState, **_: object
+    ) -> tuple[Tensor | None, ...]:
+        state = past_key_values
+        # [batch, 1, 3 x heads x head_dim] -> [batch, heads, 1, head_dim] each
+        heads = self.projection(hidden_states).reshape(-1, 3 * self.heads, 1, self.head_dim)
+        query, key, value = heads.split(self.heads, dim=1)
+        past = state.past[self.index]
+        key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
+        state.present[self.index] = (key, value)
+        bias = None if self.bias is None else self.bias(state.position, 1, key.shape[2])
+        mixed = attend(query, key, value, bias)
+        return self.returned(self.output(mixed.reshape(-1, 1, self.heads * self.head_dim)))
+
+
+class CrossAttention(_Attention):
+    """Attends to the keys and values that the encoder graph computes."""
+
+    roles = ("query",)
 
     def forward(
         self,
@@ -171,52 +177,10 @@ class _DecoderAttention(_Attention):
         mask: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor | None, ...]:
-        mask = attention_mask if mask is None else mask
-        mixed = self.mixed(self.projection(hidden_states), past_key_values, mask)
-        if self.one_token:
-            merged = mixed.reshape(-1, 1, self.heads * self.head_dim)
-        else:
-            merged = mixed.transpose(1, 2).flatten(-2)
-        return self.returned(self.output(merged))
-
-    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        """[batch, tokens, projections] -> [batch, heads, tokens, head_dim]"""
-        raise NotImplementedError
-
-    def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
-        """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
-        if self.one_token:
-            heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
-            return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
-        heads = projected.unflatten(-1, (parts * self.heads, self.head_dim)).transpose(1, 2)
-        return heads.split(self.heads, dim=1)
-
-
-class DecoderSelfAttention(_DecoderAttention):
-    """Appends keys and values to the past in the `StepState`, if any."""
-
-    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        query, key, value = self.split(projected, 3)
-        # The first decoder of optimum's layout has no past; in our layout its length is 0.
-        if self.index in state.past:
-            past = state.past[self.index]  # each [batch, heads, past, head_dim]
-            key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
-        state.present[self.index] = (key, value)
-        bias = None
-        if self.bias is not None:
-            bias = self.bias(state.position, projected.shape[1], key.shape[2])
-        return attend(query, key, value, bias, None if self.one_token else mask)
-
-
-class CrossAttention(_DecoderAttention):
-    """Attends to the keys and values that the encoder graph computes."""
-
-    roles = ("query",)
-
-    def mixed(self, projected: Tensor, state: StepState, mask: Tensor | None) -> Tensor:
-        (query,) = self.split(projected, 1)
-        key, value = state.cross[self.index]  # [batch, heads, source, head_dim]
-        return attend(query, key, value, mask)
+        query = self.projection(hidden_states).reshape(-1, self.heads, 1, self.head_dim)
+        key, value = past_key_values.cross[self.index]
+        mixed = attend(query, key, value, attention_mask if mask is None else mask)
+        return self.returned(self.output(mixed.reshape(-1, 1, self.heads * self.head_dim)))
 
 
 class CrossKeysValues(nn.Module):
@@ -241,54 +205,26 @@ class CrossKeysValues(nn.Module):
 
 
 class StepState:
-    """The decoder's cache: past keys and values in, present ones out.
+    """The decoder's cache, with the methods that its forward calls: past in, present out."""
 
-    It has only the methods that the decoder's forward calls. `position` is the number of decoded
-    tokens, which the past may not show (no heads left).
-    """
+    def __init__(self, position: Tensor, cross: KeysValues, past: KeysValues) -> None:
+        # The number of decoded tokens, which the past may not show: no heads may be left.
+        self.position = position
+        self.cross, self.past, self.present = cross, past, KeysValues()
 
-    def __init__(self, position: Tensor | int, cross: KeysValues, past: KeysValues) -> None:
-        self.position, self.cross, self.past = position, cross, past
-        self.present: KeysValues = {}
-
-    def get_seq_length(self, layer_idx: int = 0) -> Tensor | int:
+    def get_seq_length(self, layer_idx: int = 0) -> Tensor:
         return self.position
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Called by layers without heads to record the length, which is `position` here."""
         return key, value
 
-    def decode(
-        self, decoder: nn.Module, tokens: Tensor, mask: Tensor, source_mask: Tensor, width: int
-    ) -> Tensor:
-        """Hidden states [batch, steps, width] of a decoder of transformers; grows `present`.
-
-        Args:
-            tokens: [batch, steps].
-            mask, source_mask: additive, with four dimensions, so transformers does not change them.
-        """
-        return decoder(
-            input_ids=tokens,
-            attention_mask=mask,
-            encoder_attention_mask=source_mask,
-            # Required, but not read: keys and values come from the state.
-            encoder_hidden_states=torch.zeros(1, 1, width),
-            past_key_values=self,
-            use_cache=True,
-        ).last_hidden_state
-
-
-def by_layer(indices: Iterable[int], tensors: Sequence[Tensor]) -> KeysValues:
-    """Layer -> its key and value, from key, value, key, value, …"""
-    return dict(zip(indices, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
-
 
 # Kind of a decoder's sublayer -> what replaces its attention block.
-FORMS: dict[str, type[_DecoderAttention]] = {
+FORMS: dict[str, type[_Attention]] = {
     "decoder_self": DecoderSelfAttention,
     "cross": CrossAttention,
 }
-
 # How an encoder's attention scores are made -> what replaces its attention block.
 ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
     "form of attention",
@@ -308,28 +244,22 @@ def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
 
 @contextmanager
 def graph_attention(
-    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, one_token: bool = True
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask
 ) -> Iterator[Sequence[Tensor]]:
-    """Within the context, the model's attention blocks with heads are replaced by those above.
+    """Replace, within the context, a model's attention blocks that have heads.
 
-    Yields the tensors that graphs may contain besides the parameters of the model and of the new
-    blocks.
-
-    Args:
-        one_token: whether a step of the decoder has one token.
+    Yields the tensors that graphs may contain besides parameters.
     """
     encoder = encoder_form(model)
-    forms: dict[str, type[_Attention]] = {"encoder_self": encoder, **FORMS}
+    forms = {"encoder_self": encoder, **FORMS}
     made = dict[str, _Attention]()  # path of the replaced block -> its replacement
     for layer in layers:
         if layer.kind in forms and not isinstance(model.get_submodule(layer.block), NoHeads):
             # BERT's output projection is outside of its attention block.
             inside = layer.output.startswith(layer.block + ".")
             output = model.get_submodule(layer.output) if inside else None
-            block = forms[layer.kind](model, layer, mask.kept(layer.name), output).eval()
-            if isinstance(block, _DecoderAttention):
-                block.one_token = one_token
-            made[layer.block] = block
+            block = forms[layer.kind](model, layer, mask.kept(layer.name), output)
+            made[layer.block] = block.eval()
     # Replaced after all are created, since a bias may use the table of another block.
     originals = {path: model.get_submodule(path) for path in made}
     for path, block in made.items():

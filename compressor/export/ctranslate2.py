@@ -1,21 +1,12 @@
 """Export of translators, also unevenly pruned ones, to directories for `ctranslate2.Translator`.
 
-CTranslate2 has one number of heads for the encoder and one for the decoder; its own converter
-accepts a pruned model, which then gives wrong outputs. Here every attention is padded to the
-largest number of heads of its stack, with heads whose weights are zero. Feed-forward parts may have
-different widths; one without neurons gets a few with zero weights. Attributes, layers and files are
-written by CTranslate2's own loaders and specifications.
-
-Its converter for Marian assumes that decoding starts from a zero embedding, and drops the last
-token. Models trained in transformers have a start token whose embedding is not zero. So the
-vocabulary stays complete, the start token is set, and a bias prevents generating it and all other
-tokens that are never generated.
+CTranslate2 has one number of heads per stack: attentions are padded to it with heads of zeros. Its
+own converter writes a pruned model that gives wrong outputs.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compressor.errors import InputError, VerificationError
-from compressor.export.generation import generation_settings, length_option
+from compressor.errors import InputError
 from compressor.export.task_graphs import Batches, Network
 from compressor.export.verify import translation_check
-from compressor.export.vocabulary import OutputLayer, bias_of, restricted
-from compressor.model.generation import generate, save_generation
+from compressor.export.vocabulary import OutputLayer, bias_of, generation_settings, greedy
+from compressor.model.generation import save_generation
 from compressor.model.languages import languages
 from compressor.model.modeling_pruned import BIAS_TABLE, OutputBias
-from compressor.model.tokenizer import save_tokenizer, target_ids, target_side
+from compressor.model.tokenizer import save_tokenizer, target_ids
 from compressor.results import Check
 from compressor.runtime.artifact import Generation
 from compressor.runtime.engines import TokenGenerator
@@ -41,7 +31,7 @@ from compressor.runtime.engines.ctranslate2 import OpenedTranslator
 
 STORED = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # precision -> CTranslate2's name
 NEVER = -1e9  # bias of tokens that are never generated
-_EMPTY = 8  # zero neurons of a feed-forward part without neurons
+_EMPTY = 8  # zero neurons of a feed-forward part that has none left
 _STACKS = {"encoder": ("encoder_self",), "decoder": ("decoder_self", "cross")}
 
 
@@ -49,17 +39,17 @@ _STACKS = {"encoder": ("encoder_self",), "decoder": ("decoder_self", "cross")}
 def write_translator(network: Network, directory: Path, precision: str) -> None:
     """Write the model, its vocabulary, and the files of its tokenizer.
 
-    Args:
-        precision: that weights are stored in; `ctranslate2.Translator` computes in it by default.
-
-    Raises:
-        InputError: CTranslate2 does not have the model's activation.
+    `precision` is what weights are stored and, by default, computed in. InputError if CTranslate2
+    does not have the model's activation.
     """
     model: Any = network.model
     spec = _specification(network)
-    scored = _scored(network)
+    # CTranslate2's converter for Marian drops the last token, and lets decoding start from a zero
+    # embedding, which models that were trained in transformers do not. So the vocabulary stays
+    # complete, the start token is set, and tokens that are never generated get a bias.
     usual = bias_of(model).detach().clamp(min=NEVER)  # -inf bans a token
     bias = torch.full_like(usual, NEVER)  # [tokens]
+    scored = _scored(network)
     bias[scored] = usual[scored]
     bias[generation_settings(model)["suppress_tokens"]] = NEVER
     spec.decoder.projection.bias = bias
@@ -75,13 +65,12 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
 
 
 def _scored(network: Network) -> list[int]:
-    """Ids of the tokens that a translation may consist of."""
+    """Ids of the tokens that can be generated."""
     size: int = network.model.get_output_embeddings().out_features  # type: ignore[operator]
     return [*range(size)] if network.tokens is None else network.tokens
 
 
 def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
-    """Name the special tokens, and all tokens in the order of their ids."""
     settings = generation_settings(model)
     for name in ("bos_token", "eos_token", "unk_token"):
         if getattr(tokenizer, name) is not None:
@@ -90,7 +79,7 @@ def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
     further = {i: tokenizer.convert_ids_to_tokens(i) for i in languages(tokenizer).values()}
 
     def names(ids: Mapping[str, int], rows: int) -> list[str]:
-        """The token of each row, with made-up names for rows without a token."""
+        """The token of each row of a table, or a made-up name."""
         known = {number: token for token, number in ids.items()} | further
         return [known.get(number, f"<unused {number}>") for number in range(rows)]
 
@@ -104,14 +93,14 @@ def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
 
 
 def _specification(network: Network) -> Any:
-    """The model's layers, without its vocabulary and without a bias of the logits."""
-    # Imported here, since CTranslate2 is an optional extra.
+    """The model without its vocabulary and without a bias of the logits."""
+    # An optional extra.
     from ctranslate2.converters import transformers as converters
     from ctranslate2.specs import attention_spec, transformer_spec
 
     model: Any = network.model.eval()
     parts = {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
-    form: _Form = (_T5 if network.checkpoint.entry.position_bias else _Bart)(network)
+    form: _T5 | _Bart = (_T5 if network.checkpoint.entry.position_bias else _Bart)(network)
     activation = getattr(model.config, form.activation)
     if activation not in converters._SUPPORTED_ACTIVATIONS:
         raise InputError(
@@ -152,7 +141,7 @@ def _specification(network: Network) -> Any:
     return spec
 
 
-class _Form(ABC):
+class _Form:
     """Adapts one family of architectures to CTranslate2's loader."""
 
     loader_name: ClassVar[str]  # of CTranslate2's class
@@ -169,16 +158,8 @@ class _Form(ABC):
         self.sublayers = {x.name: x for x in network.checkpoint.layers}
         self.loader: Any = getattr(converters, self.loader_name)()
 
-    @abstractmethod
-    def options(self, encoder: Any) -> dict[str, Any]:
-        """Further options of the specification."""
-
-    @abstractmethod
-    def load(self, target: Any, part: Any, stack: str) -> None:
-        """Write an encoder or decoder into its specification; `stack` says which it is."""
-
     def padded_heads(self, name: str) -> SimpleNamespace:
-        """The projections of an attention, padded with heads of zeros."""
+        """The projections of an attention, with heads of zeros behind its own."""
         sublayer = self.sublayers[name]
         output: Any = self.model.get_submodule(sublayer.output)
         is_empty = isinstance(output, OutputBias)
@@ -186,7 +167,7 @@ class _Form(ABC):
         size = self.heads * sublayer.unit_width
 
         def rows(path: str) -> SimpleNamespace:
-            weight, bias = torch.zeros(size, width), torch.zeros(size)  # kept heads first
+            weight, bias = torch.zeros(size, width), torch.zeros(size)
             if not is_empty:
                 linear: Any = self.model.get_submodule(path)
                 weight[: linear.out_features] = linear.weight
@@ -220,12 +201,14 @@ class _Bart(_Form):
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
 
     def options(self, encoder: Any) -> dict[str, Any]:
+        """Of the whole specification."""
         return {
             "pre_norm": hasattr(encoder, "layer_norm"),
             "layernorm_embedding": hasattr(encoder, "layernorm_embedding"),
         }
 
     def load(self, target: Any, part: Any, stack: str) -> None:
+        """Write the "encoder" or "decoder" into its specification."""
         norms = ("layer_norm", "layernorm_embedding")
         names = ("config", "embed_positions", "embed_tokens", "embed_scale", *norms)
         shared = {name: getattr(part, name) for name in names if hasattr(part, name)}
@@ -300,31 +283,9 @@ def _linear(weight: Tensor, bias: Tensor | None) -> SimpleNamespace:
     return SimpleNamespace(weight=weight, bias=bias)
 
 
-@torch.no_grad()
 def verify_translator(network: Network, directory: Path, batches: Batches) -> list[Check]:
-    """`verify_search` in float32; CTranslate2's names of tokens are compared with the tokenizer's.
-
-    Raises:
-        VerificationError: a token differs, and PyTorch's own best two logits are no tie; or a name
-            of a token differs.
-    """
+    """`verify_search` in float32."""
     translator = OpenedTranslator(directory, threads=1)
-    tokenizer: Any = network.checkpoint.tokenizer
-
-    def require(names: Sequence[str], ids: Mapping[str, int]) -> None:
-        # Ids of the tokenizer's current side; special and added tokens have one id on both sides.
-        tokens = [token for token in ids if token not in tokenizer.added_tokens_encoder]
-        for token, number in zip(tokens, tokenizer.convert_tokens_to_ids(tokens), strict=True):
-            if number >= len(names) or names[number] != token:
-                raise VerificationError(
-                    f"token {number} in {directory} is not {token!a:.40}, as in the "
-                    f"{type(tokenizer).__name__}; please report this",
-                    id="ctranslate2-vocabulary-differs",
-                )
-
-    require(translator.sources, tokenizer.get_vocab())
-    with target_side(tokenizer):
-        require(translator.targets, target_ids(tokenizer))
     return verify_search(network, translator, batches, "CTranslate2")
 
 
@@ -332,28 +293,20 @@ def verify_translator(network: Network, directory: Path, batches: Batches) -> li
 def verify_search(
     network: Network, translator: TokenGenerator, batches: Batches, name: str
 ) -> list[Check]:
-    """Compare an engine's greedy translations with PyTorch's, token for token.
+    """Compare the greedy translations of an engine of that name with PyTorch's.
 
-    Args:
-        name: of the engine, for texts.
+    VerificationError if a token differs where PyTorch's own best two logits are no tie.
     """
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
-    longest = length_option(settings, settings.limit)
 
-    def rows() -> Iterator[tuple[list[int], list[int], Tensor]]:
+    def rows() -> Iterator[tuple[list[int], list[int], Any]]:
         for batch in batches:
-            inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
-            tokens = generate(model, inputs, num_beams=1, **longest)
-            # [rows, steps, vocabulary]
-            logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
-            arrays = {key: value.numpy() for key, value in inputs.items()}
-            generated = translator.generate(arrays, settings)
+            inputs, tokens, logits = greedy(model, batch, _scored(network), settings.limit)
+            generated = translator.generate(inputs, settings)
             for padded, got, row in zip(tokens[:, 1:].tolist(), generated, logits, strict=True):
                 ends = (i for i, token in enumerate(padded, 1) if token in settings.eos_token_id)
                 yield padded[: next(ends, None)], got, row
 
-    # The written model's bias excludes the other tokens.
-    with restricted(model, _scored(network)):
-        return [translation_check(rows(), ", in float32", name)]
+    return [translation_check(rows(), ", in float32", name)]

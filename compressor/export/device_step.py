@@ -1,15 +1,7 @@
 """Decoder steps that keep their caches in fixed buffers, instead of copying them to grow.
 
-Self-attention becomes one of onnxruntime's own nodes, `GroupQueryAttention`. It appends to its
-caches in place, where its inputs and outputs are the same buffers, and reads as much of them as is
-filled. `share_caches` does this for CPUs.
-
-`keep_state` keeps the whole state of the step on the device, so that steps run without the host:
-the caches, the token and the position are the same buffers in every step. So a GPU can replay it as
-a CUDA graph, and the host reads the chosen tokens every few steps. It has no node on the CPU and
-computes no sizes. Cross-attention is one node too, `MultiHeadAttention`, with the number of source
-tokens of each row in place of a mask. Written for CUDA in float16; in float32 it runs on CPUs too,
-where it is tested.
+Self-attention becomes a node of onnxruntime's, `GroupQueryAttention`, which appends to its caches
+in place where inputs and outputs are the same buffers.
 """
 
 from __future__ import annotations
@@ -34,11 +26,7 @@ _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step,
 
 
 def share_caches(model: ModelProto) -> None:
-    """Rewrite the self-attention of a decoder step in place; other graphs do not change.
-
-    Nor do heads whose size is no multiple of 8 or that add a bias to their scores, which
-    onnxruntime's node does not support. Products may be integer ones.
-    """
+    """Rewrite a decoder step in place, if it is one that `_fuse_self_attention` has a node for."""
     if not _fuse_self_attention(model, _FILLED, _TOTAL):
         return
     # The filled positions of each row [batch], and after the step [1]: onnxruntime's `seqlens_k` is
@@ -57,7 +45,10 @@ def share_caches(model: ModelProto) -> None:
 
 
 def _fuse_self_attention(model: ModelProto, filled: str, total: str) -> bool:
-    """Replace the self-attention of every layer by one node; False if onnxruntime has none for it.
+    """Replace the self-attention of every layer by one node.
+
+    False without heads, or with what onnxruntime's node does not support: heads whose size is no
+    multiple of 8, or that add a bias to their scores.
 
     Args:
         filled: value with the number of positions filled before the step, int32 [batch].
@@ -113,7 +104,7 @@ def _fuse_self_attention(model: ModelProto, filled: str, total: str) -> bool:
 def _replace_chain(
     graph: GraphProto, chain: Sequence[NodeProto], kinds: str, fused: NodeProto
 ) -> None:
-    """Replace nodes of these kinds by one, at the place of the last: order is topological."""
+    """Replace nodes by one, at the place of the last: order is topological."""
     assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
     graph.node.insert(list(graph.node).index(chain[-1]), fused)
     for node in chain:
@@ -121,16 +112,18 @@ def _replace_chain(
 
 
 def _reader(nodes: Sequence[NodeProto], value: str) -> NodeProto:
-    """The only node that reads a value, in a graph that this package wrote."""
+    """The only node that reads a value."""
     (node,) = (node for node in nodes if value in node.input)
     return node
 
 
 def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The form of a float32 decoder step that keeps its state on the device.
+    """The form of a float32 decoder step that keeps its whole state on the device.
 
-    None for a decoder without heads in its self-attention, with heads whose size is no multiple of
-    8, or with biases of relative positions.
+    Caches, token and position are the same buffers in every step, so a GPU can replay it as a CUDA
+    graph, and the host reads the chosen tokens every few steps. No node is on the CPU, or computes
+    sizes. Cross-attention is one node too, with the number of source tokens of each row in place of
+    a mask. None for what `_fuse_self_attention` has no node for.
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -204,8 +197,7 @@ def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
 def _advance(graph: GraphProto) -> None:
     """Output the next step's state, and store the best token in a table of all steps.
 
-    All values written depend on the best token, so they are written after the old state was read:
-    inputs and outputs share buffers.
+    Buffers are shared: what is written depends on the best token, so the old state was read.
     """
     for name, value in (("one", 1), ("first", [0]), ("axis", [1])):
         graph.initializer.append(from_array(np.array(value), f"state.{name}"))
@@ -235,10 +227,10 @@ def _advance(graph: GraphProto) -> None:
 
 
 def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
-    """Write the small graphs that a search needs in addition to a step of this form.
+    """Write what a search needs beside a step of this form; returns role -> file name.
 
-    `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`, and
-    `TOP` computes the largest logits of each row and their normalizer. Returns role -> file name.
+    `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`; `TOP`
+    computes the largest logits of each row and their normalizer.
     """
     graph = onnx.load(step, load_external_data=False).graph
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}

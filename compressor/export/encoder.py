@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,58 +18,61 @@ from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.int8 import Array, Observed
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.verify import Compared, Expected, Spooled, logit_check, relative_difference
+from compressor.model.checkpoint import save_settings
+from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
 from compressor.results import Check
-from compressor.runtime.embedder import Embedder, unit
+from compressor.runtime.scores import Embedder, unit
 from compressor.runtime.session import open_session
+from compressor.storage.files import write_json
 from compressor.tasks.encoder import EncoderTask
 
 MODEL = "model.onnx"
 
 
 class EncoderGraph(nn.Module):
-    """An encoder with its head, which returns one of the model's outputs."""
+    """An encoder with its head, which returns some of the model's outputs."""
 
-    def __init__(self, model: nn.Module, output: str = "logits") -> None:
+    def __init__(self, model: nn.Module, outputs: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.output = model, output
+        self.model, self.outputs = model, outputs
         self.additive = encoder_form(model).additive
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    ) -> list[Tensor]:
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         mask = additive_mask(attention_mask) if self.additive else attention_mask
         outputs = self.model(input_ids=input_ids, attention_mask=mask, **extra)
-        output: Tensor = outputs[self.output]
-        return output
+        return [outputs[name] for name in self.outputs]
 
 
 class EncoderGraphs(TaskGraphs):
     """One graph, `model`."""
 
     task: EncoderTask
-    optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)  # in the layout of optimum
+    layout = "optimum"
+    optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)  # in that layout
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
-        self._write_graph(network, directory, EncoderGraph(network.model.eval()), ["logits"])
+        self._write_graph(network, directory, ["logits"])
         return {"model": MODEL}
 
-    def _write_graph(
-        self, network: Network, directory: Path, graph: nn.Module, outputs: Sequence[str]
-    ) -> None:
+    def _write_graph(self, network: Network, directory: Path, outputs: Sequence[str]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        names = list(network.checkpoint.entry.inputs)
+        graph, names = EncoderGraph(network.model.eval(), outputs), network.checkpoint.entry.inputs
         # The tracer treats sizes of 0 and 1 as fixed.
         example = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
         shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
+        path = directory / MODEL
         with graph_attention(network.model, network.checkpoint.layers, network.mask):
-            graphs.export_graph(graph, example, names, list(outputs), shapes, directory / MODEL)
+            graphs.export_graph(graph, example, list(names), list(outputs), shapes, path)
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         labels = self.task.label_names(network.model.config)
@@ -99,7 +104,7 @@ class EncoderGraphs(TaskGraphs):
         return Compared(differences, same, self.task.answers)
 
     def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
-        """The part of a padded batch's logits from which an opened artifact reads predictions."""
+        """The part of a padded batch's logits from which an artifact reads predictions."""
         return self.task.read_logits(logits, attention_mask)
 
     def observe(
@@ -111,9 +116,11 @@ class EncoderGraphs(TaskGraphs):
         return [model]
 
     @torch.no_grad()
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
+    def export_layout(
+        self, network: Network, directory: Path, precision: str, batches: Batches
+    ) -> list[Check]:
         model, outputs = network.model.eval(), self.optimum_outputs
-        self._write_graph(network, directory, self.optimum_graph(model), outputs)
+        self._write_graph(network, directory, outputs)
         # A plain session, as in optimum: this layout has no `graphs.json` for the runtime.
         session = open_session(directory / MODEL)
         differences = []
@@ -122,11 +129,26 @@ class EncoderGraphs(TaskGraphs):
             expected = model(**batch)
             for name, actual in zip(outputs, session.run(outputs, feeds), strict=True):
                 differences.append(relative_difference(actual, expected[name].numpy()))
-        return [logit_check(differences)]
+        check = logit_check(differences)
+        checkpoint, config = network.checkpoint, copy.deepcopy(model.config)
+        without_code(config)  # the graphs need none
+        save_settings(checkpoint, model, directory, config)
+        use_earlier_names(directory / "tokenizer_config.json")
+        TokenizerProbe.of(checkpoint, ()).check_saved(directory)
+        return [check]
 
-    def optimum_graph(self, model: nn.Module) -> nn.Module:
-        """A module that returns `optimum_outputs`."""
-        return EncoderGraph(model, *self.optimum_outputs)
+
+def use_earlier_names(path: Path) -> None:
+    """Rename in `tokenizer_config.json` what transformers 5 renamed, and reads still.
+
+    optimum needs transformers 4.
+    """
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    write_json(path, config)
 
 
 class RegressionGraphs(EncoderGraphs):
@@ -144,36 +166,16 @@ class RerankingGraphs(EncoderGraphs):
         return {"classes": config.num_labels, "activation": activation_of(config)}
 
 
-class _StartsAndEnds(nn.Module):
-    """Starts and ends as two outputs, as optimum has them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.both = EncoderGraph(model)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        logits = self.both(input_ids, attention_mask, token_type_ids)
-        return logits[..., 0], logits[..., 1]
-
-
 class QuestionAnsweringGraphs(EncoderGraphs):
     """Logits [rows, tokens, 2] of starts and ends."""
 
     optimum_outputs = ("start_logits", "end_logits")
 
-    def optimum_graph(self, model: nn.Module) -> nn.Module:
-        return _StartsAndEnds(model)
-
 
 class EmbeddingGraphs(EncoderGraphs):
-    """Embeddings as `logits`, after pooling and normalization.
+    """Embeddings as `logits`, after pooling and normalization."""
 
-    In optimum's layout the graph's outputs are token vectors, and sentence-transformers, which
-    loads it as its ONNX backend, applies pooling and normalization.
-    """
-
+    # sentence-transformers loads this layout as its ONNX backend, and applies these itself.
     optimum_outputs = ("last_hidden_state",)
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
@@ -188,8 +190,10 @@ class EmbeddingGraphs(EncoderGraphs):
     def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:
         return unit(logits) if runtime.artifact.similarity == "cosine" else logits
 
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        checks: list[Check] = super().export_optimum(network, directory, batches)
+    def export_layout(
+        self, network: Network, directory: Path, precision: str, batches: Batches
+    ) -> list[Check]:
+        checks: list[Check] = super().export_layout(network, directory, precision, batches)
         checkpoint = network.checkpoint
         tokens = checkpoint.max_source_tokens
         write_layout(network.model, tokens, checkpoint.directory, directory)

@@ -1,9 +1,4 @@
-"""Attention of encoders whose scores are more than products of queries and keys.
-
-MPNet's and DeBERTa's scores depend on the distance of two tokens, in buckets that grow with the
-distance. Buckets are computed here, once for every possible distance, since the logarithm may
-differ in its last bit between PyTorch and onnxruntime.
-"""
+"""Attention of encoders whose scores are more than products of queries and keys."""
 
 from __future__ import annotations
 
@@ -31,7 +26,6 @@ def _base_of(model: nn.Module) -> tuple[Any, int]:
 
 @contextmanager
 def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
-    """Replace attributes of an object or a Python module within the context."""
     # Attributes that were not in its own namespace come from its class again.
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     vars(owner).update(attributes)
@@ -44,10 +38,10 @@ def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
 
 
 def _at_distance(rows: Tensor, distances: Tensor) -> Tensor:
-    """Rows of a table for distances of two tokens, any shape.
+    """Numbers of a table's rows for distances of two tokens, any shape.
 
-    Args:
-        rows: for each distance from -most to most, [2 x most + 1].
+    `rows` has them for each distance from -most to most. They are buckets, computed once, since the
+    logarithm may differ in its last bit between PyTorch and onnxruntime.
     """
     most = len(rows) // 2
     return rows[distances.clamp(-most, most) + most]
@@ -92,11 +86,7 @@ def _rotation(
     position_ids: Tensor,
     layer_type: str,
 ) -> tuple[Tensor, ...]:
-    """Cosines and sines, [1, tokens, head_dim] each.
-
-    Looked up, since in float16 the product of a position and a frequency would be off by a large
-    part of a turn.
-    """
+    """Cosines and sines, [1, tokens, head_dim] each."""
     rows = (x[: hidden_states.shape[1]][None] for x in halves[layer_type])
     return tuple(torch.cat((half, half), dim=-1) for half in rows)
 
@@ -122,7 +112,8 @@ class ModernBertAttention(EncoderSelfAttention):
         base, tokens = _base_of(model)
         rotary = base.rotary_emb
         # Type of layer -> cosines and sines, [most tokens, head_dim / 2] each: both halves of a
-        # rotated vector have the same angles.
+        # rotated vector have the same angles. They are looked up, since in float16 the product of a
+        # position and a frequency would be off by a large part of a turn.
         halves = {}
         for kind in rotary.layer_types:
             # Only type and device of the zeros are read. Both tables: [1, tokens, head_dim]
@@ -168,13 +159,12 @@ def _rotate_half(values: Tensor) -> Tensor:
 def _distance_rows(
     rows: Tensor, hidden_states: Tensor, query_states: None = None, relative_pos: None = None
 ) -> Tensor:
-    """[batch, tokens, width] -> [2, 2 x tokens]
+    """Rows of the table of positions, [2, 2 x tokens].
 
-    Rows of the table of positions, for distances of a query to a key from tokens - 1 down to
-    -tokens, and from -(tokens - 1) up to tokens.
+    For distances of a query to a key from tokens - 1 down to -tokens, and from -(tokens - 1) up to
+    tokens: one more than there are, for the reshape of `_position_scores`.
     """
     tokens = hidden_states.shape[1]
-    # One more than the number of distances, for the reshape of `_position_scores`.
     up = torch.arange(2 * tokens) - (tokens - 1)
     return _at_distance(rows, torch.stack((-up, up)))
 
@@ -254,15 +244,9 @@ class DebertaAttention(EncoderSelfAttention):
 def _position_scores(queries: Tensor, positions: Tensor) -> Tensor:
     """Each query's products with the positions at the distances of its keys.
 
-    The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
-
-    Args:
-        queries: [batch, heads, tokens, head_dim].
-        positions: [2 x tokens, heads, head_dim]; the one for query i and key j is number
-            j - i + tokens - 1.
-
-    Returns:
-        [batch, heads, tokens, tokens]
+    From [batch, heads, tokens, head_dim] and [2 x tokens, heads, head_dim], whose number
+    j - i + tokens - 1 is for query i and key j, to [batch, heads, tokens, tokens]: the relative
+    shift of Dai et al. 2019, "Transformer-XL", appendix B.
     """
     # With four dimensions, as queries have: with three, onnxruntime 1.31 crashes when it fuses a
     # transposition into the product, in float16 on a CPU.

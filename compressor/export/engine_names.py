@@ -11,11 +11,7 @@ ONNXRUNTIME = "onnxruntime"  # runs every artifact
 
 
 def split_engines(values: str | Sequence[str]) -> list[str]:
-    """Names from a comma list, or from several.
-
-    Raises:
-        UsageError: an unknown name, or one given twice.
-    """
+    """Names from a comma list, or from several; UsageError for an unknown one."""
     names = comma_separated(values)
     # The default needs no lookup, and so no import.
     if names != [ONNXRUNTIME]:
@@ -23,11 +19,6 @@ def split_engines(values: str | Sequence[str]) -> list[str]:
 
         for name in names:
             engine_class(name)  # raises if it is unknown
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"engines {','.join(names)}: one is named twice; name each once",
-            id="engine-given-twice",
-        )
     return names
 
 

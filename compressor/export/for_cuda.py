@@ -1,12 +1,7 @@
 """Float16 graphs in the form for CUDA, and their checks.
 
-The fused form is always checked in float32, for which a CPU has kernels, too. The float16 graphs
-themselves are compared on the device.
-
-Encoders also have a packed form without computation on padding: the layers of a fused graph
-(`compressor.export.fused`) process the concatenated real tokens of all rows, [tokens, width]. The
-positions of tokens are inputs of the graph, since onnxruntime's own operator for them uses one
-thread of the device, and synchronizes with the CPU.
+The fused form is always checked in float32, for which a CPU has kernels, too; the float16 graphs
+themselves on the device.
 """
 
 from __future__ import annotations
@@ -57,15 +52,11 @@ _INPUTS = {TOKENS: ["tokens"], OFFSETS: ["batch", "source"], STARTS: ["starts"]}
 
 @dataclass(frozen=True)
 class CudaForm:
-    """The form of a graph for CUDA in float16.
+    """The form of a graph for CUDA in float16."""
 
-    Args:
-        rewrite: float32 graph, and directory of its external data -> its form; None without one.
-        write_beside: writes additional graphs beside the written one, with a suffix of their names;
-            returns role -> file name.
-    """
-
+    # float32 graph, and directory of its external data -> its form; None without one
     rewrite: Callable[[ModelProto, Path], ModelProto | None]
+    # Writes more graphs beside the written one, with a suffix of their names: role -> file name
     write_beside: Callable[[Path, str], Mapping[str, str]] = lambda graph, suffix: {}
 
 
@@ -79,9 +70,11 @@ def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
 
 
 def pack(fused: ModelProto) -> ModelProto | None:
-    """The packed form of a fused graph in any precision; None without a fast kernel.
+    """The padding-free form of a fused graph in any precision; None without a fast kernel.
 
-    onnxruntime has no kernel for packed attention with rotary positions or a bias of scores.
+    Its layers process the concatenated real tokens of all rows, [tokens, width]. The positions of
+    tokens are inputs, since onnxruntime's own operator for them uses one thread of the device, and
+    synchronizes with the CPU. It has no kernel for rotary positions or a bias of scores.
     """
     edit = GraphEdit(fused)
     attentions = [node for node in edit.nodes if node.op_type == "Attention"]
@@ -96,7 +89,7 @@ def pack(fused: ModelProto) -> ModelProto | None:
     restored = {entry}
 
     def restore(values: Iterable[str]) -> None:
-        """Restore [batch, tokens, width] for nodes and outputs that need it."""
+        """As [batch, tokens, width], for nodes and outputs that need it."""
         for name in values:
             if name in packed and name not in restored:
                 restored.add(name)
@@ -197,11 +190,7 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
 
 
 def link_float32(directory: Path, target: Path) -> Path:
-    """Link the float32 graphs of an artifact into `target`, with a `graphs.json` of theirs alone.
-
-    Returns:
-        Their directory.
-    """
+    """Link an artifact's float32 graphs into `target`, with their description; their directory."""
     made = target / GRAPH_DIRECTORY
     made.mkdir(parents=True)
     artifact = read_artifact(directory)
@@ -216,11 +205,7 @@ def link_float32(directory: Path, target: Path) -> Path:
 
 
 def form_check(expected: Sequence[Expected], directory: Path) -> Check:
-    """Compare the form for CUDA of an artifact's graphs with PyTorch, in float32 on the CPU.
-
-    Raises:
-        VerificationError: an output differs.
-    """
+    """Compare an artifact's form for CUDA with PyTorch, in float32 on the CPU."""
     task = TASKS[read_artifact(directory).task]
     with fused_in_float32(directory) as artifact:
         runtime = task.open(artifact, precision=BASE)
@@ -248,14 +233,15 @@ def packed_check(
     if padding < LEAST_SHARE * len(lengths) * width:
         return []
     times = -(-LEAST_PADDING // padding)
-    inputs = {}
-    for name in expected[0].inputs:
-        pad = artifact.pad_token_id if name == "input_ids" else 0
-        values = np.full((len(lengths), width), pad, np.int64)
-        rows = (row for batch in expected for row in batch.inputs[name])
-        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            values[number, :length] = row[:length]
-        inputs[name] = np.tile(values, (times, 1))
+
+    def padded(batch: Expected, name: str) -> Any:
+        values, pad = batch.inputs[name], artifact.pad_token_id if name == "input_ids" else 0
+        return np.pad(values, [(0, 0), (0, width - values.shape[1])], constant_values=pad)
+
+    inputs = {
+        name: np.tile(np.concatenate([padded(batch, name) for batch in expected]), (times, 1))
+        for name in expected[0].inputs
+    }
     wanted = [logits for batch in expected for logits in batch.logits.read()] * times
     actual: Any = runtime.compute(inputs)
     if actual.ndim == 3:  # logits of tokens: leave out those of padding

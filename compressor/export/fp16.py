@@ -1,14 +1,4 @@
-"""Float32 graphs to float16 ones, for GPUs.
-
-Weights, activations and caches become float16; logits come out as float32. Kernels still add up
-long sums in float32: layer normalization by the standard's `stash_type`, softmax and matrix
-products in onnxruntime's CUDA kernels. The mask's -1e4 (`compressor.export.attention.MASKED`) is
-finite in float16 and far below any score.
-
-T5's normalization by the root mean square is computed in float32. It is several operators,
-`x * 1 / sqrt(mean(x ** 2) + epsilon)`: the square of 256 exceeds float16, and hidden states of T5
-are in the thousands.
-"""
+"""Float32 graphs to float16 ones, for GPUs, whose kernels still add up long sums in float32."""
 
 from __future__ import annotations
 
@@ -31,11 +21,7 @@ _NORM = ("Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul")
 def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`).
 
-    Args:
-        directory: of the model's external data, if it has any.
-
-    Raises:
-        InputError: a weight is too large for float16.
+    InputError for a weight that is too large. External data is in `directory`.
     """
     converted = ModelProto()
     converted.CopyFrom(model)
@@ -91,10 +77,10 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
 def find_norms(
     nodes: Sequence[NodeProto], constants: Mapping[str, TensorProto], directory: Path
 ) -> list[tuple[list[NodeProto], TensorProto]]:
-    """The normalizations of a float32 graph: their nodes from `Pow` to `Mul`, and epsilons.
+    """Normalizations by the root mean square in a float32 graph: nodes, and epsilons.
 
-    Args:
-        constants: name -> initializer, whose external data is in the directory.
+    `x * 1 / sqrt(mean(x ** 2) + epsilon)`, from `Pow` to `Mul`. `constants` are initializers by
+    name, with external data in the directory.
     """
     readers = readers_of(nodes)
     norms = []
@@ -113,7 +99,10 @@ def find_norms(
 
 
 def _keep_float32(graph: GraphProto, norms: Sequence[tuple[list[NodeProto], TensorProto]]) -> None:
-    """Make a float16 graph compute the normalizations of its float32 graph in float32."""
+    """Make a float16 graph compute these normalizations of its float32 graph in float32.
+
+    The square of 256 exceeds float16, and hidden states of T5 are in the thousands.
+    """
     before: dict[str, NodeProto] = {}  # value -> the cast to insert before the node that makes it
     after: dict[str, NodeProto] = {}
     nodes = {node.output[0]: node for node in graph.node if node.output}

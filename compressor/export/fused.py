@@ -1,25 +1,15 @@
-"""Encoders' graphs for CUDA: fused nodes, and none on the CPU.
+"""Encoders' graphs for CUDA: fused nodes, none of which the CPU computes, for CUDA graphs.
 
-They are rewritten from the float32 graphs of `compressor.export`, whose forms are known. A layer of
-BERT becomes seven nodes: attention with its input product, MatMul, residual sum with normalization,
-MatMul, bias with Gelu, MatMul, second residual sum. Each attention has its own number of heads, and
-uses the length of each row as mask, so padding must be on the right. Nodes for shapes, which
-onnxruntime computes on the CPU, are removed, so the graph can be captured as a CUDA graph.
-
-The embeddings' normalization stays a node of its own: the operator that fuses it with the lookups
-sums squares in float16, with an error of up to a percent for embeddings of 0.05.
+They are rewritten from float32 graphs of this package, whose forms are known and asserted. Each
+attention has its own number of heads, and masks by the length of each row: padding is on the right.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
 
-import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
-from onnx.numpy_helper import from_array
 
-from compressor.errors import VerificationError
 from compressor.export.fp16 import find_norms
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 
@@ -35,13 +25,9 @@ _TANH_GELU = {0.5: "Mul", 3.0: "Pow", 0.0447: "Mul", 0.7979: "Mul", 1.0: "Add"}
 def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
     """The graph of an encoder for CUDA, in float32; None if its attention cannot be fused.
 
-    Inputs, outputs and weights do not change.
-
-    Args:
-        directory: of the model's external data, if it has any.
-
-    Raises:
-        VerificationError: the graph has an unknown form.
+    Inputs, outputs and weights do not change. External data is in the directory. The embeddings'
+    normalization stays a node of its own: the operator that fuses it with the lookups sums squares
+    in float16, with an error of up to a percent for embeddings of 0.05.
     """
     edit = GraphEdit(model, directory)
     one = edit.constant("axis_1", [1])
@@ -60,12 +46,11 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
                 products.append(node)
             else:
                 added.append(term)
-        if len(products) != 1:
-            _unknown(f"{len(products)} products are added to scores")
         # Scores with products of positions (DeBERTa).
         if any(node.op_type == "MatMul" for value in added for node in edit.ancestors(value)):
             return None
-        _fuse_attention(edit, softmax, products[0], added)
+        (product,) = products
+        _fuse_attention(edit, softmax, product, added)
     edit.drop_unread()
     _replace_shapes(edit)
     for node in list(edit.nodes):
@@ -87,50 +72,35 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
     return edit.finish()
 
 
-def _unknown(why: str) -> NoReturn:
-    raise VerificationError(
-        f"the exporter wrote an attention of an unknown form ({why}); please report this with the "
-        "checkpoint's name, and leave fp16 out of --precision",
-        id="attention-form-unknown",
-    )
-
-
 def _fuse_attention(
     edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]
 ) -> None:
     """Replace a block of `compressor.export.attention` by one node, and nodes for a rotation.
 
-    Args:
-        scores: the product of queries and keys.
-        added: other terms of the scores: the mask, and maybe a bias with two to four dimensions.
+    `scores` is the product of queries and keys; `added` are the other terms: the mask, and maybe a
+    bias with two to four dimensions.
     """
     biases = [value for value in added if not _is_mask(edit, value)]
-    if len(added) - len(biases) != 1:
-        _unknown(f"{len(added) - len(biases)} masks are added to scores")
+    assert len(added) == len(biases) + 1
     query, key = scores.input
     transposed = edit.maker(key, "Transpose")
     tables: list[str] = []  # of cosines and sines for rotating queries and keys
     if transposed is not None and attribute(transposed, "perm") == [0, 1, 3, 2]:
         query, *tables = _unrotated(edit, query)
         key, *_ = _unrotated(edit, transposed.input[0])
-    mix = edit.only_reader(softmax.output[0], "MatMul")
-    if mix is None:
-        _unknown("probabilities are read twice")
-    merge = edit.only_reader(mix.output[0], "Transpose")
-    last = edit.only_reader(merge.output[0], "Reshape") if merge is not None else None
+    mix = _only(edit.only_reader(softmax.output[0], "MatMul"))
+    merge = _only(edit.only_reader(mix.output[0], "Transpose"))
+    last = _only(edit.only_reader(merge.output[0], "Reshape"))
     parts = [_part(edit, value) for value in (query, key, mix.input[1])]
     (split, _, heads, head_dim), *_ = parts
-    same = all(x[0] is split and x[1:] == (i, heads, head_dim) for i, x in enumerate(parts))
-    if last is None or not same:
-        _unknown("queries, keys and values are not of one product")
+    assert all(x[0] is split and x[1:] == (i, heads, head_dim) for i, x in enumerate(parts))
     (mixed,) = last.output  # [batch, tokens, width]
     bias = _score_bias(edit, biases)
     more = {"domain": CONTRIBUTED, "num_heads": heads}
     if not tables:
         linear = _linear(edit, split.input[0])
-        hidden, weight = ("", "") if linear is None else edit.makes[linear[0]].input
-        if linear is None or not is_tensor_of(edit.constants.get(weight), 2):
-            _unknown("queries, keys and values are not of a product with weights")
+        assert linear is not None
+        hidden, weight = edit.makes[linear[0]].input
         inputs = [hidden, weight, linear[1], LENGTHS, "", bias]
         sizes = [heads * head_dim] * 3
         # The query's weights are scaled already.
@@ -149,6 +119,11 @@ def _fuse_attention(
     edit.replace([last], last, split, *rotations, node)
 
 
+def _only(node: NodeProto | None) -> NodeProto:
+    assert node is not None
+    return node
+
+
 def _is_mask(edit: GraphEdit, value: str) -> bool:
     while value != MASK:
         node = edit.maker(value, *_MASKING)
@@ -160,23 +135,18 @@ def _is_mask(edit: GraphEdit, value: str) -> bool:
 
 def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
     """The Split and the number of its output that is split into heads; heads, and their width."""
-    transpose = edit.maker(value, "Transpose")
-    reshape = edit.maker(transpose.input[0], "Reshape") if transpose is not None else None
-    split = edit.maker(reshape.input[0], "Split") if reshape is not None else None
-    if reshape is None or split is None:
-        _unknown("queries, keys and values are not of one product")
+    transpose = _only(edit.maker(value, "Transpose"))
+    reshape = _only(edit.maker(transpose.input[0], "Reshape"))
+    split = _only(edit.maker(reshape.input[0], "Split"))
     shape = edit.array(reshape.input[1])
-    assert shape is not None  # this package wrote the graph
+    assert shape is not None
     _, _, heads, width = shape.tolist()
     return split, list(split.output).index(reshape.input[0]), heads, width
 
 
 def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
     """The value before rotation, and the tables of cosines and sines, of half a head's width."""
-    added = edit.maker(value, "Add")
-    if added is None:
-        _unknown("keys are neither split nor rotated")
-    straight, crossed = (edit.makes[name] for name in added.input)
+    straight, crossed = (edit.makes[name] for name in _only(edit.maker(value, "Add")).input)
     tables = [straight.input[1], crossed.input[1]]
     for number, table in enumerate(tables):
         while table not in edit.constants:
@@ -187,8 +157,6 @@ def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
 
 def _score_bias(edit: GraphEdit, biases: list[str]) -> str:
     """The bias of the scores, with four dimensions; "" for none."""
-    if len(biases) > 1:
-        _unknown(f"{len(biases)} biases are added to scores")
     if not biases:
         return ""
     (value,) = biases
@@ -202,10 +170,9 @@ def _score_bias(edit: GraphEdit, biases: list[str]) -> str:
 
 
 def _replace_shapes(edit: GraphEdit) -> None:
-    """Compute positions and shapes from the mask, on the device.
+    """Compute positions from the mask, on the device.
 
-    The exporter computes lengths by `Shape`, and positions from them by `Range` or `Slice`, all of
-    which onnxruntime computes on the CPU. Nodes of other forms stay.
+    The exporter computes them by `Shape`, and `Range` or `Slice`: onnxruntime does so on the CPU.
     """
     for node in list(edit.nodes):
         value = node.output[0]
@@ -241,8 +208,7 @@ def _replace_shapes(edit: GraphEdit) -> None:
             array = edit.array(expand.input[0]) if expand is not None else None
             if expand is not None and array is not None and array.shape[0] == 1 and array.ndim == 2:
                 row = f"{expand.input[0]}.row"
-                edit.constants[row] = from_array(np.ascontiguousarray(array[0]), row)
-                _gather(edit, node, row, node.input[1])
+                _gather(edit, node, edit.constant(row, array[0]), node.input[1])
         elif node.op_type == "GatherND":  # by indices with an additional dimension
             array = edit.array(node.input[0])
             indices = edit.maker(node.input[1], "Unsqueeze")
@@ -252,7 +218,6 @@ def _replace_shapes(edit: GraphEdit) -> None:
 
 
 def _gather(edit: GraphEdit, node: NodeProto, table: str, indices: str, axis: int = 0) -> None:
-    """Replace a node by a lookup."""
     edit.replace([node], node, edit.node("Gather", [table, indices], node.output, axis=axis))
 
 
@@ -268,7 +233,7 @@ def _numbers(edit: GraphEdit, *names: str) -> list[list[int]]:
 
 
 def _positions(edit: GraphEdit) -> str:
-    """The name of the positions; nodes that compute them are added if missing."""
+    """The name of the positions, which are computed if missing."""
     if _POSITIONS not in edit.makes:
         first, row, same, ones = (f"{_POSITIONS}.{x}" for x in ("first", "row", "same", "ones"))
         zero = edit.constant(first, 0)

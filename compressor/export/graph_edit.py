@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from onnx.helper import get_attribute_value, make_node, make_opsetid, tensor_dtype_to_np_dtype
@@ -19,11 +19,7 @@ CONTRIBUTED = "com.microsoft"  # the domain of onnxruntime's own operators
 
 
 def stored_array(tensor: TensorProto, directory: Path) -> NDArray[Any]:
-    """The values of a weight, memory-mapped and read-only if stored in a file of `directory`.
-
-    Raises:
-        ValueError: the graph names a file outside of its directory.
-    """
+    """The values of a weight, memory-mapped and read-only if stored in a file of `directory`."""
     if not uses_external_data(tensor) or 0 in tensor.dims:  # an empty weight cannot be mapped
         return to_array(tensor, str(directory))
     info = ExternalDataInfo(tensor)
@@ -69,7 +65,7 @@ def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
 
 
 class GraphEdit:
-    """A copy of a model, with external data in a directory; `finish` writes its new nodes back."""
+    """A copy of a model, with external data in a directory; `finish` returns it changed."""
 
     def __init__(self, model: ModelProto, directory: Path = Path()) -> None:
         self.model, self.directory = ModelProto(), directory
@@ -106,10 +102,10 @@ class GraphEdit:
         tensor = self.constants.get(name)
         return None if tensor is None else stored_array(tensor, self.directory)
 
-    def constant(self, name: str, values: Sequence[int] | int) -> str:
-        """The name of an int64 initializer, which is created if missing."""
+    def constant(self, name: str, values: ArrayLike) -> str:
+        """The name of an initializer, which is created if missing."""
         if name not in self.constants:
-            self.constants[name] = from_array(np.array(values, np.int64), name)
+            self.constants[name] = from_array(np.asarray(values), name)
         return name
 
     def ancestors(self, value: str) -> Iterator[NodeProto]:
@@ -123,7 +119,6 @@ class GraphEdit:
                 yield node
 
     def node(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Any:
-        """A node of an ONNX operator, or of another `domain`."""
         kept = list(inputs)
         while kept and not kept[-1]:  # optional inputs at the end
             kept.pop()
@@ -144,13 +139,11 @@ class GraphEdit:
         self._index()
 
     def read_instead(self, old: str, new: str) -> None:
-        """Let all readers of one value read another."""
         for node in self.readers(old):
             node.input[:] = [new if name == old else name for name in node.input]
         self._index()
 
     def drop_unread(self) -> None:
-        """Remove nodes whose values nothing reads."""
         self.nodes, _ = read_nodes(self.nodes, self.outputs)
         self._index()
 

@@ -1,22 +1,14 @@
 """From a PyTorch module to an ONNX graph with dynamic batch and lengths.
 
-`torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
-twice more: to decompose operators that it has no ONNX function for, and to convert operands of
-different types. With dynamic shapes this takes more than half of the CPU time of writing graphs.
-Our graphs hardly need the first: what ONNX lacks are conversions of types and assertions about
-shapes, which are rewritten and dropped here; and only programs that are not decomposed have the
-operators of `TRANSLATIONS`, which the forms for CUDA rely on. For the second, the types are known
-from the trace. Each export also makes tables of all operators, which takes about half a second;
-here a process makes them once.
+`torch.onnx.export` runs each traced program twice more, in more than half of its CPU time: to
+decompose operators and to convert operands. Our graphs hardly need either, see `quick_exporter`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -26,17 +18,15 @@ from typing import Any
 import onnx_ir
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
-
-from compressor.errors import VerificationError
 
 # Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
 OPSET = 20
-# Weights are stored in a file beside the graph: written one after the other, they are not in memory
-# several times over, as they are while one protobuf message is made of them. The name is the one
-# that the loaders of Hugging Face optimum download together with a graph.
+# Weights are in a file beside the graph: written one by one, they are not in memory several times,
+# as while one protobuf message is made of them. Loaders of optimum know the name.
 WEIGHTS_SUFFIX = "_data"
 INLINE_BYTES = 1024  # weights up to this size stay in the graph's own file
 
@@ -45,31 +35,8 @@ SOURCE = torch.export.Dim("source", min=1)
 PAST = torch.export.Dim("past", min=0)
 
 _aten = torch.ops.aten
-# Operators without side effects that the exporter translates as they are.
-_TRANSLATED = frozenset({
-    operator.add, operator.getitem, operator.mul, operator.pow, operator.sub, torch.sym_min,
-    _aten.sym_size.int, _aten.abs.default, _aten.add.Scalar, _aten.add.Tensor, _aten.amax.default,
-    _aten.arange.default, _aten.arange.start, _aten.argmax.default, _aten.cat.default,
-    _aten.chunk.default, _aten.clamp.default, _aten.clamp_min.default, _aten.contiguous.default,
-    _aten.cos.default, _aten.cumsum.default, _aten.detach.default, _aten.div.Tensor,
-    _aten.dropout.default, _aten.embedding.default, _aten.expand.default, _aten.expand_as.default,
-    _aten.flatten.using_ints, _aten.gather.default, _aten.ge.Scalar, _aten.gelu.default,
-    _aten.gt.Scalar, _aten.gt.Tensor, _aten.index.Tensor, _aten.index_select.default,
-    _aten.layer_norm.default, _aten.linalg_vector_norm.default, _aten.linear.default,
-    _aten.matmul.default, _aten.mean.dim, _aten.mul.Scalar, _aten.mul.Tensor, _aten.ne.Scalar,
-    _aten.neg.default, _aten.new_zeros.default, _aten.permute.default, _aten.pow.Tensor_Scalar,
-    _aten.relu.default, _aten.reshape.default, _aten.rsqrt.default, _aten.select.int,
-    _aten.silu.default, _aten.sin.default, _aten.slice.Tensor, _aten.softmax.int,
-    _aten.split.Tensor, _aten.split_with_sizes.default, _aten.squeeze.dim, _aten.stack.default,
-    _aten.sub.Tensor, _aten.sum.dim_IntList, _aten.tanh.default, _aten.transpose.int,
-    _aten.type_as.default, _aten.unflatten.int, _aten.unsqueeze.default, _aten.view.default,
-    _aten.zeros.default, _aten._to_copy.default,
-})  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device})
-# What the replaced methods take in the versions of PyTorch that this was written for.
-_DECOMPOSE = ["self", "decomp_table", "decompose_custom_triton_ops"]
-_RUN_NODE = ["self", "n"]
 
 
 def export_graph(
@@ -80,14 +47,11 @@ def export_graph(
     shapes: dict[str, Any],
     path: Path,
 ) -> None:
-    """Export one graph without the exporter's output, and check its inputs and outputs.
+    """Export one graph, without the exporter's own output.
 
     Args:
         example: inputs to trace with; the tracer takes a size of 0 or 1 for fixed.
         shapes: for each input its dynamic dimensions, as `torch.onnx.export` takes them.
-
-    Raises:
-        VerificationError: the graph has other inputs or outputs than `inputs` and `outputs`.
     """
     from torch._dynamo import config as tracing
 
@@ -97,30 +61,29 @@ def export_graph(
     # With dynamic shapes the tracer's cache costs more time than it saves.
     uncached = tracing.patch(fake_tensor_cache_enabled=False)
     quiet = contextlib.redirect_stdout(io.StringIO())
+    options: dict[str, Any] = {
+        "dynamo": True,
+        "opset_version": OPSET,
+        "input_names": inputs,
+        "output_names": outputs,
+        "dynamic_shapes": shapes,
+        "custom_translation_table": TRANSLATIONS,
+        "optimize": True,
+        "verbose": False,
+    }
     try:
-        with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
+        with warnings.catch_warnings(), quiet, uncached, torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                graph.eval(),
-                example,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=inputs,
-                output_names=outputs,
-                dynamic_shapes=shapes,
-                custom_translation_table=TRANSLATIONS,
-                optimize=True,
-                verbose=False,
-            )
+            try:
+                with quick_exporter():
+                    program = torch.onnx.export(graph.eval(), example, **options)
+            except torch.onnx.OnnxExporterError:  # an operator that must be decomposed
+                program = torch.onnx.export(graph, example, **options)
     finally:
         exporter_log.setLevel(level)
     assert program is not None
     names = [value.name for value in (*program.model.graph.inputs, *program.model.graph.outputs)]
-    if names != inputs + outputs:
-        raise VerificationError(
-            f"the exporter changed the inputs or outputs of {path.name}: {names}",
-            id="exported-names-differ",
-        )
+    assert names == inputs + outputs  # the exporter renames values that it merges
     _strip_traces(program.model)
     weights = path.name + WEIGHTS_SUFFIX
     onnx_ir.save(program.model, path, external_data=weights, size_threshold_bytes=INLINE_BYTES)
@@ -143,8 +106,10 @@ def _strip_traces(model: Any) -> None:
 def quick_exporter() -> Iterator[None]:
     """Inside this context, the exporter does nothing twice.
 
-    A program with any other operator than those known here is decomposed as usual. So is every
-    program in a version of PyTorch whose methods are others: exporting then takes longer.
+    Programs are not decomposed, unless they change values in place: what ONNX lacks are mostly
+    conversions of types and assertions about shapes, which are rewritten and dropped. Types of
+    operands are known from the trace, and a process makes the table of all operators once. Versions
+    of PyTorch that lack one of these methods take longer.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
@@ -152,38 +117,27 @@ def quick_exporter() -> Iterator[None]:
         assert usual is not None
         return program if _simplify(program) else usual(program, *args, **kwargs)
 
-    replacements = [(ExportedProgram, "run_decompositions", decompose, _DECOMPOSE)]
+    replaced: list[tuple[Any, str, Any]] = [(ExportedProgram, "run_decompositions", decompose)]
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter._registration import onnxscript_apis
+        from torch.onnx._internal.fx.passes.type_promotion import _TypePromotionInterpreter
+
+        replaced += [
+            (onnxscript_apis, "get_torchlib_ops", _made_once(onnxscript_apis.get_torchlib_ops)),
+            (_TypePromotionInterpreter, "run_node", _convert_operands),
+        ]
     with contextlib.ExitStack() as stack:
-        for owner, name, new, parameters in [*replacements, *_internals()]:
+        for owner, name, new in replaced:
             known = getattr(owner, name, None)
-            if known is not None and parameters in (None, [*inspect.signature(known).parameters]):
+            if known is not None:
                 setattr(owner, name, new)
                 stack.callback(setattr, owner, name, known)
         yield
 
 
-def _internals() -> list[tuple[Any, ...]]:
-    """Further functions to replace: owner, name, replacement, and parameters that it must have."""
-    try:
-        from torch._export import utils
-        from torch.onnx._internal.exporter import _schemas
-        from torch.onnx._internal.exporter._registration import onnxscript_apis
-        from torch.onnx._internal.fx.passes import type_promotion
-    except ImportError:
-        return []
-    interpreter = getattr(type_promotion, "_TypePromotionInterpreter", None)
-    tables = (
-        (onnxscript_apis, "get_torchlib_ops"),
-        (_schemas, "op_signature_from_function"),
-        (utils, "_materialize_cpp_cia_ops"),
-    )
-    made_once = [(x, name, _made_once(x, name), None) for x, name in tables if hasattr(x, name)]
-    return [*made_once, (interpreter, "run_node", _convert_operands, _RUN_NODE)]
-
-
 @cache
-def _made_once(owner: Any, name: str) -> Any:
-    return cache(getattr(owner, name))
+def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
+    return cache(usual)
 
 
 def _convert_operands(self: Any, node: Node) -> Any:
@@ -199,7 +153,7 @@ def _convert_operands(self: Any, node: Node) -> Any:
 
 
 def _simplify(program: ExportedProgram) -> bool:
-    """Drop assertions and rewrite conversions of types; whether no decomposition is needed now."""
+    """Whether a program, rewritten in place, has no operator now that changes its inputs."""
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
         if node.op == "call_function" and node.target in _ASSERTIONS:
@@ -210,7 +164,8 @@ def _simplify(program: ExportedProgram) -> bool:
             node.target = _aten._to_copy.default
     graph.eliminate_dead_code()
     program.graph_module.recompile()
-    return all(node.target in _TRANSLATED for node in graph.nodes if node.op == "call_function")
+    operators = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
+    return not any(operator._schema.is_mutable for operator in operators)
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
@@ -218,8 +173,7 @@ def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
     from onnxscript import opset20
 
     before = len(self.shape) - 1
-    if dim not in (-1, before):
-        raise ValueError("only the last dimension can be unflattened")
+    assert dim in (-1, before)
     shape: Any = opset20.Constant(value_ints=[0] * before + list(sizes))
     return opset20.Reshape(self, shape)
 
@@ -229,14 +183,14 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     from onnxscript import opset20
 
     before = len(self.shape) - 2
-    if start_dim not in (-2, before) or end_dim not in (-1, before + 1):
-        raise ValueError("only the last two dimensions can be flattened")
+    assert start_dim in (-2, before)
+    assert end_dim in (-1, before + 1)
     shape: Any = opset20.Constant(value_ints=[0] * before + [-1])
     return opset20.Reshape(self, shape)
 
 
-# For `torch.onnx.export`, which would write these with sizes computed in the graph. Only this
-# package's own attention uses them, on the last dimensions.
+# `torch.onnx.export` would write these with sizes computed in the graph; so would programs that are
+# decomposed, which lack these operators. Only this package's own attention uses them.
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.unflatten.int: _unflatten,
     _aten.flatten.using_ints: _flatten,

@@ -1,36 +1,4 @@
-"""Float32 graphs to int8 ones: weights stored as integers, activations rounded at run time.
-
-Every product with stored weights becomes
-
-    y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
-
-with one scale s_w per output column, and unsigned 8-bit activations Q(x). Their scale s_x and zero
-point z never depend on other rows of the batch, so neither does an output:
-
-- if the range of the activations of real rows is known, they are constants that cover this range
-  and zero; values beyond it are clipped;
-- otherwise s_x is the largest absolute value of a token's activations over 127, and z is 128, which
-  takes four more operations in every product.
-
-onnxruntime computes the product, its scales and its bias in one node (MatMulIntegerToFloat, one of
-its own operators; the others are standard).
-
-The table of token embeddings is stored as integers too, with one scale per token, and contiguous
-values of each token. A translator's decoder multiplies by the same table to compute logits: its
-integers are stored once, and onnxruntime transposes them for the product when it opens the graph. A
-scale per token is a scale per output column of the product, so both uses share them.
-
-Ranges are those of real rows in batches of one length, since padding would widen them; decoders
-generate their own inputs. Everything else (attention between computed values, normalization,
-biases, positions) is float32.
-
-x86 processors without VNNI multiply unsigned by signed bytes with an instruction that adds two
-neighboring products in 16 bits, which saturates silently: 2 x 255 x 127 becomes 32,767. So a
-column's scale is chosen such that no two neighboring weights, in rows 2i and 2i + 1 of W, add up to
-more than 128 in absolute value: 255 x 128 fits. This costs less precision than halving all weights
-(weights of a pair are seldom both large and of one sign), and the fastest kernels compute exact
-sums on every processor.
-"""
+"""Float32 graphs to int8 ones: weights stored as integers, activations rounded at run time."""
 
 from __future__ import annotations
 
@@ -45,10 +13,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
-from onnx.helper import make_node, make_opsetid, make_tensor_value_info
-from onnx.numpy_helper import from_array
+from onnx.helper import make_node, make_tensor_value_info
 
-from compressor.export.graph_edit import CONTRIBUTED, attribute, readers_of, stored_array
+from compressor.export.graph_edit import (
+    CONTRIBUTED,
+    GraphEdit,
+    attribute,
+    is_tensor_of,
+    stored_array,
+)
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.batching import collate, in_chunks
 from compressor.runtime.session import open_session
@@ -63,7 +36,7 @@ TOKENS = "input_ids"  # the input that embedding tables are indexed with
 # Weights with fewer output columns than this (a classifier's labels) stay float32: they are small,
 # and their rounding errors directly affect the logits.
 MIN_OUTPUTS = 16
-MOST_ROWS, _BATCH_ROWS = 256, 32  # to observe ranges on, and at the same time
+MOST_ROWS, _BATCH_ROWS = 256, 32  # to observe ranges on, in all and at a time
 _EXTREMES = ("ReduceMin", "ReduceMax")
 _PANEL = 1 << 21  # values of a weight that are rounded at the same time
 _LEAST = 1e-12  # scale of a token whose activations are all zero
@@ -74,18 +47,21 @@ def to_int8(
 ) -> ModelProto:
     """The graph with integer weights; its inputs and outputs do not change.
 
-    Args:
-        model: as `compressor.export.graphs` writes it.
-        directory: of its external data, if it has any, which is read one weight at a time.
-        ranges: of the first inputs of all `products`; without them each token has a scale.
+    Every product with stored weights becomes
+
+        y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
+
+    with one scale s_w per output column, and unsigned 8-bit activations Q(x), in one node of
+    onnxruntime's, MatMulIntegerToFloat. Their scale s_x and zero point z never depend on other rows
+    of the batch: they are constants where the `ranges` of the first inputs of all `products` are
+    known, beyond which values are clipped. Otherwise s_x is the largest absolute value of a token's
+    activations over 127, and z is 128, which takes four more operations.
+
+    The table of token embeddings is stored as integers, too, with one scale per token. Where a
+    decoder multiplies by the same table, both share its integers. All else stays float32. External
+    data is in `directory`, and read one weight at a time.
     """
-    converted = ModelProto()
-    converted.CopyFrom(model)
-    _Quantizer(converted.graph, directory, ranges).rewrite()
-    if products(model.graph):
-        # ONNX wants a version for every domain that operators are from.
-        converted.opset_import.append(make_opsetid(CONTRIBUTED, 1))
-    return converted
+    return _Quantizer(model, directory, ranges).rewrite()
 
 
 def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
@@ -112,23 +88,17 @@ def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
 def quantize_columns(
     weight: NDArray[np.float32], *, multiplied: bool = True
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Integers and the scale of each column: weight ~ integers x scales.
+    """Integers in -127 … 127 [inputs, outputs] and scales [outputs]: weight ~ integers x scales.
 
-    A few columns at a time: NumPy would copy the whole weight in each step.
-
-    Args:
-        weight: [inputs, outputs].
-        multiplied: whether the integers are for products; if so, rows 2i and 2i + 1 of a column add
-            up to at most 128 in absolute value.
-
-    Returns:
-        Integers [inputs, outputs] in -127 … 127, and scales [outputs]. A column of zeros has
-        scale 1.
+    x86 processors without VNNI multiply unsigned by signed bytes with an instruction that adds two
+    neighboring products in 16 bits, and saturates silently: 2 x 255 x 127 becomes 32,767. So scales
+    of `multiplied` weights are such that no two weights in rows 2i and 2i + 1 add up to more than
+    128 in absolute value, since 255 x 128 fits. This costs less precision than halving all weights.
     """
     inputs, outputs = weight.shape
     integers = np.empty_like(weight, np.int8)
     scales = np.empty(outputs, np.float32)
-    at_once = max(1, _PANEL // inputs)
+    at_once = max(1, _PANEL // inputs)  # columns: NumPy would copy the whole weight in each step
     for panel in (slice(start, start + at_once) for start in range(0, outputs, at_once)):
         columns = weight[:, panel]  # [inputs, some outputs]
         largest = np.abs(columns).max(axis=0)
@@ -141,44 +111,39 @@ def quantize_columns(
     return integers, scales
 
 
-class _Quantizer:
-    """Rewrites a graph in place; its nodes are replaced in their order."""
+class _Quantizer(GraphEdit):
+    """Replaces the nodes of a graph in their order."""
 
     def __init__(
-        self, graph: GraphProto, directory: Path, ranges: Mapping[str, Range] | None
+        self, model: ModelProto, directory: Path, ranges: Mapping[str, Range] | None
     ) -> None:
-        self.graph, self.directory, self.ranges = graph, directory, ranges
-        self.products = products(graph)
-        self.weights = {tensor.name: tensor for tensor in graph.initializer}
+        super().__init__(model, directory)
+        self.ranges, self.products = ranges, products(model.graph)
         self.shared: set[str] = set()  # tables of embeddings that a product multiplies by too
-        self.stored: set[str] = set()  # names of the constants that are in the graph already
         self.rounded: set[str] = set()  # activations whose integers are in the graph already
-        self.nodes: list[NodeProto] = []
 
-    def rewrite(self) -> None:
-        graph = self.graph
+    def rewrite(self) -> ModelProto:
         lookups = {
             node.output[0]: node.input[0]
-            for node in graph.node
+            for node in self.nodes
             if node.op_type == "Gather"
-            and self._dimensions(node.input[0]) == 2
+            and is_tensor_of(self.constants.get(node.input[0]), 2)
             and node.input[1] == TOKENS
             and attribute(node, "axis", 0) == 0
         }
         transposed = [x for x, _ in self.products.values() if attribute(x, "transB", 0)]
         self.shared = {*lookups.values()} & {node.input[1] for node in transposed}
-        readers, outputs = readers_of(graph.node), {value.name for value in graph.output}
         biases = {}  # value of a product -> the node that adds a bias to it
         for value, (product, columns) in self.products.items():
-            read = readers.get(value, [])
-            # A Gemm may already have its bias, and outputs of the graph do not change.
-            if len(product.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
+            add = self.only_reader(value, "Add")
+            if len(product.input) > 2 or add is None:  # a Gemm may already have its bias
                 continue
-            (bias,) = {*read[0].input} - {value}
-            if self._dimensions(bias) == 1 and self.weights[bias].dims[0] == columns:
-                biases[value] = read[0]
+            (bias,) = {*add.input} - {value}
+            if self._is_vector(bias) and self.constants[bias].dims[0] == columns:
+                biases[value] = add
         added = {add.output[0] for add in biases.values()}
-        for node in graph.node:
+        before, self.nodes = self.nodes, []
+        for node in before:
             value = node.output[0]
             if value in self.products:
                 self._multiply(node, biases.get(value))
@@ -186,52 +151,33 @@ class _Quantizer:
                 self._look_up(node)
             elif value not in added:
                 self.nodes.append(node)
-        del graph.node[:]
-        graph.node.extend(self.nodes)
-        used = {name for node in self.nodes for name in node.input}
-        # From the end, since those behind a deleted one move up.
-        for index in reversed(range(len(graph.initializer))):
-            if graph.initializer[index].name not in used:
-                del graph.initializer[index]
-        # Some of these values no longer exist; onnxruntime infers the others by itself.
-        del graph.value_info[:]
+        return self.finish()
 
-    def _dimensions(self, name: str) -> int | None:
-        """Number of dimensions of a weight; None for other values."""
-        return len(self.weights[name].dims) if name in self.weights else None
+    def _is_vector(self, name: str) -> bool:
+        return is_tensor_of(self.constants.get(name), 1)
 
     def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         self.nodes.append(make_node(operator, inputs, [output], **attributes))
 
-    def _constant(self, name: str, values: NDArray) -> str:
-        """Add a constant to the graph, once; returns its name."""
-        if name not in self.stored:
-            self.graph.initializer.append(from_array(values, name))
-            self.stored.add(name)
-        return name
-
     def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
-        """Add the integers and scales of a weight [rows, columns] to the graph, once; their names.
+        """Add integers and scales of a weight's columns, or rows to `transpose`, once; names.
 
-        Args:
-            transpose: one scale per row of the weight instead of one per column; the integers are
-                stored as [columns, rows].
-            looked_up: with `transpose`, store the integers as [rows, columns].
+        Integers are transposed, too, unless they are `looked_up`.
         """
         layout = "rows" if looked_up else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
-        if integers not in self.stored:
-            weight = stored_array(self.weights[name], self.directory)
+        if integers not in self.constants:
+            weight = stored_array(self.constants[name], self.directory)
             # Rows that are only looked up need no limit for sums, and keep a finer scale.
             multiplied = not looked_up or name in self.shared
             columns = weight.T if transpose else weight
             values, scale = quantize_columns(columns, multiplied=multiplied)
-            self._constant(integers, np.ascontiguousarray(values.T if looked_up else values))
-            self._constant(scales, scale)
+            self.constant(integers, np.ascontiguousarray(values.T if looked_up else values))
+            self.constant(scales, scale)
         return integers, scales
 
     def _multiply(self, node: NodeProto, add: NodeProto | None) -> None:
-        """The integers' product; `add` adds a bias to it, and is replaced too."""
+        """Write the integers' product instead of a node, and of an `add` of a bias to it."""
         x, name, *bias = node.input
         out = node.output[0]
         if add is not None:
@@ -248,7 +194,7 @@ class _Quantizer:
         factors = [values, integers, scale, scales, zero, ""]
         multiply = partial(self._add, "MatMulIntegerToFloat", domain=CONTRIBUTED)
         # The operator adds a bias of one dimension, after its scales; others need their own node.
-        if not largest and all(self._dimensions(name) == 1 for name in bias):
+        if not largest and all(map(self._is_vector, bias)):
             multiply([*factors, *bias], out)
             return
         product = f"{out}.product" if bias else out
@@ -260,13 +206,10 @@ class _Quantizer:
             self._add("Add", [product, *bias], out)
 
     def _round(self, x: str) -> tuple[str, str, str, str]:
-        """Activations as integers, once: x = (integers - zero) x scale x largest.
+        """Names of integers, scale, zero and largest: x = (integers - zero) x scale x largest.
 
-        Without a range they are divided by the largest of their token before rounding, since
+        `largest`, [..., 1], is empty with a range. Else tokens are divided by theirs, since
         MatMulIntegerToFloat has one scale for all rows of its first factor.
-
-        Returns:
-            Names of integers, scale, zero and largest, [..., 1], which is empty with a range.
         """
         is_new = x not in self.rounded
         self.rounded.add(x)
@@ -275,16 +218,16 @@ class _Quantizer:
             low, high = min(low, 0.0), max(high, 0.0)  # an integer must represent zero
             # If all values were zero the range is empty, and any scale but 0 works.
             step = (high - low) / 255 or 1.0
-            scale = self._constant(f"{x}.scale", np.array(step, np.float32))
+            scale = self.constant(f"{x}.scale", np.array(step, np.float32))
             integer = np.clip(np.rint(-low / step), 0, 255)
-            zero = self._constant(f"{x}.zero", np.array(integer, np.uint8))
+            zero = self.constant(f"{x}.zero", np.array(integer, np.uint8))
             if is_new:
                 self._add("QuantizeLinear", [x, scale, zero], f"{x}.integers")
             return f"{x}.integers", scale, zero, ""
-        least = self._constant("int8.least", np.array(_LEAST, np.float32))
-        scale = self._constant("int8.scale", np.array(1 / LEVELS, np.float32))
-        zero = self._constant("int8.zero", np.array(128, np.uint8))
-        axis = self._constant("int8.last_axis", np.array([-1]))
+        least = self.constant("int8.least", np.array(_LEAST, np.float32))
+        scale = self.constant("int8.scale", np.array(1 / LEVELS, np.float32))
+        zero = self.constant("int8.zero", np.array(128, np.uint8))
+        axis = self.constant("int8.last_axis", np.array([-1]))
         size, most, largest, relative, integers = (
             f"{x}.token_{name}" for name in ("size", "most", "largest", "relative", "integers")
         )
@@ -299,7 +242,7 @@ class _Quantizer:
     def _look_up(self, node: NodeProto) -> None:
         """Integers of the tokens times their scales."""
         out, (name, ids) = node.output[0], node.input
-        axis = self._constant(f"{out}.last_axis", np.array([-1]))
+        axis = self.constant(f"{out}.last_axis", np.array([-1]))
         integers, scales = self._store(name, transpose=True, looked_up=True)
         # [batch, tokens, width]
         self._add("Gather", [integers, ids], f"{out}.integer", axis=0)
@@ -310,10 +253,9 @@ class _Quantizer:
 
 
 def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
-    """Run an artifact's float32 graphs on at most `MOST_ROWS` encoded rows.
+    """Ranges on at most `MOST_ROWS` rows: graph's file name -> first input of a product -> range.
 
-    Returns:
-        File name of the graph -> first input of a product -> its range, for graphs with products.
+    In batches of one length, since padding would widen them; decoders generate their own inputs.
     """
     artifact = read_artifact(directory)
     by_length: dict[int, list[Encoded]] = defaultdict(list)
@@ -353,7 +295,7 @@ class Observed:
             extended.unlink(missing_ok=True)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the graph with those of the feeds that it reads; returns its usual outputs."""
+        """The graph's usual outputs for those of the feeds that it reads."""
         read = {value.name: feeds[value.name] for value in self.session.get_inputs()}
         names = [value.name for value in self.session.get_outputs()]
         outputs = dict(zip(names, self.session.run(names, read), strict=True))

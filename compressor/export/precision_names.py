@@ -16,50 +16,30 @@ ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
 
 
 def comma_separated(values: str | Sequence[str]) -> list[str]:
-    """The names in a comma list, or in several."""
+    """The names in a comma list, or in several, each once."""
     texts = values if isinstance(values, list | tuple) else [values]
-    return [name.strip() for text in texts for name in str(text).split(",")]
+    return list(dict.fromkeys(name.strip() for text in texts for name in str(text).split(",")))
 
 
 def split_precisions(
     values: str | Sequence[str], known: Sequence[str] = (*PRECISIONS, AUTO)
 ) -> list[str]:
-    """Names from a comma list, or from several.
-
-    Raises:
-        UsageError: an unknown name, one given twice, or `auto` beside others.
-    """
+    """Names from a comma list, or from several; UsageError for an unknown one."""
     names = comma_separated(values)
-    text = ",".join(names)
-    if not names:
-        raise UsageError(
-            f"--precision names none; use one of {', '.join(known)}", id="precision-missing"
-        )
+    if len(names) > 1:  # `auto` stands alone
+        known = [name for name in known if name != AUTO]
     for name in names:
         if name not in known:
             raise UsageError(
-                f"--precision {text}: {name!r} is unknown; use one of {', '.join(known)}"
+                f"--precision {','.join(names)}: {name!r} is not one of {', '.join(known)}"
                 + did_you_mean(name, known),
                 id="precision-unknown",
             )
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"--precision {text} names one twice; give each once", id="precision-given-twice"
-        )
-    if AUTO in names and len(names) > 1:
-        raise UsageError(
-            f"--precision {text}: {AUTO} stands alone; leave out the others",
-            id="precision-auto-with-others",
-        )
     return names
 
 
 def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
-    """The precisions to export for a device, float32 first.
-
-    Raises:
-        UsageError: float32 is not among them, or one that the device has no kernels for.
-    """
+    """The precisions to export for a device, float32 first; UsageError for what it cannot do."""
     wanted = ON_DEVICE[device] if list(names) == [AUTO] else tuple(names)
     text = ",".join(wanted)
     if BASE not in wanted:
@@ -73,27 +53,14 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
             f"--precision {text}: int8 graphs are for the CPU; leave int8 out, or use --device cpu",
             id="precision-not-on-device",
         )
-    # First in any case: the others are converted from it.
     return (BASE, *(name for name in wanted if name != BASE))
 
 
 def precision_timed(names: Sequence[str], device: str) -> str:
-    """The precision in which candidate masks are timed, from those that a run exports.
-
-    On CUDA it is float16, whose graphs have a special form; elsewhere float32 represents all.
-    """
+    """The precision in which candidate masks are timed: float16 has a special form on CUDA."""
     return "fp16" if device == "cuda" and "fp16" in names else BASE
 
 
 def named_precisions(values: Sequence[str] | None) -> list[str] | None:
     """Names of precisions to run artifacts in, without `auto`; None if none are named."""
-    if not values:
-        return None
-    names = split_precisions(values, (*COMPUTED, AUTO))
-    if names == [AUTO]:
-        raise UsageError(
-            "--precision auto is for `compress run` and `compress export`; name the precisions to "
-            "run, or leave it out for each artifact's default",
-            id="precision-auto",
-        )
-    return names
+    return split_precisions(values, COMPUTED) if values else None

@@ -1,16 +1,7 @@
 """An encoder with a smaller vocabulary: the tokens of texts like the user's, and short tokens.
 
-Most of a small encoder's weights are rows of its embedding table, of which texts of one domain use
-a part. The other rows are removed from the table and the tokenizer, and the kept ones are
-renumbered. Texts whose tokens are all kept get the same tokens and the same output:
-
-- WordPiece takes the longest matching token, which is kept.
-- Unigram maximizes the sum of scores. The score of unknown characters depends on the lowest score,
-  whose token is kept.
-- BPE merges pairs in the order of its list. All parts of a kept token are kept, and all merges of
-  kept tokens; such a text uses no other merges.
-
-Other texts are split into shorter tokens, down to single characters or bytes.
+Texts whose tokens are all kept get the same tokens and the same output. Others are split into
+shorter tokens, down to single characters or bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +18,7 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, VerificationError
-from compressor.export.target_text import CHUNK
-from compressor.export.vocabulary import is_short
+from compressor.export.vocabulary import CHUNK, is_short
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modes import quiet_transformers, shared_copy
 from compressor.model.tokenizer import remember_limits, save_tokenizer
@@ -42,9 +32,7 @@ Merges = dict[tuple[str, str], tuple[int, str]]
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     """An encoder's checkpoint with only the tokens of a text; it shares all other weights.
 
-    Raises:
-        InputError: the file cannot be read, or the tokenizer cannot be reduced.
-        VerificationError: the smaller tokenizer splits a line of the text into other tokens.
+    InputError for a tokenizer that cannot be reduced.
     """
     tokenizer = checkpoint.tokenizer
     kind = _model(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__
@@ -82,7 +70,7 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
-    """Ids of special, added and configured tokens; positions may need those up to padding's."""
+    """Ids of special, added and configured tokens, and those up to padding's for positions."""
     config: Any = checkpoint.model.config
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
@@ -121,15 +109,9 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
         save_tokenizer(tokenizer, directory)
-        path, settings = directory / "tokenizer.json", directory / "tokenizer_config.json"
+        path = directory / "tokenizer.json"
         cut_file(path, kept)
-        values = json.loads(settings.read_text(encoding="utf-8"))
-        added = values.get("added_tokens_decoder")
-        if added is not None:
-            numbers = {str(old): str(new) for new, old in enumerate(kept)}
-            values["added_tokens_decoder"] = {numbers[i]: x for i, x in added.items()}
-            settings.write_text(json.dumps(values), encoding="utf-8")
-        for other in {*directory.iterdir()} - {path, settings}:
+        for other in {*directory.iterdir()} - {path, directory / "tokenizer_config.json"}:
             other.unlink()  # a vocabulary in another form, with all tokens
         smaller = transformers.AutoTokenizer.from_pretrained(directory)
         remember_limits(smaller)
@@ -145,11 +127,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 
 def cut_file(path: Path, kept: Sequence[int]) -> None:
-    """Keep some tokens of a `tokenizer.json`; their new ids are their positions in `kept`.
-
-    Args:
-        kept: ids, ascending; all added tokens are among them.
-    """
+    """Keep tokens of a `tokenizer.json`, all added ones among them; new ids are positions."""
     data = json.loads(path.read_text(encoding="utf-8"))
     numbers = {old: new for new, old in enumerate(kept)}
     model = data["model"]
@@ -184,7 +162,12 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
 
 
 def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
-    """Ids of single characters and bytes, and of what the tokens of a text are built from."""
+    """Ids of single characters and bytes, and of what the tokens of a text are built from.
+
+    WordPiece takes the longest token that matches, which is kept. Unigram maximizes the sum of
+    scores; that of unknown characters depends on the lowest, whose token is kept. BPE merges pairs
+    in the order of its list: all parts of a kept token are kept.
+    """
     model = _model(tokenizer)
     if model["type"] == "Unigram":
         pieces, scores = zip(*model["vocab"], strict=True)

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.export.attention import graph_attention
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.graph_edit import stored_array
 from compressor.export.precision_names import BASE
+from compressor.export.tokenizer import write_tokenizer
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask
 from compressor.results import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
+from compressor.runtime.engines.pytorch import PYTORCH_DIRECTORY
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
-from compressor.tasks import Task
+from compressor.tasks import TASKS, Batch, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,18 +47,17 @@ class Network:
     checkpoint: Checkpoint  # its origin, with tokenizer, task and the dense model's sublayers
     model: nn.Module  # possibly without the units that `mask` removes
     mask: Mask
-    # Ids of the tokens that a decoder scores (`TaskGraphs.output_tokens`); its inputs and outputs
-    # are then indices into this list. None: all tokens.
+    # Ids of the tokens that a decoder scores, whose inputs and outputs are indices into this list.
     tokens: list[int] | None = None
 
 
 class TaskGraphs(ABC):
-    """The graphs of one task."""
+    """The graphs of one task. Checks raise VerificationError if an output differs."""
 
     # Role of a graph -> the kinds of sublayers that it depends on, for graphs that can be copied
     # from another model of the same checkpoint if these are equal.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
-    layouts: ClassVar[str] = "optimum"  # names of other supported layouts than this tool's own
+    layout: ClassVar[str]  # the one of another program that supports the task
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}  # role of a graph -> its form for CUDA
 
     def __init__(self, task: Task) -> None:
@@ -67,14 +70,9 @@ class TaskGraphs(ABC):
         return None
 
     def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
-        """Write graphs, and `graphs.json`, their description for the runtime.
-
-        Args:
-            skip: roles of graphs that the directory already has.
-        """
+        """Write graphs, without roles to `skip`, and `graphs.json`, which describes them."""
         files = self.write(network, directory, skip)
-        # Tracing leaves reference cycles that keep weights in memory.
-        trim_memory()
+        trim_memory()  # tracing leaves reference cycles that keep weights in memory
         checkpoint = network.checkpoint
         data = {
             "schema": 1,
@@ -111,18 +109,11 @@ class TaskGraphs(ABC):
 
     @abstractmethod
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
-        """The model's outputs in float32, to compare the artifact in a directory with.
-
-        The model is not needed afterwards: its memory can be freed before the graphs are opened.
-        """
+        """The model's outputs in float32, to compare the artifact in a directory with."""
 
     @abstractmethod
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
-        """Compare an opened artifact's float32 graphs with the model.
-
-        Raises:
-            VerificationError: an output differs, as in all checks below.
-        """
+        """Compare an opened artifact's float32 graphs with the model."""
 
     @abstractmethod
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
@@ -142,14 +133,6 @@ class TaskGraphs(ABC):
     ) -> list[Observed]:
         """Run the float32 graphs in `directory`; returns the ranges of their products' inputs."""
 
-    @abstractmethod
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        """Write and check the graphs in the layout of Hugging Face optimum.
-
-        Raises:
-            InputError: the layout does not support the model.
-        """
-
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         """Write what an engine reads instead of an artifact's graphs; False if it reads these."""
         return False
@@ -161,38 +144,82 @@ class TaskGraphs(ABC):
         return self.check(network.model, directory, batches, engine=engine)
 
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        """Check an artifact's files for other engines, in float32.
-
-        Raises:
-            EnvironmentProblem: the engine is not installed.
-        """
+        """Check an artifact's files for other engines, in float32."""
         return []
 
-    def export_ctranslate2(
+    def require_layout(self, name: str, checkpoint: Checkpoint) -> None:
+        """Raise InputError unless a layout of another program supports the task."""
+        if name != self.layout:
+            raise InputError(
+                f"--layout {name} does not support {self.task.name}, which {checkpoint.name} is "
+                f"for; use --layout {self.layout}, or leave --layout out and run the graphs with "
+                "compressor.runtime",
+                id="layout-not-for-task",
+            )
+
+    @abstractmethod
+    def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
-        """Write a model that CTranslate2 opens, checked in float32 on ragged batches.
+        """Write a directory in that layout, checked in float32."""
 
-        Raises:
-            InputError: CTranslate2 does not support the task.
-        """
-        raise InputError(
-            f"CTranslate2 is for encoder-decoders, and {network.checkpoint.name} is a model for "
-            f"{network.checkpoint.task}; leave --layout out",
-            id="layout-not-for-task",
-        )
+
+def export_model(
+    network: Network,
+    batches: Sequence[Batch],
+    texts: Sequence[str],
+    directory: Path,
+    engines: Sequence[str] = (ONNXRUNTIME,),
+    pairs: Sequence[str] | None = None,
+) -> list[Check]:
+    """Write `directory/onnx`, and what engines need, and check all against the checkpoint.
+
+    UsageError for an engine that runs dense models only, if units are removed.
+
+    Args:
+        batches: ragged batches to compare on.
+        texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
+    """
+    checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
+    graphs = directory / GRAPH_DIRECTORY
+    graphs.mkdir(parents=True, exist_ok=True)
+    file = graphs / "tokenizer.json"
+    write_tokenizer(checkpoint.tokenizer, file)  # fails sooner than graphs do
+    TokenizerProbe.of(checkpoint, texts, pairs).check_file(file)
+    task.graphs.export(network, graphs)
+    inputs = [batch.inputs() for batch in batches]
+    checks: list[Check] = task.graphs.check(network.model, directory, inputs)
+    for engine in engines:
+        if engine == ONNXRUNTIME:  # its graphs were checked above
+            continue
+        if task.engine(engine).dense_only:
+            if network.mask.counts() != network.mask.totals():
+                raise UsageError(
+                    f"the engine {engine} runs dense models only, and {checkpoint.name} is pruned; "
+                    "leave it out of --engines",
+                    id="engine-for-dense-models",
+                )
+            model: Any = network.model
+            model.save_pretrained(directory / PYTORCH_DIRECTORY)
+        checks += task.graphs.add_engine(network, directory, engine, inputs)
+    trim_memory()
+    return checks
+
+
+def graph_bytes(directory: Path, precision: str = BASE) -> int:
+    """Size of the graphs of an artifact in one precision, external weights included."""
+    graphs = directory / GRAPH_DIRECTORY
+    names = read_artifact(directory).precisions[precision].values()
+    return sum(path.stat().st_size for name in names for path in graphs.glob(f"{name}*"))
 
 
 def require_same_weights(
     graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
 ) -> None:
-    """Check that all weights of float32 graphs are those of the checkpoint in the same artifact.
+    """Raise InputError unless all weights of float32 graphs are those of the checkpoint.
 
-    Comparing outputs on random rows does not cover rows of embedding tables that are not looked up,
-    and changes below the tolerance.
-
-    Raises:
-        InputError: a weight is not in the checkpoint; single numbers may be constants.
+    Outputs on random rows do not cover all rows of embedding tables. Single numbers may be
+    constants.
     """
 
     def has(tensor: Any, rows: Any) -> bool:

@@ -1,20 +1,6 @@
 """Write a transformers tokenizer as a `tokenizers` file that the runtime can read without torch.
 
-For fast tokenizers only truncation and padding are switched off. `MarianTokenizer` is Python code
-around SentencePiece, and is rebuilt here. It looks up every piece from `source.spm` in
-`vocab.json`, and the two vocabularies differ:
-
-- a piece of `source.spm` that `vocab.json` lacks becomes the unknown token. It must still be used
-  in the segmentation, so it is appended after the last id, and the runtime maps all ids from
-  there on to the unknown token (`compressor.runtime.text.FIRST_WITHOUT_ID`).
-- an entry of `vocab.json` that `source.spm` lacks (most target pieces) must never be used in the
-  segmentation. It is written with the prefix `MARK`, which the decoder removes.
-- an exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
-  `vocab.json`. Entries with only such characters are written without the prefix, and all other
-  runs of unknown characters are replaced by a single one before the segmentation.
-
-Segmentation adds the scores in float64, and SentencePiece in float32. The results differ only
-between segmentations of equal score, such as those of a word repeated without a space.
+`MarianTokenizer` and `M2M100Tokenizer`, Python code around SentencePiece, are rebuilt here.
 """
 
 from __future__ import annotations
@@ -51,61 +37,58 @@ CLEAN_UP = (
 )  # fmt: skip
 
 
-def write_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, path: Path, layouts: str = "optimum"
-) -> None:
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
 
     Encoding means with special tokens and without truncation, decoding means
-    `batch_decode(ids, skip_special_tokens=True)`.
-
-    Args:
-        layouts: names of layouts with the checkpoint's own tokenizer, for messages.
-
-    Raises:
-        InputError: a tokenizer that is neither fast nor a `MarianTokenizer` with one vocabulary
-            and a unigram model nor an `M2M100Tokenizer` with a BPE model.
+    `batch_decode(ids, skip_special_tokens=True)`. InputError for one that is not supported.
     """
     name = type(tokenizer).__name__
     if tokenizer.split_special_tokens:
-        raise InputError(
-            f"the {name} has split_special_tokens=true, which cannot be exported: remove it from "
-            "tokenizer_config.json if your texts hold no special tokens, or use `compress export "
-            f"--layout {layouts}`",
-            id="tokenizer-splits-special-tokens",
-        )
+        raise _unsupported(f"the {name} has split_special_tokens=true")
     if tokenizer.is_fast:
         built = uncut_copy(tokenizer)
-        # transformers does not clean up text decoded by BPE, unless this setting is true.
-        setting = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-        keeps_spaces = type(built.model).__name__ == "BPE" and not getattr(
-            tokenizer, setting, False
-        )
-        if tokenizer.clean_up_tokenization_spaces and not keeps_spaces:
+        # transformers does not clean up text decoded by BPE.
+        if tokenizer.clean_up_tokenization_spaces and type(built.model).__name__ != "BPE":
             built.decoder = _cleaning([built.decoder] if built.decoder else [])
     elif name == "MarianTokenizer":
         built = _from_marian(tokenizer)
     elif name == "M2M100Tokenizer":
         built = _from_m2m100(tokenizer)
     else:
-        raise InputError(
-            f"tokenizer class {name} has no fast form, and cannot be exported; supported are "
-            "MarianTokenizer, M2M100Tokenizer and every fast tokenizer, and any in `compress "
-            f"export --layout {layouts}`",
-            id="tokenizer-class-unsupported",
-        )
+        raise _unsupported(f"the tokenizer class {name} has no fast form")
     built.save(str(path), pretty=False)
 
 
+def _unsupported(why: str) -> InputError:
+    return InputError(
+        f"{why}, which this tool's runtime does not support; give a checkpoint with another "
+        "tokenizer, or use --layout optimum or ctranslate2, which keep the checkpoint's own",
+        id="tokenizer-class-unsupported",
+    )
+
+
 def _from_marian(tokenizer: Any) -> Tokenizer:
+    """Pieces of `source.spm` under the ids of `vocab.json`, which has others.
+
+    A piece that `vocab.json` lacks becomes the unknown token. It is still used in the segmentation,
+    so it is appended after the last id, and the runtime maps all ids from there on to the unknown
+    token. An entry of `vocab.json` that `source.spm` lacks is never used in the segmentation: it is
+    written with the prefix `MARK`, which the decoder removes.
+
+    An exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
+    `vocab.json`. Entries with only such characters have no prefix, and all other runs of unknown
+    characters are replaced by a single one before the segmentation.
+    """
     if tokenizer.separate_vocabs:
-        raise InputError(
-            "the MarianTokenizer has separate_vocabs=true, and this tool's runtime supports one "
-            "vocabulary; use `compress export --layout ctranslate2`, which supports two, or "
-            "--layout optimum",
-            id="tokenizer-vocabularies-separate",
-        )
-    scores, rules = _read_unigram(Path(tokenizer.spm_files[0]))
+        raise _unsupported("the MarianTokenizer has separate_vocabs=true")
+    model = _read_model(Path(tokenizer.spm_files[0]), "UNIGRAM")
+    kinds = model.SentencePiece
+    scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
+    highest = max(scores.values())
+    # SentencePiece's own bonus for these, unigram_model.cc (EncodeOptimized).
+    defined = [p.piece for p in model.pieces if p.type == kinds.USER_DEFINED]
+    scores |= {piece: len(piece.encode()) * highest - 0.1 for piece in defined}
     added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
     # Tokens that were added after the vocabulary have ids there.
     ids = tokenizer.encoder | added
@@ -116,8 +99,11 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
         for piece in tokenizer.encoder
         if piece.startswith(">>") and piece.endswith("<<") and piece not in added
     }
+    # Scores are added in float64, and by SentencePiece in float32. The results differ only between
+    # segmentations of equal score, such as those of a word repeated without a space.
     vocabulary = _vocabulary(ids, added, codes, scores)
     built = Tokenizer(models.Unigram(vocabulary, tokenizer.unk_token_id))
+    rules = model.normalizer_spec.precompiled_charsmap  # see `compressor.runtime.text`
     built.normalizer = _normalizer(ids, added, codes, scores, rules)
     # Split into words if no piece spans several, since the library caches the pieces of words.
     words = not any(SPACE in piece[1:] for piece in scores)
@@ -136,22 +122,10 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     from transformers.tokenization_utils_base import generate_merges
 
     path, ids = Path(tokenizer.spm_file), dict(tokenizer.encoder)
-    model = _read_model(path)
-    trainer, kinds = model.trainer_spec, model.SentencePiece
-    scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
-    if trainer.model_type != trainer.BPE or trainer.byte_fallback:
-        raise InputError(
-            f"{path} is not a BPE model without byte fallback, the only kind supported for M2M100; "
-            "`compress export --layout ctranslate2` supports any",
-            id="sentencepiece-not-bpe",
-        )
-    missing = scores.keys() - ids.keys()
-    if missing:
-        raise InputError(
-            f"vocab.json lacks {len(missing):,} of the pieces in {path}, so texts would be split "
-            "differently; use `compress export --layout ctranslate2`, which does not need them",
-            id="vocabulary-lacks-pieces",
-        )
+    model = _read_model(path, "BPE")
+    scores = {p.piece: p.score for p in model.pieces if p.type == model.SentencePiece.NORMAL}
+    if scores.keys() - ids.keys():
+        raise _unsupported(f"vocab.json lacks some of the pieces in {path}")
     merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
     # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
     built = Tokenizer(models.BPE(ids, merges, unk_token=tokenizer.unk_token, fuse_unk=True))
@@ -178,63 +152,27 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
 
 
 def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
-    """Add tokens with their ids, which are matched in the raw text before everything else.
-
-    Tokenizers in Python match them in this way for any value of `normalized`.
-    """
-    for token_id, token in sorted(added.items()):
+    """Add tokens, which Python matches in the raw text for any value of `normalized`."""
+    for _, token in sorted(added.items()):
         if token.single_word:
-            raise InputError(
-                f"added token {token.content!r} has single_word=true, which cannot be exported; "
-                "remove that from tokenizer_config.json",
-                id="added-token-unsupported",
-            )
+            raise _unsupported(f"the added token {token.content!r} has single_word=true")
         raw = AddedToken(
             token.content, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False,
             special=token.special,
         )  # fmt: skip
         (built.add_special_tokens if token.special else built.add_tokens)([raw])
-        if built.token_to_id(token.content) != token_id:
-            raise InputError(
-                f"added token {token.content!r} has id {token_id}, but is number "
-                f"{built.token_to_id(token.content)} of the vocabulary; give it that id in "
-                "tokenizer_config.json",
-                id="added-token-without-id",
-            )
 
 
-def _read_model(path: Path) -> Any:
-    """A SentencePiece model with the default treatment of spaces."""
+def _read_model(path: Path, kind: str) -> Any:
+    """A SentencePiece model of this kind, with the default treatment of spaces."""
     model = read_sentencepiece(path)
     trainer, rules = model.trainer_spec, model.normalizer_spec
     default = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
+    if trainer.model_type != getattr(trainer, kind) or trainer.byte_fallback:
+        raise _unsupported(f"{path} is no {kind} model without byte fallback")
     if trainer.treat_whitespace_as_suffix or not default:
-        raise InputError(
-            f"{path} does not treat spaces as SentencePiece does by default (words start with "
-            f"{SPACE}, repeated spaces are removed), which cannot be exported",
-            id="sentencepiece-spaces-unsupported",
-        )
+        raise _unsupported(f"{path} does not treat spaces as SentencePiece does by default")
     return model
-
-
-def _read_unigram(path: Path) -> tuple[dict[str, float], bytes]:
-    """Pieces with their scores; and normalization rules, a `precompiled_charsmap`, see
-    compressor.runtime.text."""
-    model = _read_model(path)
-    trainer, kinds = model.trainer_spec, model.SentencePiece
-    if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
-        raise InputError(
-            f"{path} is not a unigram model without byte fallback, the only kind of "
-            "SentencePiece model that can be exported",
-            id="sentencepiece-not-unigram",
-        )
-    scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
-    highest = max(scores.values())
-    for piece in model.pieces:
-        if piece.type == kinds.USER_DEFINED:
-            # SentencePiece's own bonus for these, unigram_model.cc (EncodeOptimized).
-            scores[piece.piece] = len(piece.piece.encode()) * highest - 0.1
-    return scores, model.normalizer_spec.precompiled_charsmap
 
 
 def _vocabulary(
@@ -243,26 +181,18 @@ def _vocabulary(
     codes: Mapping[str, str],
     scores: Mapping[str, float],
 ) -> list[tuple[str, float]]:
-    """(piece, score) in the order of ids, then the pieces of the source without an id.
-
-    Added tokens are matched in the raw text, so they are written without `MARK`.
-    """
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise InputError(
-            f"the ids of vocab.json and of added tokens are not 0 to {len(pieces) - 1} without "
-            "gaps; renumber them",
-            id="vocabulary-ids-have-gaps",
-        )
+    """(piece, score) in the order of ids, then the pieces of the source without an id."""
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise _unsupported("the ids of vocab.json and of added tokens have gaps")
     characters = set().union(*scores)
     entries = []
-    for piece in pieces:
+    for piece in sorted(ids, key=ids.__getitem__):
         if piece in codes:
             entries.append((codes[piece], NEVER))
         elif piece in scores:
             entries.append((piece, scores[piece]))
         elif piece in added or characters.isdisjoint(piece):
-            entries.append((piece, NEVER))
+            entries.append((piece, NEVER))  # added tokens are matched in the raw text
         else:
             entries.append((MARK + piece, NEVER))
     without_id = [(piece, score) for piece, score in scores.items() if piece not in ids]
@@ -310,8 +240,7 @@ def _replace(pattern: str, content: str) -> Any:
 
 
 def _spaces() -> list[Any]:
-    """One space in place of several; none at the ends, where SentencePiece also strips its marker
-    of spaces, even one of the text itself."""
+    """One space in place of several; at the ends none, nor marker of spaces."""
     return [_replace(" {2,}", " "), _replace(rf"\A +|[ {SPACE}]+\z", "")]
 
 

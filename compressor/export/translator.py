@@ -11,28 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import ctranslate2, optimum, translator_graphs, verify, vocabulary
+from compressor.export import ctranslate2, translator_graphs, verify, vocabulary
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
-from compressor.export.generation import generation_settings, length_option
 from compressor.export.int8 import Array, Observed
 from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.export.translator_graphs import TranslatorEncoder, cache_names, with_heads
+from compressor.export.translator_graphs import TranslatorEncoder
 from compressor.export.verify import Compared, Expected, Spooled
-from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
+from compressor.export.vocabulary import OutputLayer, embedding_only, generation_settings, greedy
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, open_output_tokens, read_artifact
 from compressor.runtime.decoder import BEST
 from compressor.runtime.engines import Setup
-from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
@@ -40,21 +37,17 @@ if TYPE_CHECKING:
     from compressor.runtime.artifact import Generation, TranslationArtifact
 
 OUTPUT_TOKENS = "output_tokens.json"
-# Largest number of generated tokens, plus two per source token: while ranges are observed, and in
-# comparisons with PyTorch.
+# Tokens to generate at most, plus two per source token: to observe ranges, and to compare.
 _OBSERVED, _COMPARED = 8, 32
 
 
 class TranslatorGraphs(TaskGraphs):
-    """The graphs `encoder` and `decoder`."""
-
     # The encoder's graph also computes the keys and values of the cross-attention.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
-    layouts = "optimum or ctranslate2"
-
+    layout = "ctranslate2"
     # The encoder has no padding-free form: its keys and values are read with padding.
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
         "encoder": CudaForm(fuse),
@@ -81,9 +74,7 @@ class TranslatorGraphs(TaskGraphs):
                 translator_graphs.export_decoder(network, directory / files["decoder"])
         # The exporter would keep its stacked weights, which are copies, in memory.
         release(encoder.cross)
-        cross = cache_names("cross", with_heads(network, "cross"))
-        past = cache_names("past", with_heads(network, "decoder_self"))
-        return files | translator_graphs.export_cache_rows(cross, past, directory)
+        return files | translator_graphs.export_cache_rows(network, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
         yield from super().tensors(network)
@@ -101,8 +92,7 @@ class TranslatorGraphs(TaskGraphs):
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in layers if x.kind == "decoder_self"],
             "cross_heads": [counts[x.name] for x in layers if x.kind == "cross"],
-            # Equal in all attentions.
-            "head_dim": next(x.unit_width for x in layers if x.kind == "cross"),
+            "head_dim": next(x.unit_width for x in layers if x.kind == "cross"),  # of all
             "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
@@ -114,29 +104,19 @@ class TranslatorGraphs(TaskGraphs):
 
     @torch.no_grad()
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
-        """PyTorch's greedy outputs, and its logits [rows, steps, scored tokens] along them."""
+        """Greedy outputs, and logits [rows, steps, scored tokens] along them."""
         artifact = cast("TranslationArtifact", read_artifact(directory))
         ids = open_output_tokens(directory, artifact).ids
         settings = artifact.generation
         expected = []
         for batch in batches:
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-            longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
-            with restricted(model, ids.tolist()):
-                tokens = generate(model, inputs, num_beams=1, **longest)
-            forced = {**inputs, "decoder_input_ids": tokens[:, :-1]}
-            # Row by row, since logits of all tokens take as much memory as a small model.
-            rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(tokens)))
-            logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]  # [steps, ids] each
-            arrays = {name: value.numpy() for name, value in inputs.items()}
-            expected.append(Expected(arrays, Spooled(np.stack(logits)), tokens.numpy()))
+            most = _most_steps(settings, batch["input_ids"])
+            inputs, tokens, rows = greedy(model, batch, ids.tolist(), most)
+            logits = [row[:, ids] for row in rows]
+            expected.append(Expected(inputs, Spooled(np.stack(logits)), tokens))
         return expected
 
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
-        """Compare greedy outputs token for token, and logits along PyTorch's outputs.
-
-        A token may differ where PyTorch's own two best logits are closer than the tolerance.
-        """
         differences: list[float] = []
 
         def rows() -> Iterator[tuple[list[int], list[int], Array]]:
@@ -200,12 +180,8 @@ class TranslatorGraphs(TaskGraphs):
                 state = {name: value[left] for name, value in state.items()}
         return [encoder, decoder]
 
-    def export_optimum(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        optimum.export_translator(network, directory)
-        return optimum.verify_translator(network.model, directory, batches)
-
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        if self.task.engine(engine).reads_graphs:
+        if not self.task.engine(engine).folder:
             return False
         ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
         return True
@@ -218,13 +194,13 @@ class TranslatorGraphs(TaskGraphs):
             opened = kind(Setup(directory, read_artifact(directory), BASE)).translator()
             assert opened is not None
             return ctranslate2.verify_search(network, opened, batches, engine)
-        return self.export_ctranslate2(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
+        return self.export_layout(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         made = directory / CTRANSLATE2_DIRECTORY
         return ctranslate2.verify_translator(network, made, batches) if made.exists() else []
 
-    def export_ctranslate2(
+    def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
         ctranslate2.write_translator(network, directory, BASE)
@@ -236,8 +212,7 @@ class TranslatorGraphs(TaskGraphs):
 
 
 def _most_steps(settings: Generation, sources: Any) -> int:
-    """Largest number of tokens to compare, for sources [rows, tokens]."""
-    # A checkpoint's limit may exceed the decoder's positions.
+    """How many tokens to compare at most, for sources [rows, tokens]."""
     return min(settings.limit, _COMPARED + 2 * sources.shape[1])
 
 
@@ -246,9 +221,8 @@ def _along_greedy(
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
     """Both runtimes' logits along PyTorch's greedy outputs for each batch.
 
-    Yields:
-        The sources; PyTorch's tokens, [rows, steps + 1], including the start token; its logits and
-        the runtime's, [rows, steps, tokens that the runtime scores]; their relative difference.
+    Yields the sources; PyTorch's tokens, [rows, steps + 1], with the start token; its logits and
+    the runtime's, [rows, steps, scored tokens]; their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
     for batch in expected:
@@ -263,8 +237,7 @@ def _along_greedy(
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
-    """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
+    """Whether each step is before the first end token, [rows, steps]."""
     ended = np.isin(tokens, list(end_ids))
-    ended[:, 0] = False
-    # False from the first end token on.
+    ended[:, 0] = False  # the start token may be an end token
     return np.cumsum(ended, axis=1) == 0

@@ -1,5 +1,5 @@
-"""A translator's graphs: an encoder, which also emits the cross-attention keys and values of all
-decoder layers, and a one-step decoder with a key/value cache.
+"""A translator's graphs: the encoder, which also gives keys and values of all cross-attentions, and
+one step of the decoder, with a cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from torch import Tensor, nn
 
 from compressor.export import graphs
-from compressor.export.attention import CrossKeysValues, StepState, additive_mask, by_layer
+from compressor.export.attention import CrossKeysValues, KeysValues, StepState, additive_mask
 from compressor.export.graphs import BATCH, PAST, SOURCE
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
@@ -41,12 +41,12 @@ class DecoderStep(nn.Module):
     """One decoding step: logits of the next token, the best one, and the grown cache."""
 
     def __init__(
-        self, model: nn.Module, output: OutputLayer, cross: list[int], decoder_self: list[int]
+        self, model: nn.Module, output: OutputLayer, cross: list[int], past: list[int]
     ) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
         self.output = output
-        self.cross, self.decoder_self = cross, decoder_self  # numbers of layers with heads
+        self.cross, self.past = cross, past  # numbers of the layers with heads
 
     def forward(
         self,
@@ -56,68 +56,72 @@ class DecoderStep(nn.Module):
         cross: list[Tensor],
         past: list[Tensor],
     ) -> list[Tensor]:
-        state = StepState(position, by_layer(self.cross, cross), by_layer(self.decoder_self, past))
+        state = StepState(position, _by_layer(self.cross, cross), _by_layer(self.past, past))
         # A mask of four dimensions replaces transformers' own; the one token attends to all others.
         unmasked = torch.zeros(1, 1, 1, 1)
         source_mask = unmasked if attention_mask is None else additive_mask(attention_mask)
-        width = self.output.weight.shape[1]
-        hidden = state.decode(self.decoder, input_ids, unmasked, source_mask, width)
+        hidden = self.decoder(
+            input_ids=input_ids,
+            attention_mask=unmasked,
+            encoder_attention_mask=source_mask,
+            # Required, but not read: keys and values come from the state.
+            encoder_hidden_states=torch.zeros(1, 1, self.output.weight.shape[1]),
+            past_key_values=state,
+            use_cache=True,
+        ).last_hidden_state
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
         # The best token is an output too, so that greedy search reads one number per row, and the
         # logits stay on the GPU.
-        present = [x for i in self.decoder_self for x in state.present[i]]
-        return [logits, best_tokens(logits), *present]
+        return [logits, best_tokens(logits), *(x for i in self.past for x in state.present[i])]
 
 
-def export_encoder(
-    graph: TranslatorEncoder, path: Path, hidden: str = "encoder_hidden_state"
-) -> None:
-    """Write the encoder, whose output `hidden` has its hidden states."""
+def _by_layer(layers: Sequence[int], tensors: Sequence[Tensor]) -> KeysValues:
+    """From key, value, key, value, …"""
+    return dict(zip(layers, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
+
+
+def export_encoder(graph: TranslatorEncoder, path: Path) -> None:
     names = ["input_ids", "attention_mask"]
     # The tracer treats sizes of 0 and 1 as fixed.
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-    outputs = [hidden, *cache_names("cross", graph.cross.used)]
+    outputs = ["encoder_hidden_state", *cache_names("cross", graph.cross.used)]
     graphs.export_graph(graph, example, names, outputs, shapes, path)
 
 
 def export_decoder(network: Network, path: Path) -> None:
     """Write one decoding step."""
-    mask = network.mask
-    cross, decoder_self = (with_heads(network, kind) for kind in ("cross", "decoder_self"))
-    memory, memory_dims = example_caches(cross, mask, 5, SOURCE)
-    past, past_dims = example_caches(decoder_self, mask, 3, PAST)
+
+    def caches(layers: list[Sublayer], length: int, dim: Any) -> tuple[list[Tensor], list[Any]]:
+        """Keys and values to trace with, and their dynamic dimensions."""
+        heads = [len(network.mask.kept(x.name)) for x in layers for _ in ("key", "value")]
+        tensors = [torch.randn(2, count, length, layers[0].unit_width) for count in heads]
+        return tensors, [{0: BATCH, 2: dim} for _ in tensors]
+
+    cross, past = (with_heads(network, kind) for kind in ("cross", "decoder_self"))
+    (cross_caches, cross_dims), (past_caches, past_dims) = (
+        caches(cross, 5, SOURCE), caches(past, 3, PAST),
+    )  # fmt: skip
     # Without cross-attention nothing reads it, so it is not an input of the graph.
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     # The position is the length of the past above.
-    example = (torch.ones(2, 1, dtype=torch.long), torch.tensor([3]), source_mask, memory, past)
+    tokens, position = torch.ones(2, 1, dtype=torch.long), torch.tensor([3])
+    example = (tokens, position, source_mask, cross_caches, past_caches)
     shapes = {
         "input_ids": {0: BATCH},
         "position": None,
         "attention_mask": {0: BATCH, 1: SOURCE} if cross else None,
-        "cross": memory_dims,
+        "cross": cross_dims,
         "past": past_dims,
     }
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
-    names += cache_names("cross", cross) + cache_names("past", decoder_self)
-    outputs = ["logits", "best", *cache_names("present", decoder_self)]
+    names += cache_names("cross", cross) + cache_names("past", past)
+    outputs = ["logits", "best", *cache_names("present", past)]
     output = OutputLayer(network.model, network.tokens)
     with embedding_only(network.model, output, network.tokens):
-        indices = ([x.index for x in layers] for layers in (cross, decoder_self))
+        indices = ([x.index for x in layers] for layers in (cross, past))
         graph = DecoderStep(network.model, output, *indices)
         graphs.export_graph(graph, example, names, outputs, shapes, path)
-
-
-def example_caches(
-    sublayers: Sequence[Sublayer], mask: Mask, length: int, dim: Any
-) -> tuple[list[Tensor], list[dict[int, Any]]]:
-    """Keys and values to trace with, [2, heads, length, head_dim], and their dynamic dimensions."""
-    tensors = [
-        torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
-        for x in sublayers
-        for _ in ("key", "value")
-    ]
-    return tensors, [{0: BATCH, 2: dim} for _ in tensors]
 
 
 def with_heads(network: Network, kind: str) -> list[Sublayer]:
@@ -126,18 +130,19 @@ def with_heads(network: Network, kind: str) -> list[Sublayer]:
 
 
 def cache_names(prefix: str, sublayers: Iterable[Sublayer]) -> list[str]:
-    """Names of the keys and values of attentions, as inputs and outputs of graphs."""
     return [f"{prefix}_{part}.{x.index}" for x in sublayers for part in ("key", "value")]
 
 
-def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:
+def export_cache_rows(network: Network, directory: Path) -> dict[str, str]:
     """Write graphs that select rows of the past alone, and of all caches; none without caches.
 
     In beam search hypotheses are reordered, and finished sentences leave the batch: a row of the
     batch is a row of every cache. The caches stay on the decoder's device, so a graph selects them.
     """
+    past = cache_names("past", with_heads(network, "decoder_self"))
+    every = cache_names("cross", with_heads(network, "cross")) + past
     files = {}
-    for role, names in ((SELECT_PAST, past), (SELECT_CACHES, [*cross, *past])):
+    for role, names in ((SELECT_PAST, past), (SELECT_CACHES, every)):
         if names:
             files[role] = f"{role}.onnx"
             inputs = dict.fromkeys(names, TensorProto.FLOAT)

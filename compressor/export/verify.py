@@ -1,4 +1,4 @@
-"""Shared code of the checks that exported graphs give PyTorch's outputs."""
+"""Checks that exported graphs give PyTorch's outputs; VerificationError if they do not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Compared:
 
 
 def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: int = 12) -> None:
-    """Raise VerificationError unless generation on the device equals generation step by step."""
+    """Check that generation on the device equals generation step by step."""
     steps = min(length, runtime.artifact.generation.limit)
     if runtime.generate(inputs, forced_length=steps) != runtime.stepwise(inputs, steps):
         raise VerificationError(
@@ -65,12 +65,7 @@ def translation_check(
 ) -> Check:
     """The check that an engine's tokens are PyTorch's, except after a tie of PyTorch's logits.
 
-    Args:
-        rows: tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
-        note: more text for the detail.
-
-    Raises:
-        VerificationError: a row differs without a tie.
+    `rows` are tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
     """
     count, tokens, ties = 0, 0, 0
     for want, got, logits in rows:
@@ -102,7 +97,7 @@ def translation_check(
 def relative_difference(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays [rows, ...] as a share of the largest expected value.
 
-    Computed row by row, without copies of the whole; rows may differ in length; NaN if any is NaN.
+    Without copies of the whole; rows may differ in length; NaN if any is NaN.
     """
     pairs = zip(actual, expected, strict=True)
     largest, difference = np.max(
@@ -112,11 +107,7 @@ def relative_difference(actual: Any, expected: Any) -> float:
 
 
 def logit_check(differences: Sequence[float], provider: str = "") -> Check:
-    """The check of the logits, from the relative difference of each batch.
-
-    Raises:
-        VerificationError: one exceeds `EXPORT_TOLERANCE`.
-    """
+    """The check of the logits, from the relative difference of each batch."""
     worst = float(np.max(differences))  # NaN if any is
     # Written so that NaN raises, too.
     if not worst <= EXPORT_TOLERANCE:

@@ -1,33 +1,34 @@
-"""The tokens that an output can contain, which are the only ones that a decoder must score.
+"""What a decoder generates: its settings, and the tokens that an output can contain.
 
-A Marian vocabulary is the union of the pieces of two SentencePiece models, one per language. Target
-texts never contain pieces of the source's model alone, so the model was never trained to predict
-them, but scores each of them at every step. The exported decoder has rows for the other tokens
-only, in its embedding table and in its output layer. Given text in the target language, tokens that
-do not occur in it are left out too.
+The embedding table and the output layer of an exported decoder have rows for these tokens only.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compressor.export.generation import generation_settings
 from compressor.model.architectures import architecture_of
+from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.model.modes import hooks
 from compressor.model.tokenizer import read_sentencepiece
+from compressor.runtime.batching import in_chunks
+from compressor.tasks.encoder_decoder import require_target_language
+from compressor.tasks.texts import TextFile
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
+CHUNK = 2000  # texts per call of the tokenizer
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # Least share of the vocabulary to leave out, which justifies a second numbering of tokens.
 MIN_SAVING = 0.05
@@ -38,12 +39,8 @@ MIN_BLOCK_WIDTH = 16
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
     """Ids of the tokens that an output can contain, ascending; None: all tokens.
 
-    A few other tokens are kept so that `best_tokens` can divide the tokens into blocks.
-
-    Args:
-        seen: ids of the tokens of target texts. Other tokens are left out too, except special
-            tokens, those in the generation settings, and tokens of a single character or byte, so
-            that every text can still be generated.
+    With the tokens `seen` in target texts others are left out, except special and configured ones,
+    and single characters and bytes, so that every text can still be generated.
     """
     tokenizer: Any = checkpoint.tokenizer
     ids: dict[str, int] = tokenizer.get_vocab()
@@ -51,6 +48,8 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     special = {*tokenizer.all_special_tokens, *added}
     kept = set(ids.values())
     if type(tokenizer).__name__ == "MarianTokenizer" and not tokenizer.separate_vocabs:
+        # Target texts never contain pieces of the source's model alone. The model was never trained
+        # to predict them, but scores each of them at every step.
         source, target = map(_pieces, tokenizer.spm_files)
         # A piece with only characters that no target piece has may be in an output, since unknown
         # characters of a target text are looked up in the vocabulary.
@@ -71,6 +70,22 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
 
 
+def tokens_of_text(
+    file: TextFile, tokenizer: Any, progress: Callable[[int], None] = lambda texts: None
+) -> set[int]:
+    """Ids of the distinct tokens of a text in the target language, special tokens included."""
+    require_target_language(tokenizer)
+    seen: set[int] = set()
+    count = 0
+    for chunk in in_chunks(file.each(), CHUNK):
+        # As targets, for which Marian's tokenizer has another model than for sources.
+        encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
+        seen.update(token for ids in encoded["input_ids"] for token in ids)
+        count += len(chunk)
+        progress(count)
+    return seen
+
+
 def _pieces(path: str) -> set[str]:
     model = read_sentencepiece(Path(path))
     kind = model.SentencePiece
@@ -84,7 +99,7 @@ def is_short(piece: str) -> bool:
 
 
 class OutputLayer(nn.Module):
-    """A translator's output layer, for the tokens with these ids; None: all."""
+    """A translator's output layer for some tokens; None: all."""
 
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
@@ -107,7 +122,7 @@ class OutputLayer(nn.Module):
 
 
 def best_tokens(logits: Tensor) -> Tensor:
-    """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows]."""
+    """The first of the largest logits of each row: [rows, tokens] -> [rows]."""
     tokens = logits.shape[-1]
     # First the block, then the index within it. onnxruntime's ArgMax is not vectorized; its
     # ReduceMax is, and is about three times as fast. With the largest divisor up to the square root
@@ -122,7 +137,7 @@ def best_tokens(logits: Tensor) -> Tensor:
 
 
 class _ScaledEmbedding(nn.Embedding):
-    """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
+    """Rows of an embedding table, which BART and its relatives scale."""
 
     def __init__(self, rows: Tensor, scale: float) -> None:
         # On "meta", no table is initialized before it is replaced.
@@ -131,14 +146,13 @@ class _ScaledEmbedding(nn.Embedding):
         self.scale = float(scale)
 
     def forward(self, input: Tensor) -> Tensor:
-        """[batch, tokens] -> [batch, tokens, width]"""
         rows = super().forward(input)
         return rows if self.scale == 1 else rows * self.scale
 
 
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
-    """Within the context, the decoder reads indices into `tokens`, if any; then frees its rows."""
+    """Within the context, the decoder reads indices into `tokens`; then its rows are freed."""
     if tokens is None:
         yield
         return
@@ -169,9 +183,58 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
         yield
 
 
+def greedy(
+    model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
+    """PyTorch's greedy outputs with some tokens alone, at most so many.
+
+    Returns the encoder's inputs; the outputs [rows, steps + 1], with the start token; and for each
+    row the logits of all tokens along them, [steps, vocabulary].
+    """
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with restricted(model, tokens):
+        outputs = generate(model, inputs, num_beams=1, max_new_tokens=most)
+    forced = {**inputs, "decoder_input_ids": outputs[:, :-1]}
+    # Row by row, since logits of all tokens take as much memory as a small model.
+    rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(outputs)))
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    return arrays, outputs.numpy(), (model(**row).logits[0].numpy() for row in rows)
+
+
 def bias_of(model: Any) -> Tensor:
     """The bias of the logits, [tokens]; zeros without one."""
     name = architecture_of(model).logits_bias
     weight: Tensor = model.lm_head.weight
     bias: Tensor = weight.new_zeros(1, len(weight)) if name is None else getattr(model, name)
     return bias[0]
+
+
+def generation_settings(model: nn.Module) -> dict[str, Any]:
+    """The settings of the generation configuration that the runtime needs, with defaults."""
+    settings: Any = model.generation_config
+    end = settings.eos_token_id
+    ends = [] if end is None else [end] if isinstance(end, int) else list(end)
+    # As in `generate`, the end token is never banned.
+    banned = {word[0] for word in settings.bad_words_ids or []} - set(ends)
+    # Numbers of tokens include the start token, as in `generate`.
+    min_length = settings.min_length or 0
+    if settings.min_new_tokens is not None:
+        min_length = int(settings.min_new_tokens) + 1
+    max_length = settings.max_length
+    if max_length is None and settings.max_new_tokens is None:
+        max_length = 21  # generate's default: the start token and 20 more
+    return {
+        "decoder_start_token_id": settings.decoder_start_token_id,
+        "eos_token_id": ends,
+        "max_length": max_length,
+        "max_new_tokens": settings.max_new_tokens,
+        "min_length": min_length,
+        "num_beams": settings.num_beams or 1,
+        "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
+        "early_stopping": settings.early_stopping or False,
+        "forced_bos_token_id": settings.forced_bos_token_id,
+        "forced_eos_token_id": settings.forced_eos_token_id,  # one, or several that tie
+        "suppress_tokens": sorted(banned | set(settings.suppress_tokens or [])),
+        "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
+        "renormalize_logits": bool(settings.renormalize_logits),
+    }

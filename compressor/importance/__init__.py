@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
+from compressor.options.bounds import Positive
 from compressor.options.declare import Options, option
 from compressor.options.table import Table, opened
 
@@ -41,17 +42,13 @@ class UnitMethod(Options):
 
     @property
     def trained_weights(self) -> TrainedWeights:
-        """Which weights are trained together with the mask."""
         return "none"
 
     @property
     def measures_metric(self) -> bool:
-        """Whether it computes the task's main metric."""
         return False
 
-    def check_units(self, units: Set[Units]) -> None:
-        """Raise `UsageError` if the method cannot handle such units."""
-
+    def check_units(self, units: Set[Units]) -> None: ...
     def check_task(self, task: Task) -> None:
         """Raise `UsageError` if the method cannot handle models of the task."""
         if self.needs_answers and not task.has_answers:
@@ -171,10 +168,8 @@ class SecondOrder(ScoringMethod):
     name: ClassVar[str] = "second-order"
     function = "compressor.importance.second_order:second_order_scores"
 
-    statistics_memory: float | None = option(
+    statistics_memory: Positive | None = option(
         None,
-        gt=0,
-        allow_inf_nan=False,
         help="GiB for the statistics of sublayers that are held at the same time; where all need "
         "more, there are several passes over the rows, with the same scores. Default: half of the "
         "free memory.",
@@ -182,19 +177,34 @@ class SecondOrder(ScoringMethod):
 
 
 class Magnitude(NormalizedMethod):
-    """Norm of the unit's weights in the output projection."""
+    """Frobenius norm of the unit's weights in the output projection."""
 
     name: ClassVar[str] = "magnitude"
-    function = "compressor.importance.data_free:magnitude_scores"
     needs_rows: ClassVar[bool] = False
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        values = {}
+        for layer in scoring.layers:
+            weight: Any = scoring.model.get_submodule(layer.output).weight
+            blocks = weight.detach().unflatten(1, (layer.units, layer.unit_width))
+            norms = blocks.float().pow(2).sum((0, 2)).sqrt().cpu()  # [units]
+            values[layer.name] = (norms * norms.new_tensor(scoring.mask.keep[layer.name])).tolist()
+        return RawScores(values, "block:output_projection")
 
 
 class Random(NormalizedMethod):
     """Random scores, a baseline."""
 
     name: ClassVar[str] = "random"
-    function = "compressor.importance.data_free:random_scores"
     needs_rows: ClassVar[bool] = False
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        import numpy as np
+
+        rng = np.random.default_rng(scoring.seed)
+        # By the columns of a unit, so that heads and neurons lose the same share.
+        values = {x.name: (rng.random(x.units) * x.unit_width).tolist() for x in scoring.layers}
+        return RawScores(values, f"seed:{scoring.seed}")
 
 
 _METHODS = (Taylor, Fisher, Ablation, Confidence, Relevance, SecondOrder, Magnitude, Random)
@@ -213,11 +223,9 @@ class ScoringJob:
     batches: Sequence[Batch]  # for calibration; each rank has those of its own rows
     task: Task
     tokenizer: Any = None
-    # The task's main metric of outputs for all rows, in the order of the rows: its value (0-100)
-    # and its signature. None without labels.
+    # Value (0-100) and signature of the task's main metric, of outputs for all rows.
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
-    # Raises `InputError` where the metric could show no loss; takes the option that needs the
-    # metric, as typed, and the outputs with all units.
+    # Raises `InputError` where the metric could show no loss of these outputs; names the option.
     require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
     seed: int = 0
     device: str = "cpu"
@@ -237,12 +245,7 @@ class RawScores:
 
 
 def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
-    """Score every unit of some sublayers; the model does not change.
-
-    Raises:
-        UsageError: the method cannot score neurons.
-        InputError: a score is not a finite number.
-    """
+    """Score every unit of some sublayers; the model does not change."""
     from compressor.model.modes import evaluating  # imports torch
 
     method.check_units({units_of(layer.kind) for layer in scoring.layers})

@@ -1,31 +1,25 @@
-"""Ablation: runs of a model with units gated to zero one at a time, or all but one of a sublayer.
+"""Ablation: runs of a model without one unit, with one alone, or without whole layers.
 
-The oracle among the methods: how much worse is the model without this one unit? Michel, Levy &
-Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2. By default measured by the
-loss, which is smooth and needs no decoding; with `ablate="metric"` by the paper's BLEU of greedy
-translations or accuracy. Cost: one pass per head and batch, and one more with all heads.
-Transformer layers below the ablated head do not change and are not computed again, which saves
-about half of the work. In generation this holds for the encoder alone: the decoder sees other
-tokens each time. Neurons are gated `BLOCK` at a time, in their stored order; each neuron of a block
-gets an equal share of the block's effect.
+Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2. Layers below
+the ablated unit do not change and are not computed again, which saves about half of the work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compressor import parallel
-from compressor.errors import UsageError
 from compressor.importance import Ablation, RawScores, ScoringJob
-from compressor.model.modes import fixed_outputs, returned
-from compressor.model.sublayers import Sublayer
-from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Batch
+from compressor.model.architectures import architecture_of
+from compressor.model.modes import evaluating, fixed_outputs, returned
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import gated, mask_gates, skipped
+from compressor.tasks import Batch, Objective
 
 BLOCK = 32  # neurons
 Unit = tuple[str, int]  # layer name, unit (the first one of a block of neurons)
@@ -36,21 +30,12 @@ Value = TypeVar("Value")
 def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
     """How much the loss grows, or the metric falls, when a unit is gated to zero.
 
-    The loss is in nats per real target token for translation, per row for classification; the
-    metric in points from 0 to 100. Negative where the model is better without the unit. The
-    baseline has all units that the mask keeps. Scores need no normalization.
-
-    Raises:
-        UsageError: the metric needs labels, which the rows do not have.
-        InputError: the baseline's metric is at its floor.
+    The loss is in nats per term (target token, row), the metric in points from 0 to 100. Neurons
+    are gated `BLOCK` at a time in their stored order, and get equal shares of the block's effect.
     """
     layers = scoring.layers
     if method.measures_metric:
-        if scoring.metric is None:
-            raise UsageError(
-                "--ablate metric needs rows with labels; give --calibration",
-                id="references-missing",
-            )
+        assert scoring.metric is not None
         baseline, outputs = outputs_without_units(scoring, layers)
         scoring.require_sight("--ablate metric", baseline)
         dense, signature = scoring.metric(baseline)
@@ -59,7 +44,7 @@ def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
         for (name, unit), texts in outputs.items():
             values[name][unit] = dense - scoring.metric(texts)[0]
     else:
-        values, signature = _loss_increases(scoring), "loss_increase:mean"
+        values, signature = _mean_losses(scoring), "loss_increase:mean"
     for layer in layers:
         for block in blocks_of(scoring, layer):
             share = values[layer.name][block[0]] / len(block)
@@ -69,58 +54,39 @@ def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
     return RawScores(values, signature, forward_passes=passes)
 
 
-def _loss_increases(scoring: ScoringJob) -> dict[str, list[float]]:
-    """Of each unit; of a block of neurons that of the first one."""
-    increases = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
+def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
+    """Mean loss with each head alone in its layer, in nats per term; infinite for removed ones."""
+    keep = scoring.mask.keep
+    return {
+        name: [loss if kept else math.inf for loss, kept in zip(losses, keep[name], strict=True)]
+        for name, losses in _mean_losses(scoring, alone=True).items()
+    }
+
+
+@torch.no_grad()
+def _mean_losses(scoring: ScoringJob, alone: bool = False) -> dict[str, list[float]]:
+    sums = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
     terms, baseline = 0, torch.tensor(0.0)
 
     def loss(batch: Batch) -> Tensor:
         return scoring.task.loss(scoring.model, batch)
 
-    for batch, unit, value in ablated(scoring, scoring.layers, scoring.layers, loss):
+    for batch, unit, value in ablated(scoring, scoring.layers, scoring.layers, loss, alone=alone):
         if unit is None:
-            baseline = value
+            baseline = torch.zeros_like(value) if alone else value
             terms += scoring.task.loss_terms(batch)
         else:
-            increases[unit[0]][unit[1]] += (value - baseline).cpu()
-    parallel.add_up(*increases.values())
+            sums[unit[0]][unit[1]] += (value - baseline).cpu()
+    parallel.add_up(*sums.values())
     terms = parallel.total(terms)
-    return {name: (increase / terms).tolist() for name, increase in increases.items()}
-
-
-@torch.no_grad()
-def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
-    """The mean loss with each head as the only one of its layer, in nats as in `ablation_scores`.
-
-    A loss per head of each layer name; infinite for heads that the mask removes.
-    """
-    totals, terms = {layer.name: [0.0] * layer.units for layer in scoring.layers}, 0
-
-    def loss(batch: Batch) -> float:
-        return float(scoring.task.loss(scoring.model, batch))
-
-    for batch, unit, value in ablated(scoring, scoring.layers, scoring.layers, loss, alone=True):
-        if unit is None:
-            terms += scoring.task.loss_terms(batch)
-        else:
-            totals[unit[0]][unit[1]] += value
-    return {
-        name: [
-            total / terms if kept else math.inf
-            for total, kept in zip(values, scoring.mask.keep[name], strict=True)
-        ]
-        for name, values in totals.items()
-    }
+    return {name: (total / terms).tolist() for name, total in sums.items()}
 
 
 @torch.no_grad()
 def outputs_without_units(
     scoring: ScoringJob, layers: Sequence[Sublayer], num_beams: int | None = None
 ) -> tuple[list[str], dict[Unit, list[str]]]:
-    """The model's outputs with all units of the mask, and without each unit of some layers.
-
-    In the order of the rows. `num_beams` is the beam width of a translator; None is greedy search.
-    """
+    """Outputs by row with all units of the mask, and without each of some layers."""
     outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
     encoder = [layer for layer in scoring.layers if layer.stack == "encoder"]
 
@@ -138,13 +104,11 @@ def outputs_without_units(
 
 
 def blocks_of(scoring: ScoringJob, layer: Sublayer) -> list[list[int]]:
-    """Units of a layer that are gated together."""
     kept, size = scoring.mask.kept(layer.name), 1 if layer.is_attention else BLOCK
     return [kept[start : start + size] for start in range(0, len(kept), size)]
 
 
 def count_runs(scoring: ScoringJob, layers: Sequence[Sublayer]) -> int:
-    """How many runs `ablated` makes."""
     return len(scoring.batches) * (1 + sum(len(blocks_of(scoring, layer)) for layer in layers))
 
 
@@ -158,8 +122,8 @@ def ablated(
 ) -> Iterator[tuple[Batch, Unit | None, Value]]:
     """Results of `run` for each batch with all units (None), then without each unit of `layers`.
 
-    Transformer layers of `recorded` sublayers may return their recorded output while they are below
-    the ablated unit. With `alone` all other units of the layer are gated to zero instead.
+    Layers of `recorded` sublayers return their recorded output while they are below the unit; in
+    generation the decoder's may not. With `alone` all other units of the layer are gated instead.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
     paths = {layer.layer_path for layer in recorded}
@@ -186,3 +150,71 @@ def ablated(
                     result = run(batch)
                 yield batch, (layer.name, block[0]), result
                 scoring.progress(done := done + 1, total)
+
+
+@torch.no_grad()
+def layers_to_drop(
+    model: nn.Module,
+    sublayers: Sequence[Sublayer],
+    batches: Sequence[Batch],
+    task: Objective,
+    numbers: Mapping[str, int],
+    device: str = "cpu",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    dropped: Collection[str] = (),
+) -> dict[str, float]:
+    """Which further layers to drop, `numbers` by stack, and the divergence in nats after each."""
+    mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
+    left = dict(numbers)
+    kept = {"encoder.0"} if architecture_of(model).first_layer_stays(model.config) else set()
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
+    model.to(device)
+    while any(left.values()):
+        excluded = mask.dropped | kept
+        names = [
+            name
+            for name in mask.layers()
+            if name not in excluded and left.get(name.partition(".")[0], 0)
+        ]
+        masks = [mask.without_layers([name]) for name in names]
+        sums = torch.zeros(len(masks), dtype=torch.float64)
+        with evaluating(model):
+            for on_host in batches:
+                batch = on_host.to(device)
+                target = _predictions(model, batch, task)
+                for number, candidate in enumerate(masks):
+                    with skipped(model, sublayers, candidate):
+                        predictions = _predictions(model, batch, task)
+                    sums[number] += float(task.divergence(predictions, target))
+        parallel.add_up(sums)
+        progress(len(chosen) + 1, sum(numbers.values()))
+        means = sums / terms
+        least = int(means.argmin())
+        mask, name = masks[least], names[least]
+        left[name.partition(".")[0]] -= 1
+        chosen[name] = float(means[least])
+    model.to("cpu")
+    return chosen
+
+
+@torch.no_grad()
+def divergence(
+    model: nn.Module,
+    dense: nn.Module,
+    batches: Sequence[Batch],
+    task: Objective,
+    device: str = "cpu",
+) -> float:
+    """Mean divergence of a model's predictions from the dense one's, in nats per loss term."""
+    total = 0.0
+    with evaluating(model), evaluating(dense):
+        for on_host in batches:
+            batch = on_host.to(device)
+            target = _predictions(dense, batch, task)
+            total += float(task.divergence(_predictions(model, batch, task), target))
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
+    return parallel.total(total) / terms
+
+
+def _predictions(model: nn.Module, batch: Batch, task: Objective) -> Tensor:
+    return task.predictions(task.logits(model, batch)[task.term_mask(batch)])

@@ -1,8 +1,7 @@
 """Attention probabilities of every head, and scores by them.
 
-They are computed from the outputs of the query and key projections, so the model keeps its own
-attention kernel. Where scores are more than products of queries and keys, the model runs with
-eager attention, and the probabilities are the outputs of its own softmax.
+They are computed from queries and keys, so the model keeps its own attention kernel; where scores
+are more than products of these, they are the outputs of the softmax of eager attention.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
-from compressor.errors import InputError
 from compressor.importance import Confidence, RawScores, ScoringJob
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import hooks, returned
@@ -34,8 +32,7 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
 @torch.no_grad()
 def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
-    """Run all batches forward and call `visit` once per layer and batch; returns the passes of all
-    ranks."""
+    """Call `visit` once per layer and batch of a forward pass; the passes of all ranks."""
     model, total = scoring.model, len(scoring.batches)
     plain = architecture_of(model).plain_scores
     # Where scores are more than products, these may be one projection for all.
@@ -86,7 +83,6 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
 
 @contextmanager
 def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
-    """Record softmax outputs of the model, which uses eager attention within the context."""
     kernel = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -97,8 +93,6 @@ def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
 
 
 class _SoftmaxOutputs(TorchFunctionMode):
-    """Keeps the last output of a softmax within the context."""
-
     last: Tensor
 
     def __torch_function__(
@@ -113,13 +107,9 @@ class _SoftmaxOutputs(TorchFunctionMode):
 def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     """Mean over real query tokens of a head's largest attention weight, between 0 and 1.
 
-    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4: the average of a head's
-    maximum attention weight, excluding the end-of-sentence symbol. Here the tokenizer's boundary
-    tokens are excluded as queries and as keys (without renormalizing the other weights). Queries
-    that attend to boundary tokens only are excluded too.
-
-    Raises:
-        InputError: no token is left to average over.
+    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4. Boundary tokens are
+    excluded as queries and as keys (without renormalizing weights), and so are queries that attend
+    to them alone.
     """
     sums = {x.name: torch.zeros(x.units, dtype=torch.float64) for x in scoring.layers}
     counts = dict.fromkeys(sums, 0)
@@ -141,13 +131,9 @@ def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     parallel.add_up(*sums.values())
     values = {}
     for name, total in sums.items():
-        count = parallel.total(counts[name])
-        if count == 0:
-            raise InputError(
-                f"the calibration rows have only special tokens for {name}, and --method "
-                "confidence needs words; give other rows",
-                id="calibration-without-words",
-            )
-        values[name] = (total / count * torch.tensor(scoring.mask.keep[name])).tolist()
+        mean = total / parallel.total(
+            counts[name]
+        )  # NaN without words, which `score_units` refuses
+        values[name] = (mean * torch.tensor(scoring.mask.keep[name])).tolist()
     names = ",".join(map(str, excluded)) or "none"
     return RawScores(values, f"excluded_ids:{names}", forward_passes=passes)

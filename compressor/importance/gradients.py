@@ -1,9 +1,7 @@
 """Every unit's output and its gradient, from one forward and one backward pass; scores by them.
 
-A unit is a slice a_h of the output projection's input; hooks on it give a_h and dL/da_h for all
-units of all sublayers at once. No weight requires a gradient, so autograd records nothing before
-the first attention output. With a gate xi_h = 1 on a unit's output, dL/d xi_h is the sum over an
-example's tokens of a_h . dL/da_h.
+A unit is a slice a_h of the output projection's input. With a gate xi_h = 1 on its output, dL/d
+xi_h is the sum over an example's tokens of a_h . dL/da_h.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ def visit_gradients(
 ) -> int:
     """Run the passes over all batches and call `visit` once per batch and layer, by default of all.
 
-    The loss is the sum over the batch's tokens (or rows), so a row's contribution does not depend
-    on the other rows of its batch. Returns the number of batches on all ranks, which is that of the
-    forward and of the backward passes.
+    The loss is the sum over the batch's terms, so rows do not depend on others of their batch.
+    Returns the number of batches on all ranks.
     """
     model, total = scoring.model, len(scoring.batches)
     layers = scoring.layers if layers is None else layers
@@ -69,7 +66,7 @@ def require_gradient(output: Tensor) -> Tensor:
 
 
 def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
-    """Sublayer name -> a sum for each unit, [units] float64, on the model's device."""
+    """A sum for each unit of each sublayer, [units] float64, on the model's device."""
     return {
         layer.name: torch.zeros(layer.units, dtype=torch.float64, device=scoring.device)
         for layer in scoring.layers
@@ -79,9 +76,8 @@ def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
 def taylor_scores(method: Taylor, scoring: ScoringJob) -> RawScores:
     """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens.
 
-    How much the loss would change, to first order, without a unit: Michel, Levy & Neubig 2019, "Are
-    Sixteen Heads Really Better than One?", equation 2. Their formula takes the absolute value per
-    example, their released code per token, which is the default here.
+    Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2: their
+    formula takes the absolute value per example, their code per token.
     """
     sums = zeros(scoring)
     counts = {name: total.new_zeros(()) for name, total in sums.items()}

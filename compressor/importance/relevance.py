@@ -1,21 +1,10 @@
-"""Relevance: how much a head contributes to the top-1 logit, by layer-wise relevance propagation.
+"""Relevance: how much a unit contributes to the top-1 logit, by layer-wise relevance propagation.
 
-Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A. Relevance starts
-at the largest logit and flows back in proportion to every neuron's contribution. With the basic
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A. With the basic
 rule (R_u = sum over v of W_uv u / (sum over u' of W_u'v u' + bias) R_v) this is gradient times
-input of a model whose nonlinear parts are constant factors: a head's relevance is
-a_h . d logit / d a_h. The constant factors are
-
-- attention probabilities: relevance passes through the values alone;
-- the standard deviation in layer normalization (subtracting the mean is linear);
-- f(x) / x at an activation f: relevance passes through unchanged.
-
-The paper also lets relevance flow through queries and keys (its released code has a switch for
-that), weighs positive and negative contributions separately, and uses generated translations; here
-target positions are teacher-forced.
-
-Layer-wise relevance propagation is a patented technique. It is free for personal and scientific
-use; commercial use may need a license from the patent's holders.
+input of a model in which constant factors are: attention probabilities, the standard deviation in
+layer normalization, and f(x) / x at an activation f. docs/methods.md has the differences to the
+paper, and the patent on the technique.
 """
 
 from __future__ import annotations
@@ -45,14 +34,9 @@ _FACTORS = frozenset({"query", "key", "gate"})
 def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
     """A unit's share of its layer's relevance, averaged over target positions (or rows).
 
-    The relevance of a unit is the signed sum over its columns and tokens; its share is its absolute
-    value divided by the sum of those of the layer's units, since signed ones can cancel to zero.
-
-    `per="token"` uses the top-1 logit of every target position by itself, as the paper does: one
-    forward pass and as many backward passes as the batch's longest target has tokens.
-    `per="example"` uses the sum of the example's top-1 logits, in one backward pass, where
-    contributions of opposite sign to different positions cancel. A classifier has one position, so
-    both are the same.
+    The relevance of a unit is the signed sum over its columns and tokens; shares are of absolute
+    values. `per="token"` takes the top-1 logit of every position by itself, as the paper does, in a
+    backward pass each; `per="example"` their sum, where contributions of opposite sign cancel.
     """
     shares = zeros(scoring)
     counted = backward = 0
@@ -73,7 +57,7 @@ def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
 def _add_batch(
     scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Add the shares of a batch; returns (positions or rows counted, backward passes)."""
+    """Add the shares of a batch; the positions or rows counted, and the backward passes."""
     outputs: dict[str, Tensor] = {}  # inputs of output projections, [batch, tokens, units x width]
 
     def take(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -104,22 +88,19 @@ def _add_batch(
 
 def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
     """The gradients of each column of `top` [batch, positions] by the units' outputs."""
-    positions = top.shape[1]
-    if positions == 1:
-        yield torch.autograd.grad(top.sum(), units)
-        return
-    if not last:  # an encoder's head is small
-        for position in range(positions):
-            yield torch.autograd.grad(top[:, position].sum(), units, retain_graph=True)
-        return
-    # A logit depends on the last hidden state of its own position alone, so one backward pass
-    # through the output projection, the most expensive part, serves all positions.
-    (hidden,) = last  # [batch, positions, width]
-    (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
-    for position in range(positions):
-        at_position = torch.zeros_like(slope)
-        at_position[:, position] = slope[:, position]
-        yield torch.autograd.grad(hidden, units, at_position, retain_graph=position + 1 < positions)
+    count = top.shape[1]
+    # A translator's logit depends on the last hidden state of its own position alone, so one
+    # backward pass through the output projection, the most expensive part, serves all positions.
+    shared = bool(last) and count > 1
+    if shared:
+        (hidden,) = last  # [batch, positions, width]
+        (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
+    for position in range(count):
+        output = hidden if shared else top[:, position].sum()
+        weights = torch.zeros_like(slope) if shared else None
+        if weights is not None:
+            weights[:, position] = slope[:, position]
+        yield torch.autograd.grad(output, units, weights, retain_graph=position + 1 < count)
 
 
 @contextmanager

@@ -1,36 +1,135 @@
 """Learned masks: a gate per unit, trained until it is open or closed.
 
-A method is a class in `method`, with its options, its gates in a file of their own, and a line in
-`LEARNED`; `learn` runs it. Importing a method imports no torch: its options are part of the help.
+A method is a class here, with its options, its gates in a file of their own, and a line in
+`LEARNED`; `learn` runs it. Nothing here imports torch: the options are part of the help.
 """
 
 from __future__ import annotations
 
-from compressor.learned_masks.method import (
-    HardConcrete,
-    Learned,
-    LearnedMask,
-    LearningJob,
-    Subset,
-)
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import model_validator
+
+from compressor.budgets.units import MULTIPLES, Multiples
+from compressor.errors import UsageError
+from compressor.importance import TrainedWeights, UnitMethod
+from compressor.model.sublayers import Mask, Scores
+from compressor.options.bounds import Count, Positive
+from compressor.options.declare import option
 from compressor.options.table import Table
+from compressor.training import PATIENCE, TrainingJob, rate_option
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compressor.learned_masks.base import GateLayout, Gates
+
+
+class LearnedMask(UnitMethod):
+    """Trains a gate for every unit; open gates become the mask."""
+
+    learns: ClassVar[bool] = True
+    needs_answers: ClassVar[bool] = True
+    most_units: ClassVar[int | None] = None  # largest number of gates; None for any number
+
+    train_weights: TrainedWeights = option(
+        "none", help="Learned masks: train along none, encoder or all weights."
+    )
+    epochs: Count = option(20, name="gate_epochs", help="Learned masks: epochs.")
+    learning_rate: Positive | None = rate_option(only_with="train_weights")
+    patience: Count = PATIENCE
+    gate_learning_rate: Positive | None = option(
+        None, help="Learned masks: of the gates; default: by method."
+    )
+
+    @model_validator(mode="after")
+    def _leaves_an_epoch_for_the_weights(self) -> LearnedMask:
+        if self.train_weights != "none" and self.epochs < 2:
+            raise UsageError(
+                f"--gate-epochs {self.epochs} is too short with trained weights: the last epoch "
+                "trains them on the final mask; give at least 2",
+                id="too-few-epochs",
+            )
+        return self
+
+    @abstractmethod
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates: ...
+    @property
+    def trained_weights(self) -> TrainedWeights:
+        return self.train_weights
+
+    def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
+        gates = sum(full.total(pool) for pool in keep)  # only units of these pools have gates
+        if self.most_units is not None and gates > self.most_units:
+            raise UsageError(
+                f"--method {self.name} computes a softmax over all gates for each kept unit and "
+                f"supports at most {self.most_units:,} units, not {gates:,}; use --method "
+                "hard-concrete, or keep all neurons",
+                id="method-for-few-units",
+            )
+
+
+class HardConcrete(LearnedMask):
+    """Gates with an expected-L0 penalty; a Lagrangian leads them to the wanted count."""
+
+    name: ClassVar[str] = "hard-concrete"
+    takes_penalty: ClassVar[bool] = True
+
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
+        from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
+
+        return HardConcreteGates(layout, job.device, job.penalty, self.gate_learning_rate)
+
+
+class Subset(LearnedMask):
+    """Differentiable subset pruning, for heads."""
+
+    name: ClassVar[str] = "subset"
+    most_units: ClassVar[int | None] = 2000  # gates then take 0.8 seconds per step on one core
+
+    estimator: Literal["gumbel", "straight-through"] = option(
+        "gumbel", help="subset: gumbel or straight-through."
+    )
+
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
+        from compressor.learned_masks.subset_gates import SubsetGates
+
+        return SubsetGates(layout, job.device, self.estimator, self.gate_learning_rate)
+
 
 LEARNED: Table[type[LearnedMask]] = Table(
-    "learned mask",
-    {"hard-concrete": HardConcrete, "subset": Subset},
-    id="method-unknown",
+    "learned mask", {"hard-concrete": HardConcrete, "subset": Subset}, id="method-unknown"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningJob(TrainingJob):
+    """The model and the data that a mask is learned from."""
+
+    model: nn.Module  # dense; not changed (trained weights are those of a copy)
+    # Units to keep per pool: `heads`, `neurons` or a kind of sublayer; other sublayers keep all
+    # units and get no gates. None with a penalty, which is for heads.
+    keep: Mapping[str, int] | None
+    floors: Mapping[str, int]  # least number of units in each sublayer of a kind
+    multiples: Multiples = field(default_factory=lambda: MULTIPLES)
+    penalty: float | None = None  # instead of `keep`, for methods that take one: nats per open head
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class Learned:
+    mask: Mask
+    # Learned parameter of each unit's gate, higher is kept; units without a gate have the largest.
+    scores: Scores
+    model: nn.Module  # with trained weights; `LearningJob.model` itself if none were trained
+    text: str  # a description of the training, for the report
 
 
 def learn(method: LearnedMask, job: LearningJob) -> Learned:
-    """Learn a mask, and its weights.
-
-    It keeps exactly the wanted number of units (with a penalty, as many as it leaves; of units in
-    groups, the smallest number of groups that is enough).
-
-    Raises:
-        InputError: too few rows, or a loss that is not finite.
-    """
+    """Learn a mask of the wanted counts (rounded up to whole groups), and its weights."""
     from compressor.learned_masks.learning import run
 
     return run(method, job)

@@ -26,15 +26,7 @@ class UnitGroup:
 class GateLayout:
     """The position of each unit's gate, and the pools in which units are counted.
 
-    A training step never loops over units, of which there may be thousands. `keep`, `floors` and
-    `multiples` are those of `LearningJob`; without `keep` all heads are one pool.
-
-    Attributes:
-        gated: the sublayers whose units have gates: those that belong to a pool.
-        total: number of gates, n.
-        layer_groups: each sublayer's positions, and its floor.
-        pools: each pool's positions, and the number of units it keeps (all without a target).
-        pool_of_layer, pool_of: number of the pool of each sublayer with gates, and of each gate.
+    Arguments are those of `LearningJob`; without `keep` all heads are one pool.
     """
 
     def __init__(
@@ -46,7 +38,10 @@ class GateLayout:
     ) -> None:
         self.layers, self.keep, self.floors, self.multiples = layers, keep, floors, multiples
         names = [HEADS] if keep is None else list(keep)
-        self.gated = [x for x in layers if any(belongs(x.name, pool) for pool in names)]
+        pool_of = {
+            x.name: n for n, pool in enumerate(names) for x in layers if belongs(x.name, pool)
+        }
+        self.gated = [layer for layer in layers if layer.name in pool_of]
         self._sizes = [layer.units for layer in self.gated]
         self.total = sum(self._sizes)
         parts = self.split(torch.arange(self.total))
@@ -62,10 +57,8 @@ class GateLayout:
             )
             for pool in names
         }
-        numbers = [next(n for n, pool in enumerate(names) if belongs(x, pool)) for x in positions]
-        self.pool_of_layer = torch.tensor(numbers, dtype=torch.long)
-        sizes = torch.tensor(self._sizes, dtype=torch.long)
-        self.pool_of = self.pool_of_layer.repeat_interleave(sizes)
+        self.pool_of_layer = torch.tensor([pool_of[x.name] for x in self.gated], dtype=torch.long)
+        self.pool_of = self.pool_of_layer.repeat_interleave(torch.tensor(self._sizes).long())
 
     def count(self, values: Tensor) -> Tensor:
         """Sums of values [n] over each pool, [pools]; a sublayer counts at least its floor."""
@@ -94,10 +87,7 @@ class GateLayout:
         return {x.name: scores.get(x.name, (highest,) * x.units) for x in self.layers}
 
     def exact_mask(self, values: Tensor) -> Mask:
-        """The mask that keeps the wanted number of largest values, with respect to the floors.
-
-        Of units in groups, it keeps the smallest number of groups that is enough.
-        """
+        """The mask that `select` makes of values [n] as scores."""
         assert self.keep is not None
         scores = Scores(self.score_values(values), "gates", "", {})
         return select(scores, Mask.full(self.layers), self.keep, self.floors, self.multiples)
@@ -113,21 +103,21 @@ class GateLayout:
 
 
 class Gates(ABC):
-    """Gates of the units of a layout, with learned parameters.
+    """Gates of the units of a layout; `progress` is the completed share of the training.
 
-    `progress` is the completed share of the training steps.
+    `values` [n] are the learned parameters of the gates; higher is kept.
     """
 
-    def __init__(self, layout: GateLayout) -> None:
-        self.layout = layout
+    def __init__(self, layout: GateLayout, values: Tensor) -> None:
+        self.layout, self.values = layout, values.requires_grad_()
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups, see `compressor.training.loop.Problem.groups`."""
 
-    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that training changes, by name."""
+        """All tensors that training changes."""
+        return {"values": self.values}
 
     @abstractmethod
     def draw(self, progress: float) -> Tensor:
@@ -137,9 +127,9 @@ class Gates(ABC):
     def without_noise(self, progress: float) -> Tensor:
         """The gates without their noise, [n]: the average gates of the training."""
 
-    def penalty(self, progress: float) -> Tensor | None:
-        """A term added to the loss; None for none."""
-        return None
+    def penalty(self, progress: float) -> Tensor | float:
+        """A term added to the loss."""
+        return 0.0
 
     def mask_penalty(self, mask: Mask) -> float:
         """A term added to the held-out loss of a mask when masks are compared."""
@@ -149,25 +139,17 @@ class Gates(ABC):
         """Called when the gradients of a whole batch are computed."""
         return
 
-    @abstractmethod
-    def scores(self) -> Tensor:
-        """[n], higher is kept."""
-
-    @abstractmethod
     def mask(self) -> Mask:
-        """The current hard mask."""
+        return self.layout.exact_mask(self.values)
 
     @abstractmethod
     def converged(self, progress: float) -> bool:
         """Whether the gates are near enough to a mask of the wanted size to evaluate it."""
 
     @abstractmethod
-    def status(self, progress: float) -> str:
-        """A short description of the gates, for the line after every epoch."""
-
+    def status(self, progress: float) -> str: ...
     @abstractmethod
-    def signature(self) -> str:
-        """The settings that change the result."""
+    def signature(self) -> str: ...
 
 
 def distance_from_hard(gates: Tensor) -> tuple[float, float]:

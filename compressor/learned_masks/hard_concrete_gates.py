@@ -8,26 +8,19 @@ A hard concrete gate is random, and often exactly 0 or exactly 1 (Louizos, Welli
     g = min(1, max(0, s (ZETA - GAMMA) + GAMMA))
     P(g > x) = sigmoid(log alpha - BETA logit((x - GAMMA) / (ZETA - GAMMA)))   for x in [0, 1)
 
-One gate per head, or per neuron as in CoFi, and one draw of the noise per batch, as in Voita et al.
-The term added to the loss is
-
-    lambda * sum of P(g != 0)        with a penalty, which determines the head count, or
-    CoFi's Lagrangian                with a count, see `Lagrangian`.
-
-A sublayer counts with at least its floor, so closing more of its gates lowers no penalty.
+To the loss is added lambda * sum of P(g != 0), or `Lagrangian` where units are counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from compressor import parallel
-from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
+from compressor.learned_masks.base import GateLayout, Gates
 from compressor.model.sublayers import UNITS_OF, Mask, units_of
 
 BETA = 0.33  # temperature of the concrete distribution, as in Voita et al.
@@ -45,8 +38,7 @@ MULTIPLIER_RATE = 0.02  # per step of Adam; faster multipliers overshoot the tar
 # large as the loss's mean gradient at a gate, before the linear multiplier has grown.
 SQUARE = 20.0
 _MEMORY = 0.9  # of the running mean
-# Share of a pool by which its expected number of units may miss the wanted one.
-_TOLERANCE = 0.02
+_TOLERANCE = 0.02  # share of a pool by which its expected number of units may miss the wanted one
 
 
 def sample(log_alpha: Tensor, uniform: Tensor) -> Tensor:
@@ -78,21 +70,19 @@ class Lagrangian:
 
     and t falls linearly from 1 to the wanted share while training warms up. The multipliers are in
     units of the loss's sensitivity to a gate (the running mean of |dL/dg| over the pool, times the
-    pool's size), which differs a hundredfold between models and between heads and neurons; so one
-    learning rate of the multipliers suits all.
+    pool's size), which differs a hundredfold between models; so one learning rate suits all.
     """
 
-    def __init__(self, pools: Sequence[UnitGroup], pool_of: Tensor, device: str) -> None:
-        start = torch.tensor([[0.0, SQUARE]], device=device)
+    def __init__(self, layout: GateLayout, device: str) -> None:
+        pools, start = layout.pools.values(), torch.tensor([[0.0, SQUARE]], device=device)
         self.multipliers = start.repeat(len(pools), 1).requires_grad_()
         self.sensitivity = torch.zeros(len(pools), device=device)  # nats per gate
-        self._pool_of = pool_of.to(device)
-        self._gradient = torch.zeros(len(pool_of), device=device)  # of the parts of a batch so far
+        self._pool_of = layout.pool_of.to(device)
+        self._gradient = torch.zeros(layout.total, device=device)  # of the parts of a batch so far
         self._sizes = torch.tensor([float(len(pool.members)) for pool in pools], device=device)
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
     def target(self, progress: float) -> Tensor:
-        """Target count of each pool at this point of the training, [pools]."""
         share = min(1.0, progress / WARMUP)
         return self._sizes + (self._wanted - self._sizes) * share
 
@@ -111,10 +101,7 @@ class Lagrangian:
         self._gradient.zero_()
 
     def penalty(self, expected: Tensor, progress: float) -> Tensor:
-        """A term of value zero whose gradient is descent on the gates, ascent on the multipliers.
-
-        `expected` is the expected number of open gates of each pool, [pools].
-        """
+        """A zero whose gradient is descent on the gates, ascent on the multipliers."""
         excess = (expected - self.target(progress)) / self._sizes
         linear, square = self.multipliers.unbind(1)
         down = linear.detach() * excess + square.detach() * excess**2
@@ -123,51 +110,39 @@ class Lagrangian:
         return (unit * (down - up)).sum()
 
     def reached(self, expected: Tensor, progress: float) -> bool:
-        """Whether warm-up is over and every pool has the wanted count, within 2 %."""
         close = (expected - self._wanted).abs() <= (_TOLERANCE * self._sizes).clamp_min(0.5)
         return progress >= WARMUP and bool(close.all())
 
 
 class HardConcreteGates(Gates):
-    """Gates with a parameter log alpha each, [n].
-
-    With Voita et al.'s lambda as `penalty`, in units of the loss (nats) per open head, it decides
-    on the count; without it the layout's counts are the targets.
-    """
+    """Gates with a parameter log alpha each, [n]; `penalty` is Voita et al.'s lambda."""
 
     def __init__(
-        self,
-        layout: GateLayout,
-        device: str = "cpu",
-        penalty: float | None = None,
-        gate_learning_rate: float | None = None,
+        self, layout: GateLayout, device: str, penalty: float | None, learning_rate: float | None
     ) -> None:
-        super().__init__(layout)
+        super().__init__(layout, torch.full((layout.total,), START, device=device))
         self.per_head = penalty
-        self.log_alpha = torch.full((layout.total,), START, device=device, requires_grad=True)
-        self.lagrangian: Lagrangian | None = None
-        if penalty is None:
-            self.lagrangian = Lagrangian(list(layout.pools.values()), layout.pool_of, device)
-        self.rate = gate_learning_rate or LEARNING_RATE
+        self.lagrangian = Lagrangian(layout, device) if penalty is None else None
+        self.rate = learning_rate or LEARNING_RATE
 
     def groups(self) -> list[dict[str, Any]]:
         constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
-        groups = [{"params": [self.log_alpha], "lr": self.rate, **constant}]
+        groups = [{"params": [self.values], "lr": self.rate, **constant}]
         if self.lagrangian is not None:
             multipliers = [self.lagrangian.multipliers]
             groups.append({"params": multipliers, "lr": MULTIPLIER_RATE, **constant})
         return groups
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {"log_alpha": self.log_alpha}
-        if self.lagrangian is not None:
-            tensors["multipliers"] = self.lagrangian.multipliers
-            tensors["sensitivity"] = self.lagrangian.sensitivity
-        return tensors
+        lagrangian = self.lagrangian
+        if lagrangian is None:
+            return super().tensors()
+        learned = {"multipliers": lagrangian.multipliers, "sensitivity": lagrangian.sensitivity}
+        return super().tensors() | learned
 
     def draw(self, progress: float) -> Tensor:
-        uniform = torch.rand(self.layout.total).to(self.log_alpha.device)
-        gates = sample(self.log_alpha, uniform)
+        uniform = torch.rand(self.layout.total).to(self.values.device)
+        gates = sample(self.values, uniform)
         if self.lagrangian is not None:
             gates.register_hook(self.lagrangian.observe)
         return gates
@@ -177,11 +152,11 @@ class HardConcreteGates(Gates):
             self.lagrangian.take_step()
 
     def without_noise(self, progress: float) -> Tensor:
-        return expected_gate(self.log_alpha)
+        return expected_gate(self.values)
 
     def expected(self) -> Tensor:
         """Expected number of open gates of each pool, [pools]; none counts below its floor."""
-        return self.layout.count(open_probability(self.log_alpha))
+        return self.layout.count(open_probability(self.values))
 
     def penalty(self, progress: float) -> Tensor:
         if self.lagrangian is None:
@@ -192,13 +167,10 @@ class HardConcreteGates(Gates):
     def mask_penalty(self, mask: Mask) -> float:
         return 0.0 if self.per_head is None else self.per_head * mask.count()
 
-    def scores(self) -> Tensor:
-        return self.log_alpha
-
     def mask(self) -> Mask:
         if self.lagrangian is not None:
-            return self.layout.exact_mask(self.log_alpha)
-        log_alpha = self.log_alpha.detach().cpu()
+            return super().mask()
+        log_alpha = self.values.detach().cpu()
         return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
 
     def converged(self, progress: float) -> bool:

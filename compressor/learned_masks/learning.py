@@ -14,45 +14,33 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.budgets.units import NEURONS
 from compressor.importance import TrainedWeights
+from compressor.learned_masks import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
-from compressor.learned_masks.method import Learned, LearnedMask, LearningJob
 from compressor.model.architectures import layer_paths
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import gated
 from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
-from compressor.training.loop import Problem, Schedule, train
-from compressor.training.state import Trained
+from compressor.training.loop import Problem, Schedule, Trained, train
 
-# Share of the epochs for fine-tuning trained weights with the final mask.
-FITTING = 0.25
-# Relative change of the loss by making the gates hard above which the report mentions it.
-_NOTABLE = 0.05
+FITTING = 0.25  # share of the epochs for fine-tuning trained weights with the final mask
+_NOTABLE = 0.05  # relative change of the loss by making the gates hard, which the report mentions
 
 
 @sharding.noticing_lost_ranks()
 def run(method: LearnedMask, job: LearningJob) -> Learned:
-    """See `compressor.learned_masks.learn`."""
     gates = method.make_gates(GateLayout(job.layers, job.keep, job.floors, job.multiples), job)
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
     data = TrainingRows(rows, job.task, job.model, job.device)
-    weight_epochs = 0
-    if method.train_weights != "none":
-        weight_epochs = max(1, round(FITTING * method.epochs))
+    trains = method.train_weights != "none"
+    weight_epochs = max(1, round(FITTING * method.epochs)) if trains else 0
     gate_epochs = method.epochs - weight_epochs
 
     def fit(problem: Problem, epochs: int, state: Path | None) -> Trained:
-        return train(
-            problem,
-            data,
-            Schedule(epochs, job.batch_size, patience=method.patience),
-            seed=job.seed,
-            state=state,
-            report=job.report,
-            progress=job.progress,
-        )
+        schedule = Schedule(epochs, job.batch_size, patience=method.patience)
+        return train(problem, data, schedule, job.seed, state, job.report, job.progress)
 
     with _model(method, job) as model:
         batches = batches_of_rank(job.task, held, job.model)
@@ -74,7 +62,7 @@ def run(method: LearnedMask, job: LearningJob) -> Learned:
                         tensor.copy_(before[name])
                 sentences.append("fitting the weights to the mask gained nothing and was dropped")
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
-    values = gates.layout.score_values(gates.scores())
+    values = gates.layout.score_values(gates.values)
     signature = _signature(method, gates, gated_model.rate, job, len(rows))
     description = _describe(method, gated_model.rate, mask, trained, len(rows))
     learned = sharding.gathered(model, job.model)
@@ -104,11 +92,7 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
 
 
 def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
-    """The weights to train, by name.
-
-    `encoder` is a translator's encoder without the embeddings that the decoder shares, so that the
-    decoder does not change; for a classifier, all but the classification head.
-    """
+    """The weights to train, by name; `encoder` is without those that a decoder or a head shares."""
     if which == "none":
         return {}
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -123,10 +107,7 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 
 
 class GatedModel(Problem):
-    """The model to train, and its loss with some gates.
-
-    As a `Problem`, it trains the weights with the final mask.
-    """
+    """The model to train, and its loss with some gates; as a `Problem`, with the final mask."""
 
     gates: Tensor  # of the final mask
 
@@ -177,7 +158,6 @@ class GatedModel(Problem):
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
-        """Mean loss on the held-out rows, without dropout."""
         total, terms = 0.0, 0
         self.model.eval()
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
@@ -190,8 +170,6 @@ class GatedModel(Problem):
 
 
 class LearnGates(Problem):
-    """Trains gates, and weights together with them; evaluated with the gates' hard mask."""
-
     def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
         self.gated_model, self.gates = gated_model, gates
         self._progress = 0.0
@@ -204,11 +182,9 @@ class LearnGates(Problem):
 
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
-        penalty = self.gates.penalty(progress)
-        if penalty is None:
-            return loss
         terms = self.gated_model.task.loss_terms
-        return loss + penalty * (1.0 if whole is None else terms(batch) / terms(whole))
+        share = 1.0 if whole is None else terms(batch) / terms(whole)
+        return loss + self.gates.penalty(progress) * share
 
     def take_step(self) -> None:
         self.gates.take_step()
@@ -233,7 +209,7 @@ class LearnGates(Problem):
 def _harden(
     gated_model: GatedModel, gates: Gates, trained: Trained, epochs: int
 ) -> tuple[float, list[str]]:
-    """The held-out loss with the hard mask, and sentences on its difference from relaxed gates."""
+    """The held-out loss with the hard mask, and sentences on it."""
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)

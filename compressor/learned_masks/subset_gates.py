@@ -1,18 +1,14 @@
 """Differentiable subset pruning: exactly K heads at every step (Li, Cotterell & Sachan 2021).
 
-Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax,
-so the gates sum to K in every step ("Differentiable Subset Pruning of Transformer Heads", section
-on Gumbel top-K, after Xie & Ermon 2019). Each softmax selects one element, which then is removed
-from the scores r in proportion to its probability, before the next softmax:
+Every batch gets gates for weights w + Gumbel noise, relaxed by iterated softmax, so they sum to K
+("Differentiable Subset Pruning of Transformer Heads", section on Gumbel top-K, after Xie & Ermon
+2019). Each softmax selects one element, which then is removed from the scores r in proportion to
+its probability:
 
     p = softmax(r / T),   r <- r + log(max(1 - p, tiny)),   gates = sum of all p
 
-A round may have several softmaxes over disjoint groups: one per pool of heads that are counted
-separately, or one per layer that must keep a head (`rounds`). The temperature T falls geometrically
-and the gates harden, to 1 for the largest of each group in each round, and 0 for the rest: with
-floors, the same heads that `compressor.budgets.units.select` keeps. At the end the K largest w are
-kept. With `straight-through` the forward pass uses the hard K largest from the start, with the
-gradient of the relaxed gates.
+A round may have several softmaxes over disjoint groups: pools, or layers that must keep a head. The
+temperature T falls geometrically, and the gates harden to the K largest.
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ import torch
 from torch import Tensor
 
 from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
-from compressor.model.sublayers import Mask
 
 LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
 # First and last temperature. Neighbors among some hundred weights are about 0.01 apart, and gates
@@ -37,14 +32,10 @@ _OUTSIDE = -1e30  # a logit with probability 0; an infinite one would make NaN g
 
 
 def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) -> list[Tensor]:
-    """The groups that select one element each, round by round.
+    """The groups that select one element each: [groups, n] bool for each round, True at members.
 
-    Args:
-        layers: with the least number of units each keeps; they select first.
-        pools: each the union of some of the layers, with its total number of kept units.
-        total: number of units, n.
-
-    Returns [groups, n] bool for each round; a group's row is True at its members.
+    `layers`, with the least number of units each keeps, select first. `pools` are each the union of
+    some layers, with its number of kept units; n is `total`.
     """
     by_round = [
         [layer.members for layer in layers if layer.count > turn]
@@ -66,11 +57,7 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
 
 
 def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
-    """Gates [n] that sum to the number of elements that `plan`, from `rounds`, selects.
-
-    An entry can exceed 1 while the temperature, which is above zero, is high. `scores` [n] have
-    their noise. Without rounds the gates are zero.
-    """
+    """Gates [n] of noisy scores [n] that sum to the number of elements that `plan` selects."""
     gates = scores * 0  # part of the autograd graph also without rounds
     for rows in plan:
         logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
@@ -81,9 +68,8 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
 
 
 def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
-    """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
-
-    For the largest p in each row, 1 - p is computed as the sum of all others, without cancellation.
+    """log(1 - p), [groups, n], at least LOG_TINY; for the largest p the sum of all others,
+    uncanceled.
     """
     largest = torch.zeros_like(logits, dtype=torch.bool)
     largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
@@ -94,42 +80,29 @@ def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
 
 
 class SubsetGates(Gates):
-    """Gates with a weight each, [n].
-
-    Args:
-        estimator: relaxed gates (`gumbel`), or hard ones with the gradient of relaxed ones.
-    """
+    """Gates with a weight each, [n]."""
 
     def __init__(
-        self,
-        layout: GateLayout,
-        device: str = "cpu",
-        estimator: str = "gumbel",
-        gate_learning_rate: float | None = None,
+        self, layout: GateLayout, device: str, estimator: str, learning_rate: float | None
     ) -> None:
-        super().__init__(layout)
+        super().__init__(layout, torch.zeros(layout.total, device=device))
         self.estimator = estimator
-        self.weight = torch.zeros(layout.total, device=device, requires_grad=True)
         plan = rounds(layout.layer_groups, list(layout.pools.values()), layout.total)
         self.rounds = [rows.to(device) for rows in plan]
-        self.rate = gate_learning_rate or LEARNING_RATE
+        self.rate = learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
-        """Falls geometrically from HOT to COLD."""
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
     def groups(self) -> list[dict[str, Any]]:
         # As the temperature falls, gradients become rare and large, and steps of Adam more random,
         # so the learning rate decays.
         rate = {"lr": self.rate, "decay": True, "weight_decay": 0.0, "clip": float("inf")}
-        return [{"params": [self.weight], **rate}]
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"weight": self.weight}
+        return [{"params": [self.values], **rate}]
 
     def draw(self, progress: float) -> Tensor:
         noise = torch.empty(self.layout.total).exponential_().log().neg()  # standard Gumbel
-        scores = self.weight + noise.to(self.weight.device)
+        scores = self.values + noise.to(self.values.device)
         relaxed = relaxed_subset(scores, self.rounds, self.temperature(progress))
         if self.estimator == "gumbel":
             return relaxed
@@ -137,13 +110,7 @@ class SubsetGates(Gates):
         return hard + (relaxed - relaxed.detach())  # `hard` exactly, with the gradient of `relaxed`
 
     def without_noise(self, progress: float) -> Tensor:
-        return relaxed_subset(self.weight, self.rounds, self.temperature(progress))
-
-    def scores(self) -> Tensor:
-        return self.weight
-
-    def mask(self) -> Mask:
-        return self.layout.exact_mask(self.weight)
+        return relaxed_subset(self.values, self.rounds, self.temperature(progress))
 
     def converged(self, progress: float) -> bool:
         return progress >= COOLED

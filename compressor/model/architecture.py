@@ -1,8 +1,4 @@
-"""Facts about an architecture, as entries of `compressor.model.architectures`, and its heads.
-
-A head is a class of transformers that opens checkpoints. To add one, add a line to `ENCODER_HEADS`;
-where its models need more than transformers gives them, with a subclass of `Head`.
-"""
+"""What there is to know about an architecture, whose entries are in `architectures.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from compressor.errors import InputError
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.model.sublayers import Kind, parts_of
 
@@ -24,7 +21,6 @@ LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
 VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
 DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
-_ANY = "AutoModel"
 
 
 @dataclass(frozen=True)
@@ -37,25 +33,18 @@ class Head:
     @property
     def ending(self) -> str:
         """The end of its models' class names; empty for an encoder without a head."""
-        return self.auto_class.removeprefix(_ANY)
+        return self.auto_class.removeprefix("AutoModel")
 
     def usual_task(self, config: Any) -> str:
-        """The task of a model with this configuration, where the user names none."""
         return self.task
 
     def complete(
-        self,
-        model: nn.Module,
-        directory: Path,
-        settings: SentenceSettings | None,
-        allow_pickle: bool,
+        self, model: nn.Module, source: Path, settings: SentenceSettings | None, allow_pickle: bool
     ) -> None:
         """Add to a model loaded from a directory what transformers leaves out, in place."""
 
 
 class _Classifier(Head):
-    """Of texts, or of pairs of texts."""
-
     def usual_task(self, config: Any) -> str:
         if config.problem_type == "multi_label_classification":
             return "multilabel"
@@ -64,18 +53,14 @@ class _Classifier(Head):
         return "reranking" if is_cross_encoder(config) else "regression"
 
 
-class _Reader(Head):
-    """Answers questions by a part of a text."""
-
+class _Reader(Head):  # answers questions by a part of a text
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.modes import add_span_logits
 
         add_span_logits(model)
 
 
-class _Encoder(Head):
-    """No head in transformers; the one of sentence-transformers makes embeddings."""
-
+class _Encoder(Head):  # without one in transformers; that of sentence-transformers is added
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.sentence_head import add_head
 
@@ -83,7 +68,7 @@ class _Encoder(Head):
 
 
 CLASSIFIER = _Classifier("AutoModelForSequenceClassification", "classification")
-ENCODER = _Encoder(_ANY, "embedding")
+ENCODER = _Encoder("AutoModel", "embedding")
 TRANSLATOR = Head("AutoModelForSeq2SeqLM", "translation")
 # Of encoders, by the class.
 ENCODER_HEADS: dict[str, Head] = {
@@ -105,42 +90,26 @@ def head_in(name: str) -> Head | None:
 
 @dataclass(frozen=True)
 class SublayerPaths:
-    """Paths of one kind of sublayer; `{i}` stands for the layer number.
-
-    Args:
-        layer: the module that holds the sublayer, from the architecture's `base` on; all other
-            paths are relative to it.
-        block: the module that is replaced when no unit is left; an attention's splits its input
-            into heads.
-        inputs: role -> path of each projection whose rows belong to units. Where one holds several,
-            one after the other, their roles are joined by `+`: `query+key+value`. The output of a
-            `gate` passes the activation and multiplies that of `up`.
-        output: the projection whose columns belong to units.
-        unit_count: attribute of the block that holds the number of units; None if it has none.
-        unit_width: attribute of the block that holds the columns of a unit, where none holds their
-            number; without either, each column of the output projection is a unit of its own.
-        width: attribute of the block that holds units x unit width, if it has one.
-        position_bias: where the table of the bias by distance is that is added to attention scores:
-            in `every_layer`; in the `first_layer`, and each layer hands the bias on to the next; or
-            in the `stack`, which gives it to all layers as `position_bias`. None without such bias.
-        scaled: scores are divided by the square root of the unit width.
-        stand_in: what replaces the block when no unit is left: `feed_forward`, `attention`, or
-            `bias_to_hand_on`, which still makes the bias for other layers.
-        optional: further inputs, which some configurations have.
-    """
+    """Paths of one kind of sublayer, as in `Sublayer`, from its `layer` on."""
 
     kind: Kind
-    layer: str
+    layer: str  # from the architecture's `base` on, with `{i}` for the layer's number
     block: str
     inputs: Mapping[str, str]
     output: str
+    # Attributes of the block for the number of units, and their columns in all. Without the first
+    # and `unit_width`, each column of the output projection is a unit of its own.
     unit_count: str | None
     width: str | None = None
+    # Where the table of the bias by distance is that is added to attention scores: in each layer;
+    # in the first, and each hands the bias on; in the stack, which gives it as `position_bias`.
     position_bias: PositionBias | None = None
     scaled: bool = True
+    # What replaces the block when no unit is left: `feed_forward`, `attention`, or
+    # `bias_to_hand_on`, which still makes the bias for other layers.
     stand_in: str = "attention"
-    unit_width: str | None = None
-    optional: Mapping[str, str] = field(default_factory=dict)
+    unit_width: str | None = None  # the attribute for the columns of a unit
+    optional: Mapping[str, str] = field(default_factory=dict)  # inputs of some configurations
 
 
 @dataclass(frozen=True)
@@ -154,22 +123,13 @@ class Stack:
 
 @dataclass(frozen=True)
 class DecoderStack(Stack):
-    """A decoder's sizes, and how its models differ from BART's.
+    """A decoder's sizes, and how its models differ from BART's."""
 
-    Args:
-        logits_bias: name of the buffer that is added to the logits, if there is one.
-        output_scale: name of the setting by which the last hidden states are divided by the square
-            root of their width; None where they never are.
-        shifts_language: labels are shifted right, so that their last token, the target language,
-            starts the decoder's input.
-        not_deeper: it has at most as many layers as the encoder, for which `generate` makes a
-            cache.
-    """
-
-    logits_bias: str | None = None
+    logits_bias: str | None = None  # the buffer that is added to the logits
+    # The setting by which the last hidden states are divided by the square root of their width.
     output_scale: str | None = None
-    shifts_language: bool = False
-    not_deeper: bool = False
+    shifts_language: bool = False  # the last label, the target language, starts the decoder's input
+    not_deeper: bool = False  # `generate` makes a cache for as many layers as the encoder has
 
 
 @dataclass(frozen=True)
@@ -177,86 +137,54 @@ class Architecture:
     """Facts about one `config.model_type`; the defaults are BERT's.
 
     The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
-    those of its other models. Names of sizes are those in `config.json`.
-
-    Args:
-        base: path of the module that holds the stacks; empty where it is the model itself.
-        sublayers: paths of every kind of sublayer, in the canonical order.
-        encoder, decoder: names of their sizes; None if there is no decoder.
-        width: name of the width of the hidden states.
-        head_width: of the width of a head, where it is not the width over the number of heads.
-        embedding_width: of the width of the embedding tables, where it is not the width.
-        least_types: the least number of token types.
-        positions: name of the number of positions; None where they are relative alone.
-        positions_after_padding: they are counted from the one behind the padding token's id.
-        computed_positions: they are computed instead of learned; or the name of the setting for it.
-        unused_weights: patterns of weights that checkpoints may hold beside those of the class:
-            heads of other tasks, which change no output. All others must be used.
-        spare_weights: pattern of weights that the class has and nothing reads: they may be missing.
-        untied_weights: those that may differ from those that the configuration ties them to.
-        layers_return: what a layer returns: a `tensor`, or a `tuple` that begins with it.
-        first_layer_stays: from a configuration, whether the first layer differs from the others
-            and cannot be dropped.
-        layer_lists: names in the configuration of lists with an entry for every layer.
-        inputs: names of what the encoder reads.
-        head: the class of transformers that loads its models.
-        feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
-            feed-forward parts are always the same.
-        refuse: from a configuration, why its models cannot be pruned; None if they can.
-        scores: how an encoder's attention scores are made, to which the `position_bias` of its
-            sublayers is added: `products` of queries and keys, also with a `stack_bias` that all
-            layers are given, of `rotated` ones (RoPE), or with products with positions too
-            (`disentangled`).
-        position_products: from a configuration, how many products with positions there are.
+    those of its other models. Sizes are the names of settings in `config.json`.
     """
 
-    base: str
+    base: str  # path of the module that holds the stacks; empty where it is the model itself
     sublayers: tuple[SublayerPaths, ...]
     encoder: Stack = Stack()
     decoder: DecoderStack | None = None
     width: str = "hidden_size"
-    head_width: str | None = None
-    embedding_width: str | None = None
+    head_width: str | None = None  # where it is not the width over the number of heads
+    embedding_width: str | None = None  # where it is not the width
     least_types: int = 1
-    positions: str | None = "max_position_embeddings"
-    positions_after_padding: bool = False
-    computed_positions: bool | str = False
+    positions: str | None = "max_position_embeddings"  # None where they are relative alone
+    positions_after_padding: bool = False  # counted from the one behind the padding token's id
+    computed_positions: bool | str = False  # instead of learned; or the name of the setting for it
+    # Patterns of weights that checkpoints may hold beside those of the class: heads of other tasks.
     unused_weights: tuple[str, ...] = ()
-    spare_weights: str | None = None
-    untied_weights: frozenset[str] = frozenset()
+    spare_weights: str | None = None  # of weights that nothing reads: they may be missing
+    untied_weights: frozenset[str] = frozenset()  # whatever the configuration ties them to
     layers_return: Literal["tensor", "tuple"] = "tensor"
-    first_layer_stays: Callable[[Any], bool] = lambda config: False
-    layer_lists: tuple[str, ...] = ()
+    first_layer_stays: Callable[[Any], bool] = lambda config: False  # it cannot be dropped
+    layer_lists: tuple[str, ...] = ()  # settings with an entry for every layer
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     head: Head = CLASSIFIER
-    feed_forward: str | None = None
-    refuse: Callable[[Any], str | None] = lambda config: None
+    feed_forward: str | None = None  # `feed_forward_proj` where a configuration does not have it
+    refuse: Callable[[Any], str | None] = lambda config: None  # why models cannot be pruned
+    # How an encoder's attention scores are made: by products of queries and keys, also with a bias
+    # that all layers are given, of rotated ones (RoPE), or with products with positions too.
     scores: Literal["products", "stack_bias", "rotated", "disentangled"] = "products"
-    position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0
+    position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0  # their number
 
     @property
     def task(self) -> str:
-        """The usual task of its models."""
         return self.head.task
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers that loads its models."""
         return self.head.auto_class
 
     @property
     def logits_bias(self) -> str | None:
-        """Name of the buffer that is added to a decoder's logits, if there is one."""
         return self.decoder.logits_bias if self.decoder else None
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The encoder, and the decoder if there is one."""
         return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
 
     @property
     def position_bias(self) -> PositionBias | None:
-        """Where its attention has the table of a bias by distance, as in `SublayerPaths`."""
         return next((x.position_bias for x in self.sublayers if x.position_bias), None)
 
     @property
@@ -266,7 +194,6 @@ class Architecture:
 
     @property
     def is_gated(self) -> bool:
-        """Whether its feed-forward parts have a gate."""
         return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
 
     def for_class(self, auto_class: str) -> Architecture:
@@ -286,9 +213,8 @@ class Architecture:
         sublayers = []
         for paths in self.sublayers:
             up = paths.inputs.get("up")
-            if up is not None:
-                paths = replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
-            sublayers.append(paths)
+            inputs = paths.inputs if up is None else {"gate": f"{up}_0", "up": f"{up}_1"}
+            sublayers.append(replace(paths, inputs=inputs))
         return replace(self, sublayers=tuple(sublayers))
 
     def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
@@ -311,6 +237,16 @@ class Architecture:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
         name = self.computed_positions
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
+
+    def require_depth(self, encoder: int, decoder: int, where: str) -> None:
+        """Raise InputError if `generate` cannot handle so many layers of each stack."""
+        if self.decoder and self.decoder.not_deeper and decoder > encoder:
+            raise InputError(
+                f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
+                "`generate` of transformers makes a cache for as many as the encoder has; keep at "
+                "least as many layers in the encoder",
+                id="decoder-deeper-than-encoder",
+            )
 
     def size_bounds(self) -> dict[str, tuple[int, int]]:
         """Name in the configuration -> the least and the most that it may be."""
@@ -336,6 +272,5 @@ def decoder_tokens(config: Any) -> int:
 
 
 def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
-    """A feed-forward part of two projections."""
     inputs = {"up": up}
     return SublayerPaths(kind, layer, block or up, inputs, down, None, stand_in="feed_forward")

@@ -1,22 +1,310 @@
-"""The supported architectures: one entry each, with all that the project must know about one.
-
-An entry is data about a `config.model_type` of transformers; a relative of an architecture is its
-entry with a few fields replaced. They are in `entries.py`. Which rows of an input projection belong
-to a unit is `modeling_pruned.unit_rows`.
-"""
+"""The supported architectures: one entry each, with all that the project must know about one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from compressor.errors import InputError
-from compressor.model.architecture import ENCODER, Architecture, head_in
-from compressor.model.entries import ARCHITECTURES as ARCHITECTURES
-from compressor.model.sublayers import Sublayer, is_self_attention
+from compressor.model.architecture import (
+    ENCODER,
+    TRANSLATOR,
+    Architecture,
+    DecoderStack,
+    PositionBias,
+    Stack,
+    SublayerPaths,
+    feed_forward,
+    head_in,
+)
+from compressor.model.sublayers import Kind, Sublayer, is_self_attention
 
 if TYPE_CHECKING:
     from torch import nn
 
+
+def _attention(
+    kind: Kind, layer: str, block: str, names: str, output: str, unit_count: str, **more: Any
+) -> SublayerPaths:
+    """An attention whose block holds a projection for each of query, key and value, by `names`."""
+    roles = zip(("query", "key", "value"), names.split(), strict=True)
+    inputs = {role: f"{block}.{name}" for role, name in roles}
+    return SublayerPaths(kind, layer, block, inputs, output, unit_count, **more)
+
+
+_BERT_ATTENTION = _attention(
+    "encoder_self",
+    "encoder.layer.{i}.attention",
+    "self",
+    "query key value",
+    "output.dense",
+    "num_attention_heads",
+    width="all_head_size",
+)
+_BERT_FEED_FORWARD = feed_forward(
+    "encoder_ffn", "encoder.layer.{i}", "intermediate.dense", "output.dense", block="intermediate"
+)
+BERT = Architecture(
+    base="bert",
+    sublayers=(_BERT_ATTENTION, _BERT_FEED_FORWARD),
+    inputs=("input_ids", "attention_mask", "token_type_ids"),
+    unused_weights=(r"^cls\.",),
+)
+
+ROBERTA = replace(
+    BERT,
+    base="roberta",
+    positions_after_padding=True,
+    inputs=("input_ids", "attention_mask"),
+    unused_weights=(r"^lm_head\.", r"^(roberta\.)?pooler\.dense\."),
+)
+
+ELECTRA = replace(
+    BERT,
+    base="electra",
+    embedding_width="embedding_size",
+    unused_weights=(r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",),
+)
+
+
+def _refuse_mpnet(config: Any) -> str | None:
+    id = config.pad_token_id
+    return None if id == 1 else f"pad_token_id is {id}, and it counts positions from token 1 on"
+
+
+MPNET = replace(
+    ROBERTA,
+    base="mpnet",
+    sublayers=(
+        replace(
+            _BERT_ATTENTION,
+            block="attn",
+            inputs={"query": "attn.q", "key": "attn.k", "value": "attn.v"},
+            output="attn.o",
+            position_bias="stack",
+        ),
+        _BERT_FEED_FORWARD,
+    ),
+    unused_weights=(r"^lm_head\.", r"^(mpnet\.)?pooler\.dense\."),
+    refuse=_refuse_mpnet,
+    layers_return="tuple",
+    scores="stack_bias",
+)
+
+
+def _refuse_modernbert(config: Any) -> str | None:
+    width = config.hidden_size // config.num_attention_heads
+    if getattr(config, "head_dim", None) not in (None, width):
+        return f"head_dim is {config.head_dim}, and its heads have a width of {width}"
+    kinds = {kind: x["rope_type"] for kind, x in config.rope_parameters.items() if x is not None}
+    if set(kinds.values()) == {"default"}:
+        return None
+    return f"its rotary positions are scaled ({kinds})"
+
+
+MODERNBERT = Architecture(
+    base="model",
+    sublayers=(
+        SublayerPaths(
+            kind="encoder_self",
+            layer="layers.{i}",
+            block="attn",
+            inputs={"query+key+value": "attn.Wqkv"},
+            output="attn.Wo",
+            unit_count=None,
+            unit_width="head_dim",
+        ),
+        replace(
+            feed_forward("encoder_ffn", "layers.{i}", "mlp.Wi", "mlp.Wo"),
+            inputs={"gate+up": "mlp.Wi"},
+        ),
+    ),
+    unused_weights=(r"^decoder\.", r"^head\.(dense|norm)\."),
+    refuse=_refuse_modernbert,
+    scores="rotated",
+    # The normalization before the first attention is left out.
+    first_layer_stays=lambda config: True,
+    layer_lists=("layer_types",),
+)
+
+
+def _refuse_deberta(config: Any) -> str | None:
+    types = config.type_vocab_size
+    return f"type_vocab_size is {types}, and graphs are made without token types" if types else None
+
+
+def _deberta_products(config: Mapping[str, Any]) -> int:
+    kinds = config.get("pos_att_type") or ()
+    return sum(kind in kinds for kind in ("c2p", "p2c")) if config.get("relative_attention") else 0
+
+
+DEBERTA = replace(
+    BERT,
+    base="deberta",
+    sublayers=(
+        replace(
+            _BERT_ATTENTION,
+            inputs={"query": "self.query_proj", "key": "self.key_proj", "value": "self.value_proj"},
+            optional={"position_key": "self.pos_key_proj", "position_query": "self.pos_query_proj"},
+        ),
+        _BERT_FEED_FORWARD,
+    ),
+    embedding_width="embedding_size",
+    least_types=0,
+    inputs=("input_ids", "attention_mask"),
+    unused_weights=(r"^(lm_predictions|mask_predictions|cls)\.", r"position_embeddings"),
+    refuse=_refuse_deberta,
+    layers_return="tuple",
+    # A convolution of the embeddings is added behind the first layer.
+    first_layer_stays=lambda config: getattr(config, "conv_kernel_size", 0) > 0,
+    scores="disentangled",
+    position_products=_deberta_products,
+)
+
+DISTILBERT = Architecture(
+    base="distilbert",
+    sublayers=(
+        _attention(
+            "encoder_self",
+            "transformer.layer.{i}",
+            "attention",
+            "q_lin k_lin v_lin",
+            "attention.out_lin",
+            "n_heads",
+        ),
+        feed_forward("encoder_ffn", "transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
+    ),
+    encoder=Stack("n_layers", "n_heads", "hidden_dim"),
+    width="dim",
+    computed_positions="sinusoidal_pos_embds",
+    unused_weights=(r"^vocab_(transform|layer_norm|projector)\.",),
+)
+
+
+def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
+    names = "q_proj k_proj v_proj"
+    return _attention(kind, layer, block, names, f"{block}.out_proj", "num_heads")
+
+
+def _t5_attention(kind: Kind, layer: str, block: str = "SelfAttention") -> SublayerPaths:
+    return _attention(
+        kind,
+        layer,
+        block,
+        "q k v",
+        f"{block}.o",
+        "n_heads",
+        width="inner_dim",
+        # Cross-attention has no positions, but there too each layer passes zeros on to the next.
+        position_bias="first_layer",
+        scaled=False,
+        stand_in="bias_to_hand_on",
+    )
+
+
+def _t5_feed_forward(kind: Kind, layer: str) -> SublayerPaths:
+    block = "DenseReluDense"
+    return feed_forward(kind, layer, f"{block}.wi", f"{block}.wo", block=block)
+
+
+def _umt5_sublayer(paths: SublayerPaths) -> SublayerPaths:
+    if paths.position_bias is None:
+        return paths
+    bias: PositionBias | None = "every_layer" if is_self_attention(paths.kind) else None
+    return replace(paths, position_bias=bias, stand_in="attention")
+
+
+def _refuse_bart(config: Any) -> str | None:
+    # Versions of transformers before 4 had other models under the same name.
+    if getattr(config, "normalize_before", False):
+        return "normalize_before is true, as in mbart and pegasus, which transformers ignores here"
+    return None
+
+
+_DECODER = DecoderStack(
+    "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", logits_bias="final_logits_bias"
+)
+BART = Architecture(
+    head=TRANSLATOR,
+    base="model",
+    sublayers=(
+        _bart_attention("encoder_self", "encoder.layers.{i}", "self_attn"),
+        _bart_attention("decoder_self", "decoder.layers.{i}", "self_attn"),
+        _bart_attention("cross", "decoder.layers.{i}", "encoder_attn"),
+        feed_forward("encoder_ffn", "encoder.layers.{i}", "fc1", "fc2"),
+        feed_forward("decoder_ffn", "decoder.layers.{i}", "fc1", "fc2"),
+    ),
+    encoder=Stack("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    decoder=_DECODER,
+    width="d_model",
+    refuse=_refuse_bart,
+)
+MARIAN = replace(BART, computed_positions=True)
+
+# As BART, with the normalization before each sublayer.
+PEGASUS = replace(MARIAN, refuse=lambda config: None)
+MBART = replace(PEGASUS, computed_positions=False, decoder=replace(_DECODER, shifts_language=True))
+
+# M2M100 and NLLB. Old checkpoints store the table of positions.
+M2M100 = replace(
+    PEGASUS,
+    decoder=replace(_DECODER, logits_bias=None),
+    unused_weights=(r"^model\.(en|de)coder\.embed_positions\.weights$",),
+)
+
+_T5_DECODER = DecoderStack(
+    "num_decoder_layers", "num_heads", "d_ff", output_scale="scale_decoder_outputs", not_deeper=True
+)
+T5 = Architecture(
+    head=TRANSLATOR,
+    base="",
+    sublayers=(
+        _t5_attention("encoder_self", "encoder.block.{i}.layer.0"),
+        _t5_attention("decoder_self", "decoder.block.{i}.layer.0"),
+        _t5_attention("cross", "decoder.block.{i}.layer.1", "EncDecAttention"),
+        _t5_feed_forward("encoder_ffn", "encoder.block.{i}.layer.1"),
+        _t5_feed_forward("decoder_ffn", "decoder.block.{i}.layer.2"),
+    ),
+    encoder=Stack("num_layers", "num_heads", "d_ff"),
+    decoder=_T5_DECODER,
+    width="d_model",
+    head_width="d_kv",
+    positions=None,
+    feed_forward="relu",
+    unused_weights=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.",),
+    untied_weights=frozenset({"lm_head.weight"}),
+)
+
+MT5 = replace(T5, feed_forward="gated-gelu", decoder=replace(_T5_DECODER, output_scale=None))
+
+UMT5 = replace(
+    T5,
+    sublayers=tuple(map(_umt5_sublayer, T5.sublayers)),
+    feed_forward="gated-gelu",
+    decoder=replace(_T5_DECODER, output_scale="tie_word_embeddings"),
+)
+
+# By `config.model_type`.
+ARCHITECTURES: dict[str, Architecture] = {
+    "marian": MARIAN,
+    "bart": BART,
+    "mbart": MBART,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "distilbert": DISTILBERT,
+    "electra": ELECTRA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "mpnet": MPNET,
+    "modernbert": MODERNBERT,
+    "deberta-v2": DEBERTA,
+    "t5": T5,
+    "mt5": MT5,
+    "umt5": UMT5,
+    "pegasus": PEGASUS,
+    "m2m_100": M2M100,
+}
 # Architectures that cannot be supported as they are, with the reason.
 _REASONS = {
     "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
@@ -28,7 +316,6 @@ _REASONS = {
 
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
-    """The entry for `config.model_type`; raises InputError where it is not supported."""
     if model_type not in ARCHITECTURES:
         raise InputError(
             f"architecture {model_type!r} of {where} is not supported"
@@ -40,24 +327,12 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
 
 
 def architecture_of(model: Any) -> Architecture:
-    """The entry for a model of transformers."""
     config = model.config
     entry = architecture(config.model_type)
     entry = entry.with_feed_forward(getattr(config, "feed_forward_proj", None))
     if not hasattr(model, entry.base):
         return entry.for_class(ENCODER.auto_class)
     return entry.for_class((head_in(type(model).__name__) or entry.head).auto_class)
-
-
-def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -> None:
-    """Raise InputError if `generate` of transformers cannot handle so many layers of each stack."""
-    if entry.decoder and entry.decoder.not_deeper and decoder > encoder:
-        raise InputError(
-            f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
-            "`generate` of transformers makes a cache for as many as the encoder has; keep at "
-            "least as many layers in the encoder",
-            id="decoder-deeper-than-encoder",
-        )
 
 
 def layer_paths(model: nn.Module) -> list[str]:
@@ -73,11 +348,7 @@ def _depth(model: nn.Module, stack: str) -> int:
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
-    """All sublayers of a dense model whose units can be removed, by kind, then by layer number.
-
-    Unit counts and widths are read from the model's modules, so it must not have been pruned yet;
-    use `compressor.model.checkpoint` for pruned ones. Skipped layers are left out.
-    """
+    """All sublayers of a model that is not pruned, but those of skipped layers, by kind."""
     from compressor.model.modeling_pruned import find_sublayer  # imports torch
 
     entry = architecture_of(model)
@@ -88,13 +359,11 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
         for index in range(_depth(model, full["layer"].partition("{i}")[0])):
             layer = full["layer"].format(i=index)
             if f"{layer}.{paths.output}" not in modules:
-                continue  # a layer that is skipped (`compressor.model.surgery`)
+                continue  # a layer that is skipped
             placed = find_sublayer(model, full, index)
-            biased_by = None
-            if is_self_attention(paths.kind):
-                tables = {"every_layer": layer, "first_layer": full["layer"].format(i=0)}
-                if paths.position_bias in tables:
-                    biased_by = f"{tables[paths.position_bias]}.{paths.block}"
+            tables = {"every_layer": layer, "first_layer": full["layer"].format(i=0)}
+            table = tables.get(paths.position_bias or "")
+            has_bias = table is not None and is_self_attention(paths.kind)
             inputs = {
                 role: f"{layer}.{path}"
                 for role, path in {**paths.inputs, **paths.optional}.items()
@@ -109,7 +378,7 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
                     block=placed.block,
                     inputs=inputs,
                     output=placed.output,
-                    biased_by=biased_by,
+                    biased_by=f"{table}.{paths.block}" if has_bias else None,
                     scaled=paths.scaled,
                 )
             )

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-from compressor.storage.input_files import MIB, read_text
+from huggingface_hub import metadata_load
 
 CARD = "README.md"
-_FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Facts about a model that a hub shows, as its card names them.
+    """Facts about a model that a hub shows, as its card names them."""
 
-    Args:
-        license: the hub's short name of it, `apache-2.0`.
-        license_name, license_link: of the license `other`.
-        language: codes as the hub knows them, `de`.
-        base_model: hub ids of what it was made from.
-    """
-
-    license: str | None = None
-    license_name: str | None = None
+    license: str | None = None  # the hub's short name of it, `apache-2.0`
+    license_name: str | None = None  # of the license `other`
     license_link: str | None = None
-    language: tuple[str, ...] = ()
-    base_model: tuple[str, ...] = ()
+    language: tuple[str, ...] = ()  # codes, `de`
+    base_model: tuple[str, ...] = ()  # hub ids of what it was made from
 
 
 def read_card(directory: Path) -> CardFacts:
     """The facts in a checkpoint's card; none where there is no card, or one of another kind."""
     try:
-        matter = _FRONT_MATTER.match(read_text(directory / CARD, MIB))
-        data = yaml.safe_load(matter[1]) if matter else None
+        data = metadata_load(directory / CARD) or {}
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return CardFacts()
-    if not isinstance(data, dict):
         return CardFacts()
     link = _text(data.get("license_link"))
     return CardFacts(

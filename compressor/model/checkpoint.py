@@ -1,9 +1,4 @@
-"""Opening checkpoints, dense or pruned, from a local directory or a hub id; saving pruned ones.
-
-A pruned checkpoint is an ordinary one plus `units.json`, which says which units of each sublayer
-are left. Both are loaded strictly: every weight comes from the file, and every weight of the file
-is used. It is saved in the format and precision of the one that it was made from.
-"""
+"""Opening checkpoints, dense or pruned, from a local directory or a hub id; saving pruned ones."""
 
 from __future__ import annotations
 
@@ -20,38 +15,14 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from compressor.errors import InputError
+from compressor.model import location, pruning_record, sentence_settings
 from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Architecture, head_in
 from compressor.model.architectures import architecture, architecture_of
 from compressor.model.configuration import read_configuration
 from compressor.model.generation import save_generation
-from compressor.model.location import (
-    INDEX,
-    PATTERN,
-    require_own_files,
-    resolve,
-    stored_dtype,
-    stored_tensors,
-    weight_files,
-)
-from compressor.model.pruning_record import (
-    KEPT_UNITS,
-    MODELING,
-    PRUNING_RECORD,
-    PruningRecord,
-    pruned_config,
-    read_pruning_record,
-    recorded_mask,
-    render_pruning_record,
-)
+from compressor.model.pruning_record import KEPT_UNITS, MODELING, PRUNING_RECORD, PruningRecord
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
-from compressor.model.sentence_settings import (
-    MODULES,
-    SENTENCE_TRANSFORMER,
-    SentenceSettings,
-    is_cross_encoder,
-    note_cross_encoder,
-    read_sentence_settings,
-)
+from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import follow_sentence_settings, load_tokenizer, save_tokenizer
 from compressor.model.weights import computed_weights, load_model
@@ -63,26 +34,16 @@ SHARD_BYTES = 50 * 10**9  # of a file of weights in float32, as transformers has
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with all that later stages need to know about it.
-
-    Args:
-        layers: the sublayers of the dense model, also where units are already removed; not those of
-            whole layers that are dropped.
-        name: as the user gave it: a path or a hub id.
-        revision: the commit, of a model from the hub.
-        dtype: how the weights are stored; computation is in float32.
-        task: name of the task that it was opened for.
-        pruning: the contents of its `units.json`; None for a dense checkpoint.
-    """
+    """A loaded model with all that later stages need to know about it."""
 
     model: nn.Module
     tokenizer: Any
-    layers: list[Sublayer]
+    layers: list[Sublayer]  # of the dense model, but for those of dropped layers
     mask: Mask
     directory: Path
-    name: str
-    revision: str | None
-    dtype: torch.dtype
+    name: str  # as the user gave it: a path or a hub id
+    revision: str | None  # the commit, of a model from the hub
+    dtype: torch.dtype  # in which weights are stored; computation is in float32
     task: str
     pruning: PruningRecord | None = None
 
@@ -93,12 +54,10 @@ class Checkpoint:
 
     @property
     def attention(self) -> list[Sublayer]:
-        """The sublayers that are attentions."""
         return [sublayer for sublayer in self.layers if sublayer.is_attention]
 
     @property
     def entry(self) -> Architecture:
-        """Its architecture's entry in the table."""
         return architecture_of(self.model)
 
     @property
@@ -112,11 +71,8 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
     Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
-
-    Args:
-        verify: check the files against `manifest.json` first, where there is one; a pruned
-            checkpoint without one is warned of.
+    one is left over (but for heads of other tasks). `verify` checks the files against
+    `manifest.json` first, where there is one; a pruned checkpoint without one is warned of.
     """
     return open_checkpoint(str(directory), verify=verify).model
 
@@ -132,35 +88,33 @@ def open_checkpoint(
     verify: bool = True,
     dense: bool = False,
 ) -> Checkpoint:
-    """Load model and tokenizer in float32 on the CPU, in evaluation mode.
+    """Load model and tokenizer in float32 on the CPU, in evaluation mode, or raise InputError.
 
     Args:
-        model: a directory, or a hub id.
-        task: None takes the one that a pruned checkpoint was pruned for, or the usual one of models
-            of its class: regression where a classifier has one output, reranking where it is a
-            cross-encoder, several labels per text where its `problem_type` says so.
-        auto_class: the class of transformers that opens models for the task; None: the one in
-            `ENCODER_HEADS`. It counts where `architectures` in `config.json` names no head.
-        verify: check the files of a checkpoint that this tool wrote against its manifest first;
-            warn where there is none.
+        task: None takes that of a pruned checkpoint, or the usual one of models of its class.
+        auto_class: of transformers, where `architectures` in `config.json` names no head; None: the
+            one of the task in `ENCODER_HEADS`.
+        verify: as in `load`.
         dense: refuse a checkpoint that has lost units already.
-
-    Raises:
-        InputError: nothing there, unsupported architecture, unsafe or incomplete weights, or a
-            pruned checkpoint where a dense one is wanted.
     """
-    directory = resolve(model, revision, allow_pickle)
-    require_own_files(directory)
+    directory = location.resolve(model, revision, allow_pickle)
+    location.require_own_files(directory)
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
-    settings = read_sentence_settings(directory)
+    settings = sentence_settings.read_sentence_settings(directory)
     config = read_configuration(directory, trust_remote_code)
-    note_cross_encoder(config, settings)
-    pruning = _read_pruning(directory, config, model, dense)
+    sentence_settings.note_cross_encoder(config, settings)
+    pruning = pruning_record.find_pruning_record(directory, config)
+    if dense and pruning is not None:
+        raise InputError(
+            f"{model} has lost units already; give the dense checkpoint it was made from "
+            f"({pruning.contents.get('model', 'unknown')})",
+            id="checkpoint-already-pruned",
+        )
     if task is None and pruning is not None:
         task = pruning.contents.get("task")
     entry = _entry(config, task, auto_class, settings)
-    stored = stored_tensors(weight_files(directory, allow_pickle))
+    stored = location.stored_tensors(location.weight_files(directory, allow_pickle))
     network, sublayers = load_model(directory, config, entry, pruning, stored)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     entry.head.complete(network, directory, settings, allow_pickle)
@@ -175,48 +129,17 @@ def open_checkpoint(
         directory=directory,
         name=model,
         revision=commit,
-        dtype=stored_dtype(stored),
+        dtype=location.stored_dtype(stored),
         task=task or entry.head.usual_task(config),
         pruning=pruning,
     )
 
 
-def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
-    """The contents of `units.json`; None for a dense checkpoint."""
-    if not (directory / PRUNING_RECORD).exists():
-        if getattr(config, KEPT_UNITS, None):
-            raise InputError(
-                f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units "
-                f"are kept; copy {PRUNING_RECORD} from the artifact that it was made from",
-                id="units-file-missing",
-            )
-        return None
-    pruning = read_pruning_record(directory)
-    if dense:
-        origin = f" ({pruning.contents['model']})" if pruning.contents.get("model") else ""
-        raise InputError(
-            f"{name} has lost units already; give the dense checkpoint it was made from{origin}",
-            id="checkpoint-already-pruned",
-        )
-    return pruning
-
-
 def _entry(
     config: Any, task: str | None, auto_class: str | None, settings: SentenceSettings | None
 ) -> Architecture:
-    """The entry for the class of transformers that the checkpoint is opened with.
-
-    With `modules.json` for embeddings, and no task, that is an encoder alone; else the class that
-    `architectures` names; else that of the task; else the architecture's usual one.
-    """
     entry = architecture(config.model_type)
-    embeds = settings is not None and settings.kind == SENTENCE_TRANSFORMER
-    if embeds and entry.decoder:
-        raise InputError(
-            f"{MODULES} makes embeddings by the encoder of a {config.model_type} without its "
-            "decoder, which is not supported; give a model that is an encoder, such as bert",
-            id="architecture-variant-unsupported",
-        )
+    embeds = settings is not None and settings.kind == sentence_settings.SENTENCE_TRANSFORMER
     if embeds and task is None:
         return entry.for_class(ENCODER.auto_class)
     names = config.architectures if isinstance(config.architectures, list) else []
@@ -241,30 +164,24 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
 def save_checkpoint(
     source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
 ) -> list[Path]:
-    """Write a pruned model in the source's format and precision, with `units.json` beside it.
+    """Write a pruned model, after `round_to`, as its source is stored; the files at the root.
 
-    The source of its class is copied, so that transformers can open it without this package; a
-    model that has lost whole layers alone needs none. The weights must already be representable in
-    the stored dtype (see `round_to`).
-
-    Args:
-        source: the checkpoint that the model was made from.
-        model: without skipped layers (`compressor.model.surgery`).
-        record: the contents of `units.json`.
-
-    Returns:
-        The files written at the root of the directory.
+    It has no skipped layers (`surgery.without_skipped`); the record is what `units.json` holds.
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     _save_weights(model, source.dtype, directory)
-    config = pruned_config(model, recorded_mask(record).of_layers_left())
+    config = pruning_record.pruned_config(
+        model, pruning_record.recorded_mask(record).of_layers_left()
+    )
     save_settings(source, model, directory, config)
     if hasattr(model, HEAD):
         write_layout(model, source.max_source_tokens, source.directory, directory)
-    if hasattr(config, KEPT_UNITS):
+    if hasattr(config, KEPT_UNITS):  # so that transformers opens it without this package
         shutil.copyfile(MODELING, directory / MODELING.name)
-    (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
+    (directory / PRUNING_RECORD).write_text(
+        pruning_record.render_pruning_record(record), encoding="utf-8"
+    )
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
 
 
@@ -280,20 +197,21 @@ def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None
             saved_memory.add(value.data_ptr())
             state[name] = value
     split = split_torch_state_dict_into_shards(
-        state, filename_pattern=PATTERN, max_shard_size=SHARD_BYTES
+        state, filename_pattern=location.PATTERN, max_shard_size=SHARD_BYTES
     )
     total = 0
     for file, names in split.filename_to_tensors.items():
         # Converted file by file, to have one copy in memory.
+        found = {name: state[name] for name in names}
         tensors = {
             name: (x.to(dtype) if x.is_floating_point() else x).contiguous()
-            for name, x in ((name, state[name]) for name in names)
+            for name, x in found.items()
         }
         total += sum(tensor.nbytes for tensor in tensors.values())
         save_file(tensors, directory / file, metadata={"format": "pt"})
     if split.is_sharded:
         index = {"metadata": {"total_size": total}, "weight_map": split.tensor_to_filename}
-        write_json(directory / INDEX, index)
+        write_json(directory / location.INDEX, index)
 
 
 def save_settings(

@@ -1,8 +1,4 @@
-"""The languages of a multilingual translator, and the prefix of its sources.
-
-All of it is kept where texts become tokens: in the tokenizer, which saves it in its
-`tokenizer_config.json`, and in the generation settings, which force the target language.
-"""
+"""The languages of a multilingual translator, and the prefix of its sources, in its tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ def source_prefix(tokenizer: Any) -> str:
 
 
 def set_prefix(tokenizer: Any, prefix: str) -> None:
-    """Begin every source with a text from now on, in place."""
     tokenizer.init_kwargs[PREFIX] = prefix
 
 
@@ -38,25 +33,19 @@ def languages(tokenizer: Any) -> dict[str, int]:
 
 
 def text_codes(tokenizer: Any) -> dict[str, str]:
-    """Code of each target language that a multilingual Marian model reads before a source.
-
-    As in `>>fra<< The cat sleeps.`; code, with and without the brackets -> the text.
-    """
+    """`fra` and `>>fra<<` -> `>>fra<<`, with which sources of multilingual Marian models begin."""
     listed = getattr(tokenizer, "supported_language_codes", ())
     return {name: code for code in listed for name in (code, code[2:-2])}
 
 
 def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
-    """Whether decoders start with the target language, which ends targets; else it is forced.
-
-    As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
-    """
+    """Whether decoders start with the target language, which ends targets; else it is forced."""
+    # As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
     decoder = entry.decoder
     return decoder is not None and decoder.shifts_language and not tokenizer.prefix_tokens
 
 
 def _setting(tokenizer: Any, entry: Architecture) -> str:
-    """The generation setting that holds the target language."""
     starts = starts_with_language(tokenizer, entry)
     return "decoder_start_token_id" if starts else "forced_bos_token_id"
 
@@ -83,21 +72,17 @@ def set_languages(
     target: str | None,
     where: str,
 ) -> None:
-    """Translate from and into these languages from now on, in place; None: as it is.
-
-    Args:
-        where: name of the checkpoint, for messages.
-    """
+    """Translate from and into these languages from now on, in place; None: as it is."""
     known, codes = languages(tokenizer), text_codes(tokenizer)
     if target is not None and codes:
-        require_language("--target-language", target, codes, where)
+        _require_language("--target-language", target, codes, where)
         return set_prefix(tokenizer, f"{codes[target]} ")
     for flag, name, code in (
         ("--source-language", "src_lang", source),
         ("--target-language", "tgt_lang", target),
     ):
         if code is not None:
-            require_language(flag, code, known, where)
+            _require_language(flag, code, known, where)
             setattr(tokenizer, name, code)
             tokenizer.init_kwargs[name] = code
     if target is not None:
@@ -106,8 +91,7 @@ def set_languages(
             model.config.decoder_start_token_id = known[target]
 
 
-def require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
-    """Raise UsageError unless `code` is one of the languages `known`."""
+def _require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
     if not known:
         raise UsageError(
             f"{flag} {code} is for models with a token for each language, and {where} has none; "
@@ -123,12 +107,7 @@ def require_language(flag: str, code: str, known: Collection[str], where: str) -
 
 
 def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) -> None:
-    """Check that the target language is set; in place, all places that hold it then agree.
-
-    They are the tokenizer's `tgt_lang`, the token that the generation settings begin with, and the
-    prefix of models that read their language from a text before each source. Raises InputError
-    where none has it, or two disagree.
-    """
+    """Require a target language, on which tokenizer and generation settings agree, in place."""
     known = languages(tokenizer)
     if not known:
         return _require_prefix(model.config, tokenizer, where)
@@ -139,9 +118,8 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
     for name, code in (("src_lang", tokenizer.src_lang), ("tgt_lang", target)):
         if code is not None and code not in known:
             raise InputError(
-                f"the tokenizer of {where} says {name}={code}, and has no such language"
-                f"{did_you_mean(code, known)}; name one with --source-language and "
-                "--target-language",
+                f"the tokenizer of {where} says {name}={code}, and has no such language; name one "
+                "with --source-language and --target-language",
                 id="language-unknown",
             )
     if target is None and forced is None:
@@ -161,12 +139,7 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
         return
     codes = sorted(set(text_codes(tokenizer).values()))
     if len(codes) > 1:
-        raise InputError(
-            f"{where} translates into {len(codes)} languages, by a code before each text "
-            f"({_first(codes)}), and nothing says which; name it with --target-language, "
-            "or give --prefix '' where the texts begin with their codes",
-            id="target-language-missing",
-        )
+        raise target_missing(where, codes, "or give --prefix '' where the texts begin with codes")
     tasks = getattr(config, "task_specific_params", None)
     settings = tasks.values() if isinstance(tasks, dict) else ()
     prefixes = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
@@ -179,11 +152,12 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
         )
 
 
-def target_missing(where: str, known: Sequence[str]) -> InputError:
-    """The error where none of the languages `known` is set as the target."""
+def target_missing(
+    where: str, known: Sequence[str], more: str = "and the other with --source-language"
+) -> InputError:
     return InputError(
         f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
-        "which; name it with --target-language, and the other with --source-language",
+        f"which; name it with --target-language, {more}",
         id="target-language-missing",
     )
 

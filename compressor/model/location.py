@@ -1,9 +1,4 @@
-"""Where a checkpoint is, which of its files say what it computes, and what those of weights hold.
-
-Weights are in `model.safetensors`, or in the files that `model.safetensors.index.json` names; where
-pickles are allowed and there are no safetensors, in `pytorch_model.bin` or the files that its index
-names. Every one of them must lie in the checkpoint's directory.
-"""
+"""Where a checkpoint is, and what its files of weights hold."""
 
 from __future__ import annotations
 
@@ -14,19 +9,21 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import nn
 
 from compressor.errors import InputError, cannot_read
 from compressor.model.card import CARD
-from compressor.storage.input_files import MIB, inner_path, read_json, require_regular
-from compressor.storage.manifest import MODULES
+from compressor.model.reading import first_line, malformed, read_object
+from compressor.storage import manifest
+from compressor.storage.input_files import MIB, inner_path, require_regular
 
 WEIGHTS = "model.safetensors"
 PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their numbers
 INDEX = f"{WEIGHTS}.index.json"
 PICKLE, _PICKLES = "pytorch_model.bin", "pytorch_model*.bin"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_PRECISIONS = tuple(_FLOATS.values())
-_HINT = "get the checkpoint again, or write it again"
+_UNREADABLE = "weights-unreadable"
+_CHECKED_AT_ONCE = 1 << 20  # numbers
 _LFS = b"version https://git-lfs"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 _CONVERT = "open it with {} in transformers 4, which reads them, and save it with save_pretrained"
@@ -41,27 +38,16 @@ _FORMS = {
     "tf_model.h5": ("weights for TensorFlow", _CONVERT.format("from_tf=True")),
     "*.ckpt.index": ("weights for TensorFlow", _CONVERT.format("from_tf=True")),
     "flax_model.msgpack": ("weights for Flax", _CONVERT.format("from_flax=True")),
-    "zero_to_fp32.py": (
-        "parts of weights as DeepSpeed saves them",
-        "run zero_to_fp32.py there, which puts them together",
-    ),
-    "*/*.distcp": (
-        "parts of weights as PyTorch saves them from several processes",
-        "put them together with `accelerate merge-weights`",
-    ),
+    "zero_to_fp32.py": ("parts of weights by DeepSpeed", "run zero_to_fp32.py to join them"),
+    "*/*.distcp": ("parts of weights by PyTorch", "join them with `accelerate merge-weights`"),
     "*.onnx": ("a model in ONNX", _SOURCE),
     "*/*.onnx": ("a model in ONNX", _SOURCE),
-    "*.mlmodel": ("a model for Core ML", _SOURCE),
     "openvino_model.xml": ("a model for OpenVINO", _SOURCE),
 }
 
 
 def resolve(model: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
-    """The directory of a checkpoint, downloaded if `model` is a hub id.
-
-    The revision is resolved once; all files come from that commit. Raises InputError where there is
-    neither a directory nor a hub id that can be downloaded.
-    """
+    """The directory of a checkpoint, downloaded if `model` is a hub id, all files of one commit."""
     path = Path(model).expanduser()
     if path.is_dir():
         if revision is not None:
@@ -70,11 +56,7 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
                 id="revision-of-directory",
             )
         return path
-    if path.exists():
-        raise InputError(
-            f"{model} is a file; give the checkpoint's directory", id="checkpoint-is-file"
-        )
-    if model.count("/") > 1 or model.startswith((".", "/", "~")):
+    if path.exists() or model.count("/") > 1 or model.startswith((".", "/", "~")):
         raise InputError(f"there is no directory {model}; check --model", id="checkpoint-missing")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -82,83 +64,53 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
     files = [*_HUB_FILES, CARD, *([_PICKLES] if allow_pickle else [])]
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
-    except LocalEntryNotFoundError as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise InputError(
-            f"there is no directory {model}, and the hub cannot be reached to look for a model of "
-            "that name; check the path or the connection",
-            id="hub-unreachable",
-        ) from error
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise InputError(
-            f"the hub has no model {model!r} (revision {revision or 'main'}); check --model",
+            f"there is no directory {model}, and the hub gives no such model (revision "
+            f"{revision or 'main'}): {first_line(error)}; check --model, or the connection",
             id="hub-model-missing",
         ) from error
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
     """The files that say what a checkpoint computes; notes and plots beside them do not."""
-    patterns = [*_HUB_FILES, _PICKLES, "*.py", MODULES]
-    paths = {path for pattern in patterns for path in directory.glob(pattern)}
-    return sorted(path for path in paths if path.is_file())
+    return [directory / name for name in manifest.checkpoint_files(directory)]
 
 
 def require_own_files(directory: Path) -> None:
-    """Check that every file of a checkpoint is a regular file in its directory.
-
-    Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
-    """
-    root = directory.resolve()
+    """Check that every file of a checkpoint is a regular file in its directory."""
     try:
-        entries = sorted([*directory.iterdir(), *directory.glob(MODULES)])
-        files = [path for path in entries if not path.is_dir()]
+        paths = sorted([*directory.iterdir(), *directory.glob(manifest.MODULES)])
+        files = [path for path in paths if not path.is_dir()]
+        manifest.require_no_links_out(directory, [str(x.relative_to(directory)) for x in files])
+        for path in files:
+            require_regular(path)
     except OSError as error:
         raise cannot_read(error.filename or directory, error) from error
-    for path in files:
-        target = path.resolve()
-        cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
-        if target.parent not in (root, root / path.parent.name) and not cached:
-            raise InputError(
-                f"{path} is a link to {target}, outside of the checkpoint's directory; copy the "
-                "file into it",
-                id="checkpoint-file-outside",
-            )
-        try:
-            require_regular(path)
-        except OSError as error:
-            raise InputError(
-                f"cannot read {path}: {error.strerror}; get the checkpoint again",
-                id="checkpoint-file-unreadable",
-            ) from error
 
 
 def require_checkpoint(directory: Path) -> None:
     """Raise InputError if a directory has no configuration, or is an adapter to a checkpoint."""
     adapter = directory / "adapter_config.json"
     if adapter.exists():
-        try:
-            base = str(read_json(adapter)["base_model_name_or_path"])[:200]
-        except (OSError, ValueError, LookupError, TypeError):
-            base = "another checkpoint"
+        id = "checkpoint-is-adapter"
+        base = read_object(adapter, id).get("base_model_name_or_path")
         raise InputError(
             f"{directory} holds an adapter ({adapter.name}), weights that are added to those of "
-            f"{base}; merge them with `merge_and_unload()` of PEFT, save that with "
+            f"{str(base)[:200]}; merge them with `merge_and_unload()` of PEFT, save that with "
             "save_pretrained, and give its directory",
-            id="checkpoint-is-adapter",
+            id=id,
         )
     if (directory / "config.json").exists():
         return
-    if not any(directory.iterdir()):
-        raise InputError(
-            f"{directory} is empty; give a checkpoint's directory", id="config-missing"
-        )
     _refuse_other_form(directory, "no config.json")
     below = sorted({*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")})
     hint = f"give {below[-1].parent}, which has one" if below else "give a checkpoint's directory"
-    raise InputError(f"{directory} has no config.json; {hint}", id="config-missing")
+    lacks = "has no config.json" if any(directory.iterdir()) else "is empty"
+    raise InputError(f"{directory} {lacks}; {hint}", id="config-missing")
 
 
 def _refuse_other_form(directory: Path, lacks: str) -> None:
-    """Raise InputError if a directory has a model in a form which is not read."""
     for pattern, (form, advice) in _FORMS.items():
         path = next(directory.glob(pattern), None)
         if path is not None:
@@ -178,7 +130,6 @@ class StoredTensor:
 
 
 def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
-    """The files that the weights of a checkpoint are in; pickles only if they are allowed."""
     for name, pattern in ((WEIGHTS, "*.safetensors"), (PICKLE, _PICKLES)):
         one, index = directory / name, directory / f"{name}.index.json"
         if not one.exists() and not index.exists():
@@ -204,31 +155,21 @@ def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
 
 
 def _indexed_files(index: Path, pattern: str) -> list[Path]:
+    names = read_object(index, _UNREADABLE).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise malformed(index, "its weight_map names no files", _UNREADABLE)
     try:
-        names = set(read_json(index)["weight_map"].values())
-        if not names or not all(isinstance(name, str) for name in names):
-            raise ValueError("its weight_map names no files")
-    except OSError as error:
-        raise _unreadable(index, str(error.strerror)) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "it has no weight_map"
-        raise _unreadable(index, reason) from error
-    for name in sorted(names):
-        try:
-            is_weights = fnmatchcase(inner_path(name), pattern)
-        except ValueError:
-            is_weights = False
-        if not is_weights:
-            raise InputError(
-                f"{index} names {name!r} as a file of weights, and only files of the same "
-                f"directory called {pattern} are loaded; {_HINT}",
-                id="weights-outside",
-            )
+        files = sorted({inner_path(name) for name in names.values()})
+        others = [name for name in files if not fnmatchcase(name, pattern)]
+        if others:
+            raise ValueError(f"{others[0]!r} is called otherwise")
+    except ValueError as error:
+        reason = f"only files of its directory called {pattern} are loaded, and {error}"
+        raise malformed(index, reason, "weights-outside") from error
+    for name in files:
         if not (index.parent / name).exists():
-            raise InputError(
-                f"{index} names {name}, which is not there; {_HINT}", id="weights-missing"
-            )
-    return [index.parent / name for name in sorted(names)]
+            raise malformed(index, f"it names {name}, which is not there", "weights-missing")
+    return [index.parent / name for name in files]
 
 
 def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
@@ -236,15 +177,11 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     stored: dict[str, StoredTensor] = {}
     for path in files:
         try:
-            tensors = _read_tensors(path)
+            stored |= _read_tensors(path)
         except PermissionError as error:
             raise cannot_read(path, error) from error
         except Exception as error:  # whatever the libraries trip over is in the file
-            raise _unreadable(path, _reason(path, error)) from error
-        for name, tensor in tensors.items():
-            if name in stored:
-                raise _unreadable(path, f"it holds {name}, as {stored[name].file.name} does")
-            stored[name] = tensor
+            raise malformed(path, _reason(path, error), _UNREADABLE) from error
     return stored
 
 
@@ -256,9 +193,9 @@ def _read_tensors(path: Path) -> dict[str, StoredTensor]:
             name: StoredTensor(tuple(x.get_shape()), _FLOATS.get(x.get_dtype()), path)
             for name, x in headers.items()
         }
-    values = torch.load(path, map_location="meta", weights_only=True)
+    values, floats = torch.load(path, map_location="meta", weights_only=True), _FLOATS.values()
     return {
-        str(name): StoredTensor(tuple(x.shape), x.dtype if x.dtype in _PRECISIONS else None, path)
+        str(name): StoredTensor(tuple(x.shape), x.dtype if x.dtype in floats else None, path)
         for name, x in values.items()
         if isinstance(x, torch.Tensor)
     }
@@ -283,14 +220,40 @@ def _reason(path: Path, error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _unreadable(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"{path} cannot be read as weights: {reason}; {_HINT}", id="weights-unreadable"
-    )
-
-
 def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
     """The precision in which a checkpoint keeps its weights: of its first one, by name."""
     dtypes = (tensors[name].dtype for name in sorted(tensors))
     first = next((dtype for dtype in dtypes if dtype is not None), torch.float32)
     return first if first in (torch.float16, torch.bfloat16) else torch.float32
+
+
+def misfit(path: Path, problem: str, advice: str = "get the checkpoint again") -> InputError:
+    return InputError(f"{path} {problem}; {advice}", id="weights-do-not-fit")
+
+
+def require_usable(
+    model: nn.Module, stored: Mapping[str, StoredTensor], logits_bias: str | None = None
+) -> None:
+    """Raise InputError if loaded weights were not stored as floats, or are no finite numbers."""
+    state = model.state_dict()
+    for name, tensor in stored.items():
+        if tensor.dtype is None and name in state and state[name].is_floating_point():
+            raise InputError(
+                f"{tensor.file} stores {name} in a form that only quantized models have; give a "
+                "checkpoint in float32, float16 or bfloat16",
+                id="weights-not-float",
+            )
+    for name, value in state.items():
+        # In parts, since PyTorch makes copies.
+        parts = value.flatten().split(_CHECKED_AT_ONCE) if value.is_floating_point() else ()
+        if all(bool(part.isfinite().all()) for part in parts):
+            continue
+        # A bias of minus infinity bans a token.
+        if name == logits_bias and not (value.isnan() | (value == torch.inf)).any():
+            continue
+        file = stored[name].file if name in stored else min(x.file for x in stored.values())
+        raise InputError(
+            f"a weight of {name} in {file} is not a finite number; the checkpoint is damaged, or "
+            "its training failed: give another one",
+            id="weights-not-finite",
+        )

@@ -23,24 +23,20 @@ _SYSTEM, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def trim_memory() -> None:
-    """Free what only cycles hold, and return memory that is not needed now to the system.
-
-    Exporting a model leaves reference cycles through its weights, and glibc keeps freed blocks
-    between blocks that are in use: without this a run's memory grows with every model it exports.
-    Weights that lie in a mapped file are read from there again when they are needed.
-    """
-    gc.collect()
+    """Free what only cycles hold, and return memory that is not needed now to the system."""
+    gc.collect()  # exporting a model leaves reference cycles through its weights
     drop_mapped_weights()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # ONNX Runtime has an allocator of its own
-    trim = getattr(_libc(), "malloc_trim", None)  # glibc's, which other C libraries lack
+    # glibc, and no other C library, keeps freed blocks between blocks that are in use.
+    trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def drop_mapped_weights() -> None:
-    """Return mapped files' memory to the system, unless a page was written; Linux only."""
+    """Return mapped weights' memory, unless a page was written: they are read again; Linux only."""
     libc, pagemap = _libc(), Path("/proc/self/pagemap")
     if libc is None or not pagemap.exists():  # some sandboxes have none
         return
@@ -57,18 +53,12 @@ def drop_mapped_weights() -> None:
 
 @cache
 def _libc() -> Any:
-    """The C library on Linux; None elsewhere."""
     return ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 
 
 def release(module: Module, keep: Module | None = None) -> None:
-    """Free the memory of a module's weights, whoever still holds them; nothing can read them again.
-
-    PyTorch's exporter keeps the weights of an exported model alive, where Python cannot see it.
-
-    Args:
-        keep: the only other module that shares weights with it; those stay.
-    """
+    """Free the memory of a module's weights, but for those that it shares with `keep`."""
+    # PyTorch's exporter keeps the weights of an exported model alive, where Python cannot see it.
     shared = set() if keep is None else {id(x) for x in (*keep.parameters(), *keep.buffers())}
     for tensor in (*module.parameters(), *module.buffers()):
         if id(tensor) not in shared:
@@ -76,10 +66,7 @@ def release(module: Module, keep: Module | None = None) -> None:
 
 
 def free_bytes(device: str = "cpu") -> int | None:
-    """Memory that is free: of the system within its container's limit, or of the GPU.
-
-    Files that the system keeps in memory count as free. None where the system does not tell.
-    """
+    """Memory that is free, files in it too: within the container's limit, or of the GPU."""
     if device == "cuda":
         import torch
 
@@ -94,7 +81,6 @@ def free_bytes(device: str = "cpu") -> int | None:
 
 
 def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:
-    """The number that follows a name in a file; None where there is none, such as in `max`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:

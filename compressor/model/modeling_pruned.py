@@ -1,13 +1,9 @@
-"""Pruned models as classes of transformers, with fewer units in each sublayer as they say.
-
-This file stands beside the weights of a pruned checkpoint, so that transformers opens it where
-`compress` is not installed. It needs nothing but torch and transformers 5:
+"""Pruned models as classes of transformers, which needs this file and no other of `compress`:
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 
-`kept_units` in `config.json` says how many units are left, and where they are. It has an entry per
-kind of sublayer: the paths of the modules, with `{i}` for the number of the layer, and `kept`, the
-units left in each layer. `compress` itself removes units with the functions of this file.
+`kept_units` in `config.json` has an entry per kind of sublayer: the paths of the modules, with
+`{i}` for the number of the layer, and `kept`, the units left in each layer.
 """
 
 from __future__ import annotations
@@ -34,28 +30,19 @@ if int(transformers.__version__.partition(".")[0]) < 5:
 
 @dataclass(frozen=True)
 class PlacedSublayer:
-    """One sublayer of a dense model.
+    """One sublayer of a dense model; `architecture.SublayerPaths` of `compress` describes paths."""
 
-    Args:
-        paths: the entry of its kind in `kept_units`; `architecture.SublayerPaths` of `compress`
-            says what is in it.
-        index: the number of its layer.
-        unit_width: columns of the output projection that belong to one unit.
-        block: path of the module that is replaced when no unit is left.
-        inputs, output: paths of the projections whose rows, and columns, belong to units.
-    """
-
-    paths: Mapping[str, Any]
-    index: int
+    paths: Mapping[str, Any]  # the entry of its kind in `kept_units`
+    index: int  # the number of its layer
     units: int
-    unit_width: int
+    unit_width: int  # columns of the output projection that belong to one unit
     block: str
     inputs: tuple[str, ...]
     output: str
 
 
 class OutputBias(nn.Module):
-    """Replaces the output projection of a sublayer without units: its bias is what remains."""
+    """Replaces the output projection of a sublayer without units by its bias."""
 
     def __init__(self, projection: nn.Linear) -> None:
         super().__init__()
@@ -70,11 +57,7 @@ class OutputBias(nn.Module):
 
 
 class NoHeads(nn.Module):
-    """Replaces the block of an attention without heads.
-
-    A decoder's self-attention still puts one zero per token into the key/value cache, because
-    `generate` reads the length of the past from the first layer.
-    """
+    """Replaces the block of an attention without heads."""
 
     def __init__(self, kind: str, index: int) -> None:
         super().__init__()
@@ -87,7 +70,8 @@ class NoHeads(nn.Module):
         if self.kind == "decoder_self" and past_key_values is not None:
             cache = getattr(past_key_values, "self_attention_cache", past_key_values)
             batch, tokens, _ = hidden_states.shape
-            length = hidden_states.new_zeros((batch, 1, tokens, 1))  # one head of width 1
+            # `generate` reads the length of the past from the first layer: one head of width 1.
+            length = hidden_states.new_zeros((batch, 1, tokens, 1))
             cache.update(length, length, self.index)
         return _output_bias(self, hidden_states), None
 
@@ -101,8 +85,6 @@ def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
 
 
 class NoNeurons(nn.Module):
-    """Replaces the block of a feed-forward part without neurons."""
-
     def forward(self, hidden_states: Tensor) -> Tensor:
         return _output_bias(self, hidden_states)
 
@@ -114,9 +96,8 @@ class HandsOnBias(nn.Module):
     """A mixin of T5's attention, for layers with different numbers of heads.
 
     The first layer of a stack makes the bias of relative positions, and each hands it on to the
-    next: here that of all heads of the dense model, whichever are left; None in cross-attention,
-    which has no positions. The buffer `kept_heads`, which is stored with the weights, lists the
-    heads that are left.
+    next: here that of all heads of the dense model, whichever the buffer `kept_heads` lists as
+    left; None in cross-attention, which has no positions.
     """
 
     kept_heads: Tensor | list[int]
@@ -170,10 +151,7 @@ def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
 
 
 class OwnHeads:
-    """Before an attention runs: select its heads' part of the stack's bias for all dense heads.
-
-    The block's buffer `kept_heads`, which is stored with the weights, lists them.
-    """
+    """Before an attention runs: select the bias of its `kept_heads` from that of all."""
 
     def __init__(self, block: nn.Module) -> None:
         self.argument = list(signature(block.forward).parameters).index("position_bias")
@@ -243,10 +221,7 @@ def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
 
 
 def unit_rows(units: Sequence[int], unit_width: int, total: int, parts: int) -> Tensor:
-    """Positions of some of all units' rows in each part of a projection that feeds the output's.
-
-    Their shape is [parts x units x unit_width].
-    """
+    """Positions of their rows in a projection of several parts, [parts x units x unit_width]."""
     first = unit_columns(units, unit_width)
     return torch.cat([part * total * unit_width + first for part in range(parts)])
 
@@ -295,10 +270,7 @@ class WeightsMisfit(ValueError):
 
 
 class _Pruned(transformers.PreTrainedModel):
-    """A model that has as many units in each sublayer as its configuration says.
-
-    A configuration without `kept_units` is a dense model's, and all is as in transformers.
-    """
+    """A model with the units that `kept_units` in its configuration says; without, a dense one."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -326,11 +298,7 @@ class _Pruned(transformers.PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
     ) -> Any:
-        """As in transformers, and strict: all weights are in the file, and the file has no others.
-
-        Raises:
-            WeightsMisfit: they do not fit; the message names the first.
-        """
+        """As in transformers; raises WeightsMisfit unless all weights are there, and no others."""
         with_info = kwargs.pop("output_loading_info", False)
         loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,11 +33,7 @@ class quiet_transformers(warnings.catch_warnings):
 
 
 def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
-    """A copy of a model's modules and configuration that shares its weights.
-
-    Args:
-        own: parameters of `model` that are copied all the same.
-    """
+    """A copy of a model's modules and configuration that shares its weights, but for `own` ones."""
     copied = {id(parameter) for parameter in own}
     tensors = (*model.parameters(), *model.buffers())
     # `deepcopy` takes what its memo holds for copied already.
@@ -46,7 +42,6 @@ def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout while the context lasts; every module then trains or not as before."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -58,7 +53,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No weight requires a gradient while the context lasts."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -88,11 +82,7 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
 
 @contextmanager
 def masks_unread(device: str) -> Iterator[None]:
-    """On a GPU, transformers does not look into attention masks while the context lasts.
-
-    It leaves out masks that hide nothing; to know that, the host would wait in every forward pass
-    until the GPU is done with the one before.
-    """
+    """On a GPU, transformers does not look whether masks hide anything: the host would wait."""
     if not device.startswith("cuda"):
         yield
         return
@@ -114,13 +104,10 @@ def masks_unread(device: str) -> Iterator[None]:
 
 @contextmanager
 def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Hooks of modules that are removed when the context ends."""
-    registered = list(handles)
-    try:
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.callback(handle.remove)
         yield
-    finally:
-        for handle in registered:
-            handle.remove()
 
 
 @contextmanager
@@ -141,10 +128,10 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
     """The first input of each run of a module while the context lasts; empty for None."""
     inputs: list[Tensor] = []
+    watched = [] if module is None else [module]
     with hooks(
         x.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-        for x in (module,)
-        if x is not None
+        for x in watched
     ):
         yield inputs
 
@@ -155,10 +142,7 @@ def is_normalization(module: nn.Module) -> bool:
 
 
 def add_span_logits(model: nn.Module) -> None:
-    """Add `logits` to the output of a model that answers questions, in place.
-
-    They are [batch, tokens, 2], of starts and of ends of answers, which transformers gives apart.
-    """
+    """Add `logits` [batch, tokens, 2], of starts and of ends of answers, to a reader's output."""
     model.register_forward_hook(_with_logits)
 
 

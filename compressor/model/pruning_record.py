@@ -1,9 +1,6 @@
-"""How a pruned checkpoint says which units it has kept: `units.json`, and its configuration.
+"""How a pruned checkpoint says which units it has kept: `units.json`, by which `compress` goes.
 
-`compress` goes by `units.json`, which also says how they were chosen. With the configuration
-transformers opens the checkpoint without this package: it names the class in `modeling_pruned.py`,
-which is copied beside the weights, and says how many units each sublayer has kept. `compress` never
-runs the copy.
+By its configuration transformers opens it, with a copy of `modeling_pruned.py` beside the weights.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from compressor.errors import InputError
 from compressor.model import modeling_pruned
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of
+from compressor.model.reading import malformed, read_object
 from compressor.model.sublayers import Mask, kind_of
-from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
 KEPT_UNITS = "kept_units"
@@ -32,21 +29,13 @@ MODELING = Path(modeling_pruned.__file__)
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """The contents of `units.json`.
-
-    Args:
-        mask: the units that are left, from its `kept`, `units` and `dropped_layers`; of the dense
-            model's sublayers.
-        contents: all of it: `model`, `task`, `method`, `scores`, `budget`, `seed`, …
-    """
+    """The contents of `units.json`, and the mask of the dense model's sublayers in it."""
 
     mask: Mask
     contents: Mapping[str, Any]
 
 
 class _Schema(BaseModel, strict=True):
-    """The part of the file that is read here."""
-
     version: Literal[2] = Field(2, alias="schema")
     kept: dict[str, list[int]]
     units: dict[str, Annotated[int, Field(ge=1, le=NEURONS)]]
@@ -66,45 +55,38 @@ def render_pruning_record(contents: Mapping[str, Any]) -> str:
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:
-    """Read the `units.json` of a pruned checkpoint.
-
-    Raises:
-        InputError: it is missing, or does not say which units are left.
-    """
-    path = directory / PRUNING_RECORD
+    path, id = directory / PRUNING_RECORD, "units-file-malformed"
+    contents = read_object(path, id)
     try:
-        contents = read_json(path)
         _Schema.model_validate(contents)
-        mask = recorded_mask(contents)
-    except (OSError, ValueError, LookupError) as error:
-        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        return PruningRecord(recorded_mask(contents), contents)
+    except (ValueError, LookupError) as error:
+        raise malformed(path, " ".join(str(error).split())[:300], id) from error
+
+
+def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
+    """`read_pruning_record`; None for a dense checkpoint with this configuration."""
+    if (directory / PRUNING_RECORD).exists():
+        return read_pruning_record(directory)
+    if getattr(config, KEPT_UNITS, None):
         raise InputError(
-            f"{path} does not say which units are kept: {reason:.300}; prune the dense checkpoint "
-            "again",
-            id="units-file-malformed",
-        ) from error
-    return PruningRecord(mask, contents)
+            f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units are "
+            f"kept; copy {PRUNING_RECORD} from the artifact that it was made from",
+            id="units-file-missing",
+        )
+    return None
 
 
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:
-    """The units that are left by the contents of the file."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
 
 
-def pruned_class(model: Any) -> Any:
-    """The class of pruned models with the architecture of `model`, dense or pruned itself."""
-    return modeling_pruned.pruned_class(type(model).__name__)
-
-
 def pruned_config(model: Any, mask: Mask) -> Any:
-    """A copy of a model's configuration, for the model with the units that `mask` keeps.
-
-    Where it keeps all, the model is an ordinary one, and needs no code beside it.
-    """
+    """A copy of a model's configuration, for the model with the units that `mask` keeps."""
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
-    name = pruned_class(model).__name__
-    if all(map(all, mask.keep.values())):
+    name = modeling_pruned.pruned_class(type(model).__name__).__name__
+    if all(map(all, mask.keep.values())):  # an ordinary model, which needs no code beside it
         pruned.architectures = [name.removeprefix("Pruned")]
         return pruned
     pruned.architectures = [name]

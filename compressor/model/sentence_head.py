@@ -1,8 +1,7 @@
 """From token vectors to one embedding per text: pooling, the modules behind it, and their files.
 
-An encoder with such a head stays a model of its class in transformers, with its weights at the root
-of the checkpoint; its forward also gives `logits`, here the embeddings [batch, width]. Names,
-computations and files are those of sentence-transformers, which has a folder for each module.
+An encoder with such a head stays a model of its class in transformers. Names, computations and
+files are those of sentence-transformers, which has a folder for each module.
 """
 
 from __future__ import annotations
@@ -20,52 +19,46 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compressor.errors import InputError
-from compressor.model.location import PICKLE, WEIGHTS, stored_tensors, weight_files
+from compressor.model.location import (
+    PICKLE,
+    WEIGHTS,
+    misfit,
+    require_usable,
+    stored_tensors,
+    weight_files,
+)
 from compressor.model.modeling_pruned import pruned_class
+from compressor.model.reading import first_line, read_settings, unsupported
 from compressor.model.sentence_settings import (
     EARLIER_MODES,
-    KEYS,
+    MODULE_FILES,
     MODULES,
     PACKAGE,
     SETTINGS,
-    VALUE_NAMES,
     SentenceSettings,
     encoder_settings_file,
-    malformed,
-    read_object,
-    unsupported,
 )
-from compressor.storage.input_files import shown
 
 HEAD = "sentence_head"
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "Identity": nn.Identity,
-    "Tanh": nn.Tanh,
-    "ReLU": nn.ReLU,
-    "GELU": nn.GELU,
-    "SiLU": nn.SiLU,
-    "Sigmoid": nn.Sigmoid,
+_ACTIVATIONS = {
+    f"torch.nn.{module}{kind.__name__}": kind
+    for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
+    for module in ("", "modules.activation.", "modules.linear.")
 }
+_ACTIVATION, _TANH = "activation_function", "torch.nn.modules.activation.Tanh"
 _LEAST = 1e-9  # divisor of a mean over no tokens
-_EMBEDDING = "sentence_embedding"  # the value that modules behind the pooling read and write
 
 
 class DenseLayer(nn.Module):
-    """A linear layer and its activation.
+    """A linear layer and its activation, whose input may be added to its output."""
 
-    Args:
-        residual: the input is added to the output, projected where their sizes differ.
-    """
-
-    def __init__(
-        self, inputs: int, outputs: int, bias: bool, activation: str, residual: bool
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        self.linear = nn.Linear(inputs, outputs, bias)
-        self.activation = _ACTIVATIONS[activation]()
-        self.adds = residual
-        if residual and inputs != outputs:
+        inputs, outputs = settings["in_features"], settings["out_features"]
+        self.linear = nn.Linear(inputs, outputs, settings.get("bias", True))
+        self.activation = _ACTIVATIONS[settings.get(_ACTIVATION, _TANH)]()
+        self.adds = settings.get("use_residual", False)
+        if self.adds and inputs != outputs:
             self.residual = nn.Linear(inputs, outputs, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -75,33 +68,13 @@ class DenseLayer(nn.Module):
         return output + (self.residual(vectors) if hasattr(self, "residual") else vectors)
 
 
-class NormLayer(nn.Module):
-    """A layer normalization."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return cast(Tensor, self.norm(vectors))
-
-
 class UnitLength(nn.Module):
-    """Division by the L2 norm."""
-
     def forward(self, vectors: Tensor) -> Tensor:
         return normalize(vectors, dim=-1)
 
 
 class SentenceHead(nn.Module):
-    """Pooling, the modules behind it, and the cut to some numbers.
-
-    Args:
-        width: of the vectors before they are cut.
-        pooling: modes in `EARLIER_MODES`, whose results stand one after the other.
-        layers: the modules behind it, in order.
-        settings: which say where vectors are cut, and how embeddings are compared.
-    """
+    """Pooling, whose results stand one after the other, the modules behind it, and a cut."""
 
     def __init__(
         self,
@@ -117,14 +90,7 @@ class SentenceHead(nn.Module):
         self.width = min(width, self.settings.truncate or width)
 
     def forward(self, hidden: Tensor, real: Tensor) -> Tensor:
-        """
-        Args:
-            hidden: [batch, tokens, width of the encoder].
-            real: which tokens are no padding, [batch, tokens] bool.
-
-        Returns:
-            [batch, width of the embedding]
-        """
+        """[batch, tokens, width], and [batch, tokens] bool of no padding -> [batch, numbers]"""
         pooled = [_pool(mode, hidden, real[..., None]) for mode in self.pooling]
         vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
         for layer in self.layers:
@@ -151,12 +117,8 @@ def _pool(mode: str, hidden: Tensor, real: Tensor) -> Tensor:
 
 class _EncoderWithHead(nn.Module):
     def forward(self, *, attention_mask: Tensor, **inputs: Any) -> Any:
-        """As in transformers, and `logits`, the embeddings [batch, width].
-
-        Args:
-            attention_mask: [batch, tokens] of 1 and 0, or [batch, 1, 1, tokens] to be added to
-                attention scores: 0 at real tokens.
-        """
+        """As in transformers, and `logits`, the embeddings [batch, width]."""
+        # The mask is of 1 and 0, or [batch, 1, 1, tokens] to be added to scores, 0 at real tokens.
         output = super().forward(attention_mask=attention_mask, **inputs)
         real = attention_mask > 0 if attention_mask.dim() == 2 else attention_mask[:, 0, 0] >= 0
         output["logits"] = self.get_submodule(HEAD)(output.last_hidden_state, real)
@@ -179,7 +141,6 @@ def __getattr__(name: str) -> type[nn.Module]:
 
 
 def head_of(model: nn.Module) -> SentenceHead:
-    """The head of an encoder that has one."""
     head = model.get_submodule(HEAD)
     assert isinstance(head, SentenceHead)
     return head
@@ -188,12 +149,7 @@ def head_of(model: nn.Module) -> SentenceHead:
 def add_head(
     model: nn.Module, directory: Path, settings: SentenceSettings | None, allow_pickle: bool
 ) -> None:
-    """Give an encoder its head with the weights that are stored for it, in place.
-
-    Args:
-        settings: of the checkpoint; None: it has no `modules.json`, and the mean of the token
-            vectors is the embedding.
-    """
+    """Give an encoder its stored head in place; without settings the mean of token vectors."""
     config: Any = model.config
     head = SentenceHead(config.hidden_size)
     if settings is not None:
@@ -208,143 +164,92 @@ def add_head(
 def _read_head(
     directory: Path, width: int, settings: SentenceSettings, allow_pickle: bool
 ) -> SentenceHead:
-    _, (_, pooling), *others = settings.modules
-    modes = _pooling(directory / pooling / "config.json", settings)
-    width *= len(modes)
+    modes: tuple[str, ...] = ()
     layers: list[nn.Module] = []
-    for kind, folder in others:
+    for kind, folder in settings.modules[1:]:  # behind the encoder, the pooling first
         path = directory / folder / "config.json"
-        values = _config(path, kind)
-        if kind == "Normalize":
+        needed = kind not in ("Normalize", "Dropout")
+        values = read_settings(path, MODULE_FILES[kind], "sentence-file-malformed", needed)
+        if kind == "Pooling":
+            modes = _modes(values)
+            width *= len(modes)
+            if not values.get("include_prompt", True) and any(settings.prompts.values()):
+                raise unsupported(path, "include_prompt", False, f"{SETTINGS} has prompts")
+        elif kind == "Normalize":
             layers.append(UnitLength())
         elif kind != "Dropout":
-            with torch.device("meta"):  # no memory is taken before sizes are compared
-                layer, width = _layer(kind, values, path, width)
-            _load(layer, path.parent, allow_pickle)
-            layers.append(layer)
+            layers.append(_layer(values, path, width, allow_pickle))
+            width = values.get("out_features", width)
     return SentenceHead(width, modes, layers, settings)
 
 
-def _config(path: Path, kind: str) -> Mapping[str, Any]:
-    values = read_object(path, needed=kind not in ("Normalize", "Dropout"))
-    for key in values.keys() - KEYS[kind]:
-        raise unsupported(path, key, values[key])
-    for key in VALUE_NAMES:
-        if values.get(key, _EMBEDDING) not in (_EMBEDDING, None):
-            raise unsupported(path, key, values[key])
-    return values
+def _modes(values: Mapping[str, Any]) -> tuple[str, ...]:
+    named = values.get("pooling_mode", [])
+    if isinstance(named, str):
+        return (named,)
+    flags = [mode for key, mode in EARLIER_MODES.items() if values.get(key)]
+    return tuple(named or flags or ["mean"])
 
 
-def _pooling(path: Path, settings: SentenceSettings) -> tuple[str, ...]:
-    values = _config(path, "Pooling")
-    chosen = values.get("pooling_mode", [m for k, m in EARLIER_MODES.items() if values.get(k)])
-    modes = [str(x) for x in chosen] if isinstance(chosen, list) else [str(chosen)]
-    modes = modes or ["mean"]
-    if not {*modes} <= {*EARLIER_MODES.values()}:
-        raise InputError(
-            f"{path} asks for the pooling {' and '.join(modes)}; supported are "
-            f"{', '.join(EARLIER_MODES.values())}",
-            id="pooling-unsupported",
-        )
-    if not _flag(values, "include_prompt", True, path) and any(settings.prompts.values()):
-        raise InputError(
-            f"{path} sets include_prompt to false, and {SETTINGS} has prompts; leaving their "
-            "tokens out of the pooling is not supported; remove them there if your texts have none",
-            id="sentence-settings-unsupported",
-        )
-    return tuple(modes)
-
-
-def _layer(kind: str, values: Mapping[str, Any], path: Path, width: int) -> tuple[nn.Module, int]:
-    """A dense layer or a normalization for inputs of this width, and the width of its output."""
-    inputs = values.get("in_features" if kind == "Dense" else "dimension")
-    outputs = values.get("out_features", inputs)
-    if inputs != width or type(outputs) is not int or outputs < 1:
-        raise InputError(
-            f"{path} describes a module with {shown(inputs)} inputs and {shown(outputs)} outputs, "
-            f"and the modules before it give {width}; get the checkpoint again",
-            id="weights-do-not-fit",
-        )
-    if kind == "LayerNorm":
-        return NormLayer(width), width
-    name = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    activation = name.rpartition(".")[2]
-    if activation not in _ACTIVATIONS or name not in (
-        f"torch.nn.{activation}",
-        f"torch.nn.modules.activation.{activation}",
-        "torch.nn.modules.linear.Identity",
-    ):
-        raise InputError(
-            f"{path} asks for the activation {name[:60]}; supported are those of torch.nn "
-            f"called {', '.join(_ACTIVATIONS)}",
-            id="activation-unsupported",
-        )
-    bias, residual = (_flag(values, x, x == "bias", path) for x in ("bias", "use_residual"))
-    return DenseLayer(width, outputs, bias, activation, residual), outputs
-
-
-def _load(layer: nn.Module, folder: Path, allow_pickle: bool) -> None:
-    """Give a layer its stored weights, in float32."""
-    file, *more = weight_files(folder, allow_pickle)
-    if more:
-        raise malformed(folder, "the weights of one layer are in several files")
-    stored_tensors([file])  # raises if it is damaged
+def _layer(values: Mapping[str, Any], path: Path, width: int, allow_pickle: bool) -> nn.Module:
+    """A dense layer or a normalization for inputs of this width with its weights, in float32."""
+    is_dense = "out_features" in values
+    inputs = values.get("in_features" if is_dense else "dimension")
+    if inputs != width:
+        raise misfit(path, f"has {inputs} inputs, and the modules before it give {width}")
+    activation = values.get(_ACTIVATION, _TANH)
+    if activation not in _ACTIVATIONS:
+        known = ", ".join(x for x in _ACTIVATIONS if x.count(".") == 2)
+        raise unsupported(path, _ACTIVATION, activation, f"supported are {known}")
+    file, *_ = weight_files(path.parent, allow_pickle)
+    stored = stored_tensors([file])
     if file.name == PICKLE:
         state = torch.load(file, map_location="cpu", weights_only=True)
     else:
         state = load_file(file)
-    wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
-    shapes = {name: tuple(value.shape) for name, value in state.items()}
-    if shapes != wanted:
-        raise InputError(
-            f"{folder} has weights of the shapes {shapes}, and by its config.json they should be "
-            f"{wanted}; get the checkpoint again",
-            id="weights-do-not-fit",
-        )
-    if not all(bool(value.isfinite().all()) for value in state.values()):
-        raise InputError(
-            f"a weight in {folder} is not a finite number; the checkpoint is damaged, or its "
-            "training failed: give another one",
-            id="weights-not-finite",
-        )
-    layer.to_empty(device="cpu").load_state_dict(state)
-
-
-def _flag(values: Mapping[str, Any], key: str, default: bool, path: Path) -> bool:
-    value = values.get(key, default)
-    if not isinstance(value, bool):
-        raise malformed(path, f"{key} is {shown(value)}, neither true nor false")
-    return value
+    with torch.device("meta"):  # no memory is taken before sizes are compared
+        layer = DenseLayer(values) if is_dense else nn.Sequential()
+        if not is_dense:
+            layer.add_module("norm", nn.LayerNorm(width))
+    try:
+        # Copies, since weights in a mapped file lie at any address.
+        copies = {name: value.to(torch.float32, copy=True) for name, value in state.items()}
+        layer.load_state_dict(copies, assign=True)
+    except (RuntimeError, AttributeError) as error:
+        raise misfit(path, f"is not of the weights beside it ({first_line(error)})") from error
+    require_usable(layer, stored)
+    return layer
 
 
 def write_settings(source: Path, directory: Path) -> None:
     """Copy the files of sentence-transformers at the root of a checkpoint beside the encoder."""
     if (source / MODULES).exists():
-        for path in (source / MODULES, source / SETTINGS, encoder_settings_file(source)):
+        for path in (
+            source / MODULES,
+            source / SETTINGS,
+            encoder_settings_file(source),
+        ):
             if path.exists():
                 shutil.copyfile(path, directory / path.name)
 
 
 def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-    """Write all that sentence-transformers needs beside the encoder in `directory`.
-
-    Args:
-        tokens: the most of a text.
-        source: directory of the checkpoint that the model was made from.
-    """
+    """Write all that sentence-transformers needs beside an encoder that was made from `source`."""
     head = head_of(model)
     if not head.settings.modules:
-        names = {"": "models.Transformer", "1_Pooling": "models.Pooling"}
         modules = [
-            {"idx": i, "name": str(i), "path": path, "type": f"{PACKAGE}{kind}"}
-            for i, (path, kind) in enumerate(names.items())
+            {"idx": 0, "name": "0", "path": "", "type": f"{PACKAGE}models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{PACKAGE}models.Pooling"},
         ]
         config: Any = model.config
         modes = {name: mode in head.pooling for name, mode in EARLIER_MODES.items()}
         pooling = {"word_embedding_dimension": config.hidden_size, **modes}
         files: dict[Path, Any] = {
             directory / MODULES: modules,
-            encoder_settings_file(directory): {"max_seq_length": tokens, "do_lower_case": False},
+            encoder_settings_file(directory): {
+                "max_seq_length": tokens,
+                "do_lower_case": False,
+            },
             directory / "1_Pooling" / "config.json": pooling,
         }
         for path, contents in files.items():

@@ -1,12 +1,7 @@
 """The project's vocabulary: sublayers, scores of their units, and which units are kept.
 
-One idea carries everything: a unit is a slice of the input of a sublayer's output projection. An
-attention head is a slice of `head_dim` columns of the attention's output projection, a neuron one
-column of the projection that ends the feed-forward part. Gating a unit multiplies that slice,
-scoring it looks at the slice and its gradient, removing it deletes the slice with the matching rows
-of the projections that feed it.
-
-Nothing here imports torch, so masks and scores can be read wherever an artifact is deployed.
+A unit is a slice of the input of a sublayer's output projection: a head `head_dim` columns of an
+attention's, a neuron one column of a feed-forward part's. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -41,74 +36,54 @@ def parts_of(role: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Sublayer:
-    """An attention, or a feed-forward part, of one Transformer layer.
-
-    Args:
-        index: number of the Transformer layer in its stack.
-        units: how many units the dense model has here.
-        unit_width: columns of the output projection that belong to one unit; `head_dim` of a head,
-            1 of a neuron.
-        block: path of the module that is replaced when no unit is left; an attention's splits its
-            input into heads.
-        inputs: role (`query`, `key`, `value`; `up`, `gate`) -> path of a projection whose rows
-            belong to units. Where it holds several, one after the other, their roles are joined by
-            `+`, as in `query+key+value`.
-        output: path of the projection whose columns belong to units.
-        biased_by: path of the attention that makes the bias of relative positions that is added to
-            an attention's scores; None where none does.
-        scaled: an attention's scores are divided by the square root of the unit width.
-
-    Paths are dotted module paths from the model's root.
-    """
+    """An attention, or a feed-forward part, of one Transformer layer, with paths of its modules."""
 
     kind: Kind
-    index: int
-    units: int
-    unit_width: int
-    block: str
+    index: int  # of the layer in its stack
+    units: int  # of the dense model
+    unit_width: int  # columns of the output projection that belong to one unit
+    block: str  # replaced when no unit is left; an attention's splits its input into heads
+    # Role (query, key, value; up, gate) -> a projection whose rows belong to units. Where it holds
+    # several, one after the other, their roles are joined: `query+key+value`. The output of a gate
+    # passes the activation and multiplies that of up.
     inputs: Mapping[str, str] = field(hash=False)
-    output: str
-    biased_by: str | None = None
-    scaled: bool = True
+    output: str  # the projection whose columns belong to units
+    biased_by: str | None = None  # the attention that makes its bias of relative positions
+    scaled: bool = True  # scores are divided by the square root of the unit width
 
     @property
     def scale(self) -> float:
-        """The factor of queries."""
         return float(self.unit_width**-0.5) if self.scaled else 1.0
 
     @property
     def name(self) -> str:
-        """Stable name used in masks, scores and reports, for example `cross.2`."""
+        """As in masks, scores and reports: `cross.2`."""
         return f"{self.kind}.{self.index}"
 
     @property
     def layer(self) -> str:
-        """The Transformer layer that it is in, for example `decoder.2`."""
         return layer_of(self.name)
 
     @property
     def stack(self) -> str:
-        """The stack that it is in, `encoder` or `decoder`."""
         return stack_of(self.name)
 
     @property
     def is_attention(self) -> bool:
-        """Whether its units are heads."""
         return UNITS_OF[self.kind] == "heads"
 
     @property
     def is_self_attention(self) -> bool:
-        """Whether it is an attention to the tokens of its own stack."""
         return is_self_attention(self.kind)
 
     @property
     def query_ids(self) -> str:
-        """The model's input with the tokens that an attention's queries are made of."""
+        """The model's input that an attention's queries are made of."""
         return _TOKENS[self.stack]
 
     @property
     def key_ids(self) -> str:
-        """The model's input with the tokens that an attention's keys are made of."""
+        """The model's input that an attention's keys are made of."""
         return _TOKENS[_OTHER_KEYS.get(self.kind, self.stack)]
 
     @property
@@ -119,11 +94,7 @@ class Sublayer:
 
 
 def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
-    """Path of each Transformer layer -> its sublayers, both in the order of execution.
-
-    The encoder comes before the decoder, and within a decoder layer self-attention before
-    cross-attention before the feed-forward part.
-    """
+    """Path of each Transformer layer -> its sublayers, both in the order of execution."""
     layers: dict[str, list[Sublayer]] = {}
     for sublayer in sorted(
         sublayers, key=lambda x: (x.stack != "encoder", x.index, KINDS.index(x.kind))
@@ -134,21 +105,13 @@ def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
 
 @dataclass(frozen=True)
 class Scores:
-    """A score per unit per sublayer; higher means more important.
-
-    Args:
-        values: sublayer name -> one score per unit, in unit order.
-        signature: everything that changes the numbers, for example
-            `taylor|per:token|normalized:layer|rows:400`.
-        cost: measured cost, with units in the key names (`seconds`, `forward_passes`, …).
-        weights: fingerprint of the scored weights; empty where it was not recorded.
-    """
+    """A score per unit per sublayer; higher means more important."""
 
     values: Mapping[str, tuple[float, ...]]
     method: str
-    signature: str
-    cost: Mapping[str, float] = field(compare=False)
-    weights: str = ""
+    signature: str  # all that changes the numbers: `taylor|per:token|normalized:layer|rows:400`
+    cost: Mapping[str, float] = field(compare=False)  # units in the names: `seconds`
+    weights: str = ""  # fingerprint of the scored weights; empty where it was not recorded
 
     def ascending(self) -> list[tuple[str, int]]:
         """All units as (sublayer name, unit), least important first; ties by position."""
@@ -156,7 +119,6 @@ class Scores:
         return sorted(units, key=units.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
-        """The scores as a JSON object: the file that `compress score` writes."""
         return {
             "schema": SCORES_SCHEMA,
             "method": self.method,
@@ -177,9 +139,7 @@ class Scores:
 class Mask:
     """Keep (True) or remove (False) for every unit of every sublayer.
 
-    Args:
-        dropped: Transformer layers that are skipped, normalizations and biases included; they keep
-            no unit. A layer that merely has no units still has those.
+    Layers that are `dropped` keep no unit, nor normalizations and biases, which others still have.
     """
 
     keep: Mapping[str, tuple[bool, ...]]
@@ -187,7 +147,6 @@ class Mask:
 
     @classmethod
     def full(cls, sublayers: Iterable[Sublayer]) -> Mask:
-        """The mask that keeps every unit."""
         return cls({sublayer.name: (True,) * sublayer.units for sublayer in sublayers})
 
     def without(self, units: Iterable[tuple[str, int]]) -> Mask:
@@ -213,10 +172,7 @@ class Mask:
         return sorted(names, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
 
     def __str__(self) -> str:
-        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are removed.
-
-        With dropped layers `, 10 of 12 layers` follows.
-        """
+        """`43 of 72 heads, 1,024 of 3,072 neurons, 10 of 12 layers`: all heads, and what is cut."""
         parts = []
         for units in ("heads", "neurons"):
             kept, total = self.count(units), self.total(units)
@@ -228,7 +184,6 @@ class Mask:
         return ", ".join(parts)
 
     def kept(self, name: str) -> list[int]:
-        """Indices of the kept units of one sublayer, ascending."""
         return [unit for unit, flag in enumerate(self.keep[name]) if flag]
 
     def count(self, which: str | None = None) -> int:
@@ -236,19 +191,15 @@ class Mask:
         return sum(sum(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def total(self, which: str | None = None) -> int:
-        """Number of units before any removal, as in `count`."""
         return sum(len(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def counts(self) -> dict[str, int]:
-        """Kept units per sublayer name."""
         return {name: sum(flags) for name, flags in self.keep.items()}
 
     def totals(self) -> dict[str, int]:
-        """Units before any removal per sublayer name."""
         return {name: len(flags) for name, flags in self.keep.items()}
 
     def kinds(self) -> list[str]:
-        """Kinds of sublayers that occur, in the canonical order."""
         present = {kind_of(name) for name in self.keep}
         return [kind for kind in KINDS if kind in present]
 
@@ -258,7 +209,6 @@ class Mask:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
-        """Inverse of `to_json`, with each sublayer's dense unit count."""
         units = {name: set(kept[name]) for name in totals}
         return cls({name: tuple(i in units[name] for i in range(n)) for name, n in totals.items()})
 

@@ -1,15 +1,7 @@
 """Physical removal of units, and the gates that define what it must be equal to.
 
-Removing a unit of a sublayer deletes its rows of the projections that feed it (of a head: query,
-key and value; of a neuron: the projection up) and its columns of the output projection. The gated
-model multiplies the unit's slice of the output projection's input by zero instead; both compute the
-same function, which `verify_surgery` checks.
-
-Dropping a whole Transformer layer is more than removing all of its units: its normalizations and
-biases go as well, so the hidden state passes through unchanged. While units are chosen and quality
-is recovered, the place of a skipped layer is held, so that paths and numbers stay those of the
-dense model. `without_skipped` gives the model that is delivered: the layers behind move up, and the
-configuration has fewer.
+A dropped layer's normalizations and biases go too. A `SkippedLayer` holds its place until
+`without_skipped`, so that paths and numbers stay those of the dense model.
 """
 
 from __future__ import annotations
@@ -24,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import architecture_of, require_depth
+from compressor.model.architectures import architecture_of
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_pruned import (
     BIAS_TABLE,
@@ -45,10 +37,7 @@ SURGERY_TOLERANCE = 1e-4
 
 
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
-    """A copy of `model` without the units that `mask` removes.
-
-    Weights that lose nothing are those of `model`, not copies of them.
-    """
+    """A copy of `model` without the units that `mask` removes; it shares what loses nothing."""
     pruned = shared_copy(model)
     remove_units(pruned, sublayers, mask)
     return pruned
@@ -61,7 +50,8 @@ def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) ->
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
         if len(kept) < sublayer.units and sublayer.layer not in mask.dropped:
-            keep_units(model, find_sublayer(model, paths[sublayer.kind], sublayer.index), kept)
+            placed = find_sublayer(model, paths[sublayer.kind], sublayer.index)
+            keep_units(model, placed, kept)
     skip_layers(model, sublayers, mask)
 
 
@@ -70,10 +60,7 @@ def restore_shape(
 ) -> nn.Module:
     """A copy of `dense` with all the weights that `pruned` has, to score and prune it once more.
 
-    It equals `pruned` when gated by `mask`; weights of removed units are the dense model's.
-
-    Args:
-        pruned: `dense` without the units that `mask` removes; its weights may have changed since.
+    It equals `pruned`, whose weights may have changed since `mask` pruned it, when gated by `mask`.
     """
     restored = copy.deepcopy(dense)
     large = restored.state_dict()
@@ -105,11 +92,7 @@ def restore_shape(
 def gated(
     model: nn.Module, sublayers: Sequence[Sublayer], gates: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """Multiply each unit's slice by its gate while the context lasts.
-
-    Args:
-        gates: sublayer name -> [units] multipliers; sublayers without an entry stay as they are.
-    """
+    """Multiply units' slices by `gates`, sublayer name -> [units], while the context lasts."""
     with hooks(
         model.get_submodule(x.output).register_forward_pre_hook(
             _gate_hook(gates[x.name], x.unit_width)
@@ -129,7 +112,6 @@ def _gate_hook(gate: Tensor, unit_width: int) -> Hook:
 
 
 def mask_gates(mask: Mask) -> dict[str, Tensor]:
-    """The mask as gates of 0 and 1, [units] each, for the sublayers that lose units."""
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()
@@ -145,15 +127,9 @@ def verify_surgery(
     mask: Mask,
     batches: Sequence[Mapping[str, Tensor]],
 ) -> Check:
-    """Compare the pruned model's logits with the gated dense model's on ragged batches.
+    """Compare the pruned model's logits with those of the gated dense model.
 
-    Args:
-        sublayers: of the dense model, which skips the layers that `mask` drops.
-        batches: model inputs (without labels), preferably of unequal lengths with padding.
-
-    Raises:
-        VerificationError: the difference, relative to the largest logit, exceeds
-            `SURGERY_TOLERANCE`.
+    The batches, without labels, should have padding. Raises VerificationError.
     """
     dense.eval(), pruned.eval()
     left = [x for x in sublayers if x.layer not in mask.dropped]
@@ -183,17 +159,11 @@ def relative_difference(actual: Tensor, expected: Tensor) -> float:
 
 
 class SkippedLayer(nn.Module):
-    """Holds the place of a Transformer layer that is skipped.
-
-    Args:
-        returns: as `Architecture.layers_return`.
-        attention: its self-attention where layers hand a bias of relative positions on, as T5's
-            do: it still does.
-    """
+    """Holds the place of a layer that is skipped; an attention still hands on T5's bias."""
 
     def __init__(self, layer: nn.Module, returns: str, attention: Sublayer | None = None) -> None:
         super().__init__()
-        self.returns = returns
+        self.returns = returns  # as `Architecture.layers_return`
         # ModernBERT's model reads it, to choose the mask that it hands over.
         self.attention_type = getattr(layer, "attention_type", None)
         self.path = ""
@@ -215,7 +185,6 @@ class SkippedLayer(nn.Module):
         *args: object,
         **kwargs: object,
     ) -> Any:
-        """[batch, tokens, width] as it came."""
         if self.path:
             attention = self.get_submodule(self.path)
             _, bias, _ = attention(hidden_states, attention_mask, position_bias=position_bias)
@@ -224,7 +193,6 @@ class SkippedLayer(nn.Module):
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
-    """Replace the layers that `mask` drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
         attention = layers[0] if entry.position_bias == "first_layer" else None
@@ -247,20 +215,12 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
 
 def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
-    paths = {x.layer_path for x in sublayers}
-    dropped = {path for path in paths if isinstance(model.get_submodule(path), SkippedLayer)}
-    return [x for x in sublayers if x.layer_path not in dropped]
+    layers = {x.layer_path: model.get_submodule(x.layer_path) for x in sublayers}
+    return [x for x in sublayers if not isinstance(layers[x.layer_path], SkippedLayer)]
 
 
 def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Checkpoint:
-    """A pruned model in the form in which it is saved and exported, without skipped layers.
-
-    Args:
-        checkpoint: the dense one that the model was made from; it is returned with the new model,
-            and the sublayers and the mask that belong to it.
-        model: without the units, and skipping the layers, that `mask` removes; not changed, but
-            its parameters are shared.
-    """
+    """The dense checkpoint with a pruned model, and what belongs to it, without skipped layers."""
     if not mask.dropped:
         return replace(checkpoint, model=model, mask=mask)
     made = shared_copy(model)
@@ -282,7 +242,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     left, config, entry = mask.of_layers_left(), cast(Any, made.config), checkpoint.entry
     stacks = [name.partition(".")[0] for name in left.layers()]
     encoder, decoder = stacks.count("encoder"), stacks.count("decoder")
-    require_depth(entry, encoder, decoder, "the model without these layers")
+    entry.require_depth(encoder, decoder, "the model without these layers")
     for count, sizes in ((encoder, entry.encoder), (decoder, entry.decoder)):
         if sizes is not None:
             setattr(config, sizes.layers, count)

@@ -1,8 +1,4 @@
-"""Loading a checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary.
-
-Also the inside of tokenizers: the library's part of fast ones, what sentence-transformers changes
-about texts, and SentencePiece's models.
-"""
+"""A checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary."""
 
 from __future__ import annotations
 
@@ -17,9 +13,9 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
-from compressor.model.configuration import first_line
 from compressor.model.languages import languages
 from compressor.model.modes import quiet_transformers
+from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.storage.input_files import panics_raised
 
@@ -33,11 +29,7 @@ _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves a
 
 
 def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
-    """The tokenizer of a checkpoint with the configuration `config`.
-
-    Raises:
-        InputError: it is missing, damaged, without the tokens that are needed, or of another model.
-    """
+    """The tokenizer of a checkpoint; raises InputError where it cannot be used with its model."""
     try:
         with quiet_transformers(), panics_raised():
             tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -56,38 +48,25 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             tokenizer("a", truncation=True, max_length=8)
             tokenizer.convert_tokens_to_ids(tokenizer.all_special_tokens)
     except Exception as error:  # whatever the library trips over is in the files
-        names = ("tokenizer*.json", "vocab*", "*.model")
-        has_files = any(any(directory.glob(name)) for name in names)
-        missing = "" if has_files else "there is no tokenizer.json and no vocabulary; "
-        raise InputError(
-            f"cannot load the tokenizer of {directory}: {missing}{first_line(error)}; get the "
-            "checkpoint's tokenizer files again",
-            id="tokenizer-unreadable",
-        ) from error
-    _require_files(tokenizer, directory)
-    _require_fit(tokenizer, vocabulary, config, directory)
-    return tokenizer
-
-
-def _require_files(tokenizer: Any, directory: Path) -> None:
-    """Refuse the empty tokenizer that transformers makes up where files are missing."""
-    if any(directory.glob("tokenizer.json")) or any(directory.glob("tokenizer.*.json")):
-        return
+        reason = f"its tokenizer cannot be loaded, {first_line(error)}"
+        raise malformed(directory, reason, "tokenizer-unreadable") from error
     names = getattr(type(tokenizer), "vocab_files_names", {})
     needed = [names[key] for key in _NEEDED if key in names]
     missing = [name for name in needed if not (directory / name).exists()]
-    if missing:
+    # Where files are missing, transformers makes up an empty tokenizer.
+    if missing and not any(directory.glob("tokenizer.*json")):
         raise InputError(
             f"{directory} has no tokenizer: neither tokenizer.json nor {' and '.join(missing)} is "
             "there; copy the tokenizer's files from where the checkpoint was fine-tuned",
             id="tokenizer-missing",
         )
+    _require_fit(tokenizer, vocabulary, config, directory)
+    return tokenizer
 
 
 def _require_fit(
     tokenizer: Any, vocabulary: Mapping[str, int], config: Any, directory: Path
 ) -> None:
-    """Check that a tokenizer has the model's vocabulary, and the tokens that are needed."""
     # M2M100's vocabulary does not list the tokens of its languages.
     known = {*vocabulary.values(), *languages(tokenizer).values()}
     highest, tokens = max(known, default=-1), max(len(tokenizer), len(known))
@@ -104,12 +83,9 @@ def _require_fit(
                 "the model was trained with",
                 id="tokenizer-of-another-model",
             )
-    missing = ""
-    if tokenizer.pad_token_id is None:
-        missing = "pad token"
-    elif tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
-        missing = "end or separator token"
-    if missing:
+    ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
+    if tokenizer.pad_token_id is None or ends == (None, None):
+        missing = "pad token" if tokenizer.pad_token_id is None else "end or separator token"
         raise InputError(
             f"the tokenizer of {directory} has no {missing}; add it to tokenizer_config.json",
             id="tokenizer-without-token",
@@ -155,10 +131,7 @@ def remember_limits(tokenizer: Any) -> None:
 
 
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:
-    """Write a tokenizer's files; they cut and pad as those that it was loaded from.
-
-    transformers writes what the last call asked for, and other programs follow the file.
-    """
+    """Write a tokenizer's files, which cut and pad as they did, not as in the last call."""
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         truncation, padding = getattr(tokenizer, "stored_limits", (None, None))
@@ -175,14 +148,7 @@ def save_tokenizer(tokenizer: Any, directory: Path) -> None:
 def follow_sentence_settings(
     tokenizer: Any, config: Any, settings: SentenceSettings | None
 ) -> None:
-    """Make a tokenizer read texts as sentence-transformers does, in place.
-
-    Texts are cut and lower-cased; `sentence_settings_of` then has their prompts.
-
-    Args:
-        config: of the model that it belongs to.
-        settings: None for a checkpoint without `modules.json`.
-    """
+    """Make a tokenizer cut and lower-case texts as sentence-transformers does, in place."""
     settings = settings or SentenceSettings()
     tokenizer.sentence_settings = settings  # which is not saved
     # Of both lengths that files may give the package takes its own, even a larger one, and the
@@ -206,7 +172,7 @@ def follow_sentence_settings(
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     # The package hands on what a tokenizer gives unasked.
     if is_cross_encoder(config) and "token_type_ids" not in tokenizer.model_input_names:
-        backend.post_processor = without_types(backend)
+        backend.post_processor = _without_types(backend)
 
 
 def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
@@ -215,21 +181,18 @@ def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
 
 
 def uncut_copy(tokenizer: Any) -> Tokenizer:
-    """A fast tokenizer's part in Rust, which neither cuts nor pads.
-
-    A copy, because the original must keep its settings. Where transformers does not hand token
-    types to the model (`model_input_names`), which then takes 0 for all, they are 0 here.
-    """
+    """A copy of a fast tokenizer's part in Rust, which neither cuts nor pads."""
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # Where transformers does not hand token types to the model, that takes 0 for all.
     if "token_type_ids" not in tokenizer.model_input_names:
-        copy.post_processor = without_types(copy)
+        copy.post_processor = _without_types(copy)
     copy.no_truncation()
     copy.no_padding()
     return copy
 
 
-def without_types(backend: Tokenizer) -> Any:
-    """The post-processor of a fast tokenizer's part in Rust, changed to give all tokens type 0."""
+def _without_types(backend: Tokenizer) -> Any:
+    """Its post-processor, changed to give all tokens type 0."""
     # The library shows a post-processor only as JSON.
     state = json.loads(backend.to_str())
     processor = state["post_processor"] or json.loads(_NO_POST_PROCESSOR.__getstate__())
@@ -249,7 +212,6 @@ def without_types(backend: Tokenizer) -> Any:
 
 
 def read_sentencepiece(path: Path) -> Any:
-    """A SentencePiece model as the message that its file holds."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]

@@ -14,47 +14,40 @@ from torch import nn
 
 from compressor.errors import InputError
 from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
-from compressor.model.architectures import architecture_of, find_sublayers
-from compressor.model.configuration import first_line, require_layers
+from compressor.model.architectures import find_sublayers
+from compressor.model.configuration import require_layers
 from compressor.model.generation import check_generation, require_start
-from compressor.model.location import StoredTensor
+from compressor.model.location import StoredTensor, misfit, require_usable
 from compressor.model.memory import drop_mapped_weights
-from compressor.model.modeling_pruned import WeightsMisfit
+from compressor.model.modeling_pruned import WeightsMisfit, pruned_class
 from compressor.model.modes import quiet_transformers
 from compressor.model.pruning_record import (
     PRUNING_RECORD,
     PruningRecord,
-    pruned_class,
     pruned_config,
     without_code,
 )
+from compressor.model.reading import malformed
 from compressor.model.sublayers import Mask, Sublayer
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
 _NUMBERING = r"(^|\.)(position_ids|token_type_ids)$|(^|\.)(encoder|decoder)\.version$"
 # A pruned checkpoint's dense model may be larger than what is stored by this factor.
 _MOST_TIMES_STORED = 256
-_CHECKED_AT_ONCE = 1 << 20  # numbers
 _COPIED_AT_ONCE = 64 << 20  # bytes that are in memory twice, in the file's mapping and as a copy
 
-# What is around a model, by the beginning of its weights' names -> how to save it without.
+# What is around a model, by the beginning of its weights' names -> what to save instead.
 _WRAPPERS = {
-    "module.": ("torch.nn.DataParallel", "save `model.module` with save_pretrained"),
-    "_orig_mod.": ("torch.compile", "save `model._orig_mod` with save_pretrained"),
-    "_fsdp_wrapped_module.": (
-        "FullyShardedDataParallel",
-        "save it with `Trainer.save_model`, which leaves that out",
-    ),
+    "module.": "torch.nn.DataParallel; save `model.module`",
+    "_orig_mod.": "torch.compile; save `model._orig_mod`",
+    "_fsdp_wrapped_module.": "FullyShardedDataParallel; save it by `Trainer.save_model`",
 }
-_OTHER_WRAPPER = (
-    "another model around it, as PyTorch Lightning has one",
-    "save the inner model with save_pretrained",
-)
+_OTHER_WRAPPER = "another model around it, as PyTorch Lightning has one; save the inner model"
 _INNER = re.compile(rf"\b({'|'.join(map(re.escape, _WRAPPERS))})")
 # Part of a weight's name -> the form of weights that has it.
 _FORMS = {
     r"\blora_|\bbase_layer\.": "an adapter (LoRA) beside the weights that it changes; merge them "
-    "with `merge_and_unload()` of PEFT, and save that with save_pretrained",
+    "with `merge_and_unload()` of PEFT",
     r"\b(qweight|qzeros|scales|g_idx|SCB|weight_format|weight_scale)$|\.(absmax|quant_map|"
     r"quant_state\.\w+)$": "quantized weights; give the checkpoint from before quantization, in "
     "float32, float16 or bfloat16",
@@ -79,29 +72,23 @@ def load_model(
     pruning: PruningRecord | None,
     stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer]]:
-    """The model, and the dense model's sublayers; sizes are checked before memory is taken.
-
-    Strict: raises InputError if any weight is missing, left over, of the wrong shape or type, or no
-    finite number.
-    """
+    """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
     if entry.decoder:
         check_generation(directory, decoder_tokens(config))
     path = directory / "config.json"
     require_layers(config, len(stored), path)
     without_code(config)
-    model_class = getattr(transformers, entry.auto_class)
+    model_class: Any = getattr(transformers, entry.auto_class)
     outline = _outline(path, config, model_class.from_config)
     sublayers = find_sublayers(outline)
     if pruning is not None:
         mask = pruning.mask.of_layers_left()
         if mask.totals() != Mask.full(sublayers).totals():
-            raise InputError(
-                f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's "
-                "units; prune the dense checkpoint again",
-                id="units-file-of-another-model",
-            )
+            reason = "its units are not those of the model in config.json"
+            raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
         _require_not_larger(outline, stored, path, _MOST_TIMES_STORED)
-        model_class, config = pruned_class(outline), pruned_config(outline, mask)
+        model_class = pruned_class(type(outline).__name__)
+        config = pruned_config(outline, mask)
         outline = _outline(path, config, model_class._from_config)
     _require_not_larger(outline, stored, path)
     with quiet_transformers():
@@ -118,16 +105,13 @@ def load_model(
         except WeightsMisfit as error:
             raise InputError(str(error), id="weights-do-not-fit") from error
         except Exception as error:  # whatever the library trips over is in the files
-            raise InputError(
-                f"cannot load {directory} as a {config.model_type}: {first_line(error)}",
-                id="weights-unreadable",
-            ) from error
+            raise malformed(directory, error, "weights-unreadable") from error
     if pruning is None:  # the class of a pruned model checks for itself
         _require_fit(model, info, stored, entry, directory)
     else:
         _move_weights(model)
     _require_ties(outline, model, directory, entry.untied_weights)
-    _require_usable(model, stored)
+    require_usable(model, stored, entry.logits_bias)
     if entry.decoder:
         require_start(model.generation_config, directory)
     return model, sublayers
@@ -140,19 +124,13 @@ def _outline(path: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Mod
             with torch.device("meta"):
                 return build(config, dtype=torch.float32)
         except Exception as error:  # whatever the library trips over is in the files
-            raise InputError(
-                f"{path} describes no {config.model_type} that can be built: {first_line(error)}; "
-                "get the checkpoint again",
-                id="config-not-buildable",
-            ) from error
+            raise malformed(path, error, "config-malformed") from error
 
 
 def _move_weights(model: nn.Module) -> None:
-    """Copy all weights out of the mapped file.
-
-    They lie at any address there, and kernels then add up in another order: a reloaded model would
-    not give the saved one's last bits.
-    """
+    """Copy all weights out of the mapped file."""
+    # They lie at any address there, and kernels then add up in another order: a reloaded model
+    # would not give the saved one's last bits.
     copied = 0
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
@@ -178,53 +156,40 @@ def _require_fit(
             model.get_parameter(name).data.zero_()
         missing = [name for name in missing if name not in spare]
     if missing or info["unexpected_keys"]:
-        _require_plain_names(stored, {*missing}, what, directory)
+        _require_plain_names(stored, {*missing}, directory)
     encoder = f"{entry.base}.(?!pooler\\.)"
     if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
-        raise InputError(
-            f"{directory} is an encoder without the head of a {what} ({missing[0]}); name --task "
-            f"{ENCODER.task} for its embeddings of texts, or fine-tune it for {entry.task} first",
-            id="weights-do-not-fit",
+        raise misfit(
+            directory,
+            f"is an encoder without the head of a {what} ({missing[0]})",
+            f"name --task {ENCODER.task} for its embeddings of texts, or fine-tune it for "
+            f"{entry.task} first",
         )
     if missing:
-        hint = "its config.json belongs to another model, or weights are missing: get it again"
-        if all(x.split(".")[-2:-1] in (["lm_head"], ["embed_tokens"]) for x in missing):
-            hint = (
-                "if these are the embeddings, set tie_word_embeddings to true in config.json (of "
-                "Marian, share_encoder_decoder_embeddings too)"
-            )
-        raise InputError(
-            f"{directory} lacks {len(missing)} of the weights that {what} needs "
-            f"(first: {missing[0]}); {hint}",
-            id="weights-do-not-fit",
+        raise misfit(
+            directory,
+            f"lacks {len(missing)} of the weights that {what} needs (first: {missing[0]})",
+            "get the checkpoint again; if these are the embeddings, set tie_word_embeddings to "
+            "true in config.json (of Marian, share_encoder_decoder_embeddings too)",
         )
     for name, *shapes in sorted(info["mismatched_keys"]):
         held, wanted = (" x ".join(map(str, x)) or "a single number" for x in shapes)
-        raise InputError(
-            f"{directory} stores {name} as {held}, but by its config.json {what} has {wanted}; get "
-            "the checkpoint again",
-            id="weights-do-not-fit",
-        )
+        raise misfit(directory, f"stores {name} as {held}, and its config.json asks for {wanted}")
     harmless = re.compile("|".join((_NUMBERING, *entry.unused_weights)))
     unknown = sorted(name for name in info["unexpected_keys"] if not harmless.search(name))
     if unknown:
-        raise InputError(
-            f"{directory} has {len(unknown)} weights that {what} does not know (first: "
-            f"{unknown[0]}); the model would not answer as it was trained to",
-            id="weights-do-not-fit",
-        )
+        problem = f"has {len(unknown)} weights that {what} does not know (first: {unknown[0]})"
+        raise misfit(directory, problem)
 
 
 def _require_plain_names(
-    stored: Collection[str], missing: Collection[str], model: str, directory: Path
+    stored: Collection[str], missing: Collection[str], directory: Path
 ) -> None:
     """Check that weights of a model are not stored in another form, or under a wrapper's names."""
     for pattern, form in _FORMS.items():
         name = next((name for name in sorted(stored) if re.search(pattern, name)), None)
         if name is not None:
-            raise InputError(
-                f"{directory} stores {name}, which is of {form}", id="weights-do-not-fit"
-            )
+            raise misfit(directory, f"stores {name}, which is of {form}")
     prefixes: Counter[str] = Counter()  # of stored names that then end with a missing one
     for name in stored:
         plain = _INNER.sub("", name)
@@ -238,66 +203,25 @@ def _require_plain_names(
             prefixes[plain.removesuffix(end)] += 1
     for prefix, count in prefixes.most_common(1):
         if 2 * count > len(missing):
-            wrapper, advice = _WRAPPERS.get(prefix, _OTHER_WRAPPER)
-            raise InputError(
-                f"the names of the weights in {directory} have {prefix!r} before those of {model}, "
-                f"which comes from {wrapper}; {advice}, or rename them",
-                id="weights-do-not-fit",
-            )
+            wrapper = _WRAPPERS.get(prefix, _OTHER_WRAPPER)
+            problem = f"has {prefix!r} before the names of its weights, which comes from {wrapper}"
+            raise misfit(directory, problem, "or rename them")
 
 
 def _require_not_larger(
     model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
 ) -> None:
-    """Check that a model without memory yet is at most so many times larger than what is stored.
-
-    Else it is not the stored one, and might not fit into memory.
-    """
+    """Else the model is not the stored one, and might not fit into memory."""
     wanted = count_parameters(model)
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
     if wanted > times * held:
-        raise InputError(
-            f"{path} describes a model of {wanted:,} weights, and {held:,} are stored; get the "
-            "checkpoint again",
-            id="weights-do-not-fit",
-        )
-
-
-def _require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
-    """Raise InputError if loaded weights were not stored as floats, or are no finite numbers."""
-    state = model.state_dict()
-    for name, tensor in stored.items():
-        if tensor.dtype is None and name in state and state[name].is_floating_point():
-            raise InputError(
-                f"{tensor.file} stores {name} in a form that only quantized models have; give a "
-                "checkpoint in float32, float16 or bfloat16",
-                id="weights-not-float",
-            )
-    bias = architecture_of(model).logits_bias
-    for name, value in state.items():
-        # In parts, since PyTorch makes copies.
-        parts = value.flatten().split(_CHECKED_AT_ONCE) if value.is_floating_point() else ()
-        if all(bool(part.isfinite().all()) for part in parts):
-            continue
-        # A bias of minus infinity bans a token.
-        if name == bias and not (value.isnan() | (value == torch.inf)).any():
-            continue
-        file = stored[name].file if name in stored else min(x.file for x in stored.values())
-        problem = "not a number (NaN)" if value.isnan().any() else "infinite"
-        raise InputError(
-            f"a weight of {name} in {file} is {problem}; the checkpoint is damaged, or its "
-            "training failed: give another one",
-            id="weights-not-finite",
-        )
+        raise misfit(path, f"describes a model of {wanted:,} weights, and {held:,} are stored")
 
 
 def _require_ties(
-    tied: nn.Module, loaded: nn.Module, directory: Path, free: Collection[str] = ()
+    tied: nn.Module, loaded: nn.Module, directory: Path, free: Collection[str]
 ) -> None:
-    """Check that weights that the configuration ties are one weight in what was loaded.
-
-    But for those that are `free`, which are as stored, whatever the configuration says.
-    """
+    """Check that weights that the configuration ties, but for `free` ones, were loaded as one."""
     groups: dict[int, list[str]] = {}
     for name, parameter in tied.named_parameters(remove_duplicate=False):
         if name not in free:

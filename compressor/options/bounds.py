@@ -18,6 +18,8 @@ Resamples = Annotated[int, Field(ge=100, le=100_000)]
 Rows = Annotated[int, Field(ge=MINIMUM_ROWS)]
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Tokens = Annotated[int, Field(ge=1, le=65_536)]  # of a row
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _as_text(value: Any) -> Any:

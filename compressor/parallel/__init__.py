@@ -1,9 +1,8 @@
 """Several processes that share the rows of one run, with the result of one process.
 
 Every process (rank) runs the same steps. Where a model runs over rows, each rank takes its `shard`
-and sums are added up over ranks (`add_up`); rank 0 alone writes, measures and decides (`on_main`),
-and broadcasts the result. All functions here also work with one process, so callers need not
-distinguish the cases. `compressor.parallel.launch` starts and ends the ranks.
+and sums are added up over ranks (`add_up`); rank 0 alone writes, measures and decides (`on_main`).
+All functions here also work with one process.
 """
 
 from __future__ import annotations
@@ -22,15 +21,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Value = TypeVar("Value")
-
-
 Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a run."""
-
     rank: int = 0
     size: int = 1
     # For objects and tensors on the CPU; operations time out after `launch.seconds`.
@@ -43,7 +38,6 @@ _ranks = Ranks()
 
 
 def use(ranks: Ranks) -> None:
-    """Set the ranks of this process."""
     global _ranks
     _ranks = ranks
 
@@ -54,12 +48,10 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Number of processes."""
     return _ranks.size
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which writes and decides."""
     return _ranks.rank == 0
 
 
@@ -77,11 +69,7 @@ def threads() -> int | None:
 
 
 def shard(examples: Sequence[Value]) -> Sequence[Value]:
-    """The encoded rows of this rank, with about the same number of tokens on every rank.
-
-    Rows are assigned by length, longest first, in alternating order of the ranks, and keep their
-    order within a rank.
-    """
+    """The encoded rows of this rank: dealt longest first, back and forth, and in their order."""
     if _ranks.size == 1:
         return examples
     rank, size, rows = _ranks.rank, _ranks.size, cast("Sequence[Any]", examples)
@@ -109,7 +97,6 @@ def add_up(*tensors: Tensor) -> None:
 
 
 def total(number: Number) -> Number:
-    """The sum of a number over all ranks."""
     if _ranks.size == 1:
         return number
     import torch
@@ -120,11 +107,7 @@ def total(number: Number) -> Number:
 
 
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up gradients over all ranks; a parameter without a gradient on all ranks keeps none.
-
-    A rank without rows in a step contributes zeros. The gradients of sharded parameters are added
-    up in the backward pass (`compressor.parallel.sharding`).
-    """
+    """Add up gradients, but of shards; a parameter without one on all ranks keeps none."""
     if _ranks.size == 1:
         return
     import torch
@@ -150,16 +133,13 @@ def equalize(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         if is_shard(tensor):
             continue
-        data = tensor.detach()
-        contiguous = data.contiguous()
+        values = tensor.detach().contiguous()
         with _communicating():
-            broadcast(contiguous, 0, group=_ranks.control if data.device.type == "cpu" else None)
-        if contiguous is not data:
-            data.copy_(contiguous)
+            broadcast(values, 0, group=_ranks.control if values.device.type == "cpu" else None)
+        tensor.detach().copy_(values)
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether this rank holds only a part of the tensor."""
     if not _ranks.shards:
         return False
     from torch.distributed.tensor import DTensor
@@ -168,7 +148,6 @@ def is_shard(tensor: Tensor) -> bool:
 
 
 def gather(value: Value) -> list[Value]:
-    """The values of all ranks, in the order of the ranks."""
     if _ranks.size == 1:
         return [value]
     from torch.distributed import all_gather_object
@@ -180,15 +159,11 @@ def gather(value: Value) -> list[Value]:
 
 
 def agree(value: Value) -> Value:
-    """The value of rank 0."""
     return on_main(lambda: value)
 
 
 def on_main(compute: Callable[[], Value]) -> Value:
-    """The result of rank 0, while the others wait; an error is raised on all ranks.
-
-    Within `compute`, `size()` is 1, so it may call functions that otherwise involve all ranks.
-    """
+    """The result of rank 0, for which `size()` is 1, or its error, on all ranks."""
     ranks = _ranks
     if ranks.size == 1:
         return compute()
@@ -226,17 +201,15 @@ def _sendable(error: Exception) -> Exception:
 
 @contextmanager
 def _communicating() -> Iterator[None]:
-    """Translate errors of a connection to `rank_lost`."""
     try:
         yield
     except RuntimeError as error:
         raise rank_lost() from error
 
 
-def rank_lost() -> EnvironmentProblem:
-    """The error of a connection to another process, which has ended or does not respond."""
+def rank_lost(
+    what: str = "another process of the run ended or does not respond",
+) -> EnvironmentProblem:
     return EnvironmentProblem(
-        "another process of the run ended or does not respond; see its output, and run the same "
-        "command again to resume",
-        id="rank-lost",
+        f"{what}; see its output, and run the same command again to resume", id="rank-lost"
     )

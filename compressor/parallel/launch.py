@@ -1,8 +1,7 @@
 """Start and end of the processes of a run that `accelerate launch` or `torchrun` started.
 
-A launcher passes each process its rank in environment variables. The first process with an error
-reports it (`is_first_to_report`); the others end silently. A thread in each process writes a
-heartbeat to the launcher's key-value store and reads those of the others, since a process that is
+The first process with an error reports it; the others end silently. A thread in each process writes
+a heartbeat to the launcher's key-value store and reads those of the others, since a process that is
 suspended, or whose machine has failed, closes no connection.
 """
 
@@ -18,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from compressor import parallel
 from compressor.errors import CompressError, EnvironmentProblem
@@ -29,18 +28,14 @@ if TYPE_CHECKING:
 
 LIMIT = "COMPRESS_RANK_SECONDS"
 _SECONDS = 600.0  # as PyTorch has it for GPUs
-_PATIENCE = timedelta(days=30)
-_STARTED_BY = "start it with `accelerate launch` or `torchrun`"
 
 
 def processes() -> int:
-    """Number of processes that a launcher started, from the environment; 1 without a launcher."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if "RANK" in os.environ and size.isdecimal() and int(size) > 1 else 1
 
 
 def rank() -> int:
-    """Rank of this process, from the environment; 0 without a launcher."""
     number = os.environ.get("RANK", "0")
     return int(number) if processes() > 1 and number.isdecimal() else 0
 
@@ -57,18 +52,9 @@ def seconds() -> float:
 
 
 def start(device: str, shards: bool = False) -> None:
-    """Connect with the other processes, if there are any.
-
-    `device` is `auto`, `cpu` or `cuda`; each process of a machine takes its own GPU. With `shards`
-    models in training are sharded.
-
-    Raises:
-        EnvironmentProblem: accelerate is not installed, the ranks are invalid, a process is
-            missing, or two share a GPU.
-    """
+    """Connect with other processes; `device` is auto, cpu or cuda, and `shards` is for training."""
     if processes() == 1:
         return
-    _require_numbers()
     try:
         from accelerate import PartialState
     except ModuleNotFoundError as error:
@@ -88,22 +74,30 @@ def start(device: str, shards: bool = False) -> None:
         backend = "cuda:nccl,cpu:gloo" if on_gpu else "gloo"
         PartialState(cpu=not on_gpu, backend=backend, timeout=limit)
         control = distributed.new_group(backend="gloo", timeout=limit)
-        patient = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        patient = distributed.new_group(backend="gloo", timeout=timedelta(days=30))
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise EnvironmentProblem(
             f"not all {processes()} processes of the run connected within {seconds():g} s "
-            f"({reason}); {_STARTED_BY} on every machine, with the same numbers",
+            f"({reason}); start it with `accelerate launch` or `torchrun` on every machine, with "
+            "the same numbers",
             id="ranks-missing",
         ) from error
     parallel.use(Ranks(rank(), processes(), control, patient, shards))
     _watch.start(_open_store(seconds()))
     signal.signal(signal.SIGTERM, _interrupt)
-    _require_one_device(on_gpu)
+    if on_gpu:
+        gpu = f"GPU {torch.cuda.get_device_properties(0).uuid} of {socket.gethostname()}"
+        name, count = Counter(parallel.gather(gpu)).most_common(1)[0]
+        if count > 1:
+            raise EnvironmentProblem(
+                f"{count} processes share {name}; start as many processes on a machine as it has "
+                "GPUs, or give --device cpu",
+                id="ranks-share-a-gpu",
+            )
 
 
 def finish() -> None:
-    """Disconnect from the other processes; all of them call this when the work is done."""
     if parallel.size() == 1:
         return
     from torch import distributed
@@ -145,10 +139,7 @@ def require_same_versions(compress: str) -> None:
 
 
 def is_first_to_report() -> bool:
-    """Whether this process is the first of the run to report an error; always True if it is alone.
-
-    The launcher then ends the others, which report nothing.
-    """
+    """Whether no other process has reported an error; the launcher then ends the others."""
     if processes() == 1:
         return True
     with suppress(ValueError, OSError):
@@ -161,35 +152,8 @@ def is_first_to_report() -> bool:
             return rank() == 0
         first: bool = store.add(_key("reported"), 1) == 1
         return first
-    except (RuntimeError, ValueError, LookupError):  # the process with the store has ended
-        return True
-
-
-def wait_for_others() -> None:
-    """Give the others some seconds to see that this process has reported, if it hosts the store.
-
-    With torchrun and accelerate, the launcher hosts the store.
-    """
-    store = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _watch.store
-    if store is None or rank() > 0:
-        return
-    with suppress(RuntimeError):
-        for _ in range(20):
-            if store.add(_key("reported"), 0) == processes():
-                return
-            time.sleep(0.1)
-
-
-def _require_numbers() -> None:
-    """Check environment variables for which `init_process_group` would hang or fail obscurely."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    missing = [name for name in names if not os.environ.get(name)]
-    number = os.environ["RANK"]
-    if missing or not number.isdecimal() or int(number) >= processes():
-        problem = f"{', '.join(missing)} is not set" if missing else f"RANK={number}"
-        raise EnvironmentProblem(
-            f"WORLD_SIZE={processes()}, but {problem}; {_STARTED_BY}", id="ranks-invalid"
-        )
+    except (RuntimeError, ValueError, LookupError):  # rank 0, which had the store, has reported
+        return rank() == 0
 
 
 def _take_own_gpu() -> None:
@@ -200,27 +164,6 @@ def _take_own_gpu() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number]
     elif "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
-
-
-def _require_one_device(on_gpu: bool) -> None:
-    """Check that all processes compute on CPUs, or each on its own GPU."""
-    import torch
-
-    require_same(
-        {"the device": "cuda" if on_gpu else "cpu"},
-        "start as many processes on a machine as it has GPUs, or give --device cpu",
-        EnvironmentProblem,
-        "ranks-differ-in-device",
-    )
-    if on_gpu:
-        gpu = f"GPU {torch.cuda.get_device_properties(0).uuid} of {socket.gethostname()}"
-        name, count = Counter(parallel.gather(gpu)).most_common(1)[0]
-        if count > 1:
-            raise EnvironmentProblem(
-                f"{count} processes share {name}; start as many processes on a machine as it has "
-                "GPUs, or give --device cpu",
-                id="ranks-share-a-gpu",
-            )
 
 
 def _open_store(limit: float) -> TCPStore:
@@ -234,8 +177,8 @@ def _open_store(limit: float) -> TCPStore:
 
 
 def _key(name: str) -> str:
-    """A key of this attempt: torchrun may restart the processes."""
-    return f"compress/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may restart processes
+    return f"compress/{attempt}/{name}"
 
 
 def _interrupt(number: int, frame: Any) -> None:
@@ -244,8 +187,7 @@ def _interrupt(number: int, frame: Any) -> None:
     raise EndedByLauncher
 
 
-class EndedByLauncher(KeyboardInterrupt):
-    """The launcher ends this process, because another one has ended."""
+class EndedByLauncher(KeyboardInterrupt): ...
 
 
 class Watch:
@@ -254,8 +196,6 @@ class Watch:
     def __init__(self) -> None:
         self.store: TCPStore | None = None
         self.report: Callable[[EnvironmentProblem], None] = lambda error: None
-        self.counts: dict[int, tuple[int, int, int]] = {}  # rank -> pass, done, total
-        self.passes = 0
         self.is_ended = False  # by the launcher
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -263,7 +203,7 @@ class Watch:
     def start(self, store: TCPStore) -> None:
         self.store = store
         self._ended.clear()
-        self._write(store, 0)
+        store.set(_key(f"beat-{rank()}"), "0")
         parallel.gather(None)  # all heartbeats are written
         self._thread = threading.Thread(target=self._run, args=(store,), name="watch", daemon=True)
         self._thread.start()
@@ -273,22 +213,16 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def _write(self, store: TCPStore, beat: int) -> None:
-        done = " ".join(map(str, self.counts.get(rank(), (0, 0, 0))))
-        store.set(_key(f"beat-{rank()}"), f"{beat} {done}")
-
     def _run(self, store: TCPStore) -> None:
         limit, beat = seconds(), 0
         others = [number for number in range(processes()) if number != rank()]
-        last = dict.fromkeys(others, ("", time.monotonic()))
+        last = dict.fromkeys(others, (b"", time.monotonic()))
         while not self._ended.wait(min(2.0, limit / 5)):
             beat += 1
             try:
-                self._write(store, beat)
+                store.set(_key(f"beat-{rank()}"), str(beat))
                 for other in others:
-                    heartbeat = str(store.get(_key(f"beat-{other}")).decode())
-                    number, done, total = map(int, heartbeat.split()[1:])
-                    self.counts[other] = number, done, total
+                    heartbeat = store.get(_key(f"beat-{other}"))
                     if heartbeat != last[other][0]:
                         last[other] = heartbeat, time.monotonic()
             except RuntimeError:
@@ -301,13 +235,7 @@ class Watch:
         """End this process, whose main thread would wait forever."""
         if self._ended.is_set():
             return
-        self.report(
-            EnvironmentProblem(
-                f"{name} did not respond for {limit:g} s; see its output, and run the same command "
-                "again to resume",
-                id="rank-lost",
-            )
-        )
+        self.report(parallel.rank_lost(f"{name} did not respond for {limit:g} s"))
         os._exit(EnvironmentProblem.exit_code)
 
 
@@ -315,26 +243,64 @@ _watch = Watch()
 
 
 def is_ended() -> bool:
-    """Whether the launcher asked this process to end."""
     return _watch.is_ended
-
-
-def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Progress of a pass over rows: (steps done, total) of all ranks, by their last heartbeats."""
-    if parallel.size() == 1:
-        return progress
-    _watch.passes += 1  # the same number on all ranks, which make the same passes
-    number = _watch.passes
-
-    def count(done: int, total: int) -> None:
-        _watch.counts[rank()] = number, done, total
-        known = [(d, t) for passed, d, t in list(_watch.counts.values()) if passed == number]
-        unknown = processes() - len(known)
-        progress(sum(d for d, _ in known), sum(t for _, t in known) + unknown * total)
-
-    return count
 
 
 def on_lost(report: Callable[[EnvironmentProblem], None]) -> None:
     """Set the function that reports a lost process; this process ends afterwards."""
     _watch.report = report
+
+
+_USE_FSDP = "ACCELERATE_USE_FSDP"
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
+# Variable -> the option of accelerate's configuration, and the values that a run supports, of which
+# the first stands for a missing variable; empty for an option that must be left out.
+_SUPPORTED: dict[str, tuple[str, tuple[str, ...]]] = {
+    _PRECISION: ("mixed_precision", ("no", "bf16")),
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", ("false",)),
+    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", ("false",)),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": ("parallelism_config", ("false",)),
+}
+_SUPPORTED_WITH_FSDP: dict[str, tuple[str, tuple[str, ...]]] = {
+    "FSDP_VERSION": ("fsdp_version", ("2",)),
+    "FSDP_OFFLOAD_PARAMS": ("fsdp_offload_params", ("false",)),
+    "FSDP_RESHARD_AFTER_FORWARD": ("fsdp_reshard_after_forward", ("true",)),
+    "FSDP_ACTIVATION_CHECKPOINTING": ("fsdp_activation_checkpointing", ("false",)),
+    "FSDP_AUTO_WRAP_POLICY": ("fsdp_auto_wrap_policy", ("TRANSFORMER_BASED_WRAP",)),
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": ("fsdp_transformer_layer_cls_to_wrap", ("",)),
+    "FSDP_IGNORED_MODULES": ("fsdp_ignored_modules", ("",)),
+}
+
+
+def training_precision() -> Literal["fp32", "bf16"] | None:
+    """The configured mixed precision; None if it is not configured."""
+    return "bf16" if _value(_PRECISION, *_SUPPORTED[_PRECISION]) == "bf16" else None
+
+
+def wants_cpu() -> bool:
+    """Whether the configuration disables GPUs."""
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
+
+
+def wants_shards() -> bool:
+    """Whether the configuration enables FSDP; EnvironmentProblem for what a run does not support.
+
+    The variable is deleted: transformers would load models without weights on all ranks but one.
+    """
+    shards = os.environ.get(_USE_FSDP, "").lower() == "true"
+    for variable, row in (_SUPPORTED | (_SUPPORTED_WITH_FSDP if shards else {})).items():
+        _value(variable, *row)
+    if shards:
+        del os.environ[_USE_FSDP]
+    return shards
+
+
+def _value(variable: str, option: str, supported: tuple[str, ...]) -> str:
+    value = os.environ.get(variable, supported[0])
+    if value.lower() not in map(str.lower, supported):
+        advice = f"set it to {' or '.join(supported)}" if supported[0] else "leave it out"
+        raise EnvironmentProblem(
+            f"accelerate's {option} is {value}, which `compress run` does not support; {advice}",
+            id="accelerate-option-unsupported",
+        )
+    return value.lower()

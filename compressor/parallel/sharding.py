@@ -1,12 +1,8 @@
 """Models in training whose weights, gradients and moments are sharded over ranks (FSDP).
 
-Each rank holds a part of every weight; the weights of a Transformer layer are gathered for
-computing it, and freed afterwards (Zhao et al. 2023, "PyTorch FSDP"; `torch.distributed.fsdp`). All
-other weights, embeddings and heads, are gathered for a whole pass.
-
-All ranks must compute a layer together. So a rank with fewer batches than others computes spare
-ones, which do not count (`Batch.spare`), and decisions that depend on a rank's own rows are made
-together (`everywhere`). All functions here also work with models that are not sharded.
+All ranks must compute a layer together (Zhao et al. 2023, "PyTorch FSDP"). So a rank with fewer
+batches than others computes spare ones (`Batch.spare`), and decisions that depend on a rank's own
+rows are made together (`everywhere`). All functions also work with models that are not sharded.
 """
 
 from __future__ import annotations
@@ -26,13 +22,6 @@ if TYPE_CHECKING:
     from torch.distributed import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-
-
-def home(device: str) -> str:
-    """Device of whole models during training: the CPU if they are sharded."""
-    return "cpu" if parallel.shards() else device
-
 
 def everywhere(condition: bool) -> bool:
     """Whether a condition holds on all ranks that compute a model together."""
@@ -40,11 +29,7 @@ def everywhere(condition: bool) -> bool:
 
 
 def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
-    """This rank's part of a copy of a model, on the device; gradients are sums over ranks.
-
-    The model is on the CPU (`home`) and does not change; `layers` are paths of its Transformer
-    layers.
-    """
+    """This rank's part of a copy of a model on the CPU; gradients are sums. `layers` are paths."""
     if not parallel.shards():
         return copy.deepcopy(model)
     from torch.distributed import DeviceMesh, ProcessGroup, group
@@ -52,8 +37,9 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
 
     # `init_device_mesh` would choose GPUs by LOCAL_RANK, but only one is visible to each rank.
     kind = device.partition(":")[0]
-    if kind == "cpu":
-        _return_freed_memory()
+    if kind == "cpu" and sys.platform == "linux":
+        # M_MMAP_THRESHOLD of glibc, which would else keep most of the freed weights.
+        ctypes.CDLL(None).mallopt(-3, 256 * 1024)
     mesh = DeviceMesh.from_group(cast("ProcessGroup", group.WORLD), kind)
     shards = copy.deepcopy(model, {id(p): p for p in model.parameters()})  # parameters: not copied
     for path in layers:
@@ -66,17 +52,6 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
     # T5's layers return a position bias that is a view, and is never changed in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     return shards
-
-
-def _return_freed_memory() -> None:
-    """Make glibc return freed blocks of 256 KiB and more to the system.
-
-    By default its threshold grows up to 32 MiB, and it keeps most of the freed weights: a process
-    with half of the weights then needs more memory than one with whole models.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 256 * 1024)
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
@@ -92,10 +67,7 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
 
 @contextmanager
 def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[nn.Module]:
-    """A model to compute with: itself, or a sharded copy, during which its own weights are freed.
-
-    They are not restored after an error, which ends the run: gathering needs all ranks.
-    """
+    """A model to compute with: itself, or a sharded copy while its own weights are freed."""
     if not parallel.shards():
         yield model
         return
@@ -107,23 +79,19 @@ def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[
 
 
 def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
-    """A whole model with the weights of a sharded one; the model itself if it is not sharded.
-
-    `like` is a whole model of the same structure, which does not change.
-    """
+    """A whole model like another with the weights of a sharded one; itself if it is not sharded."""
     from torch import nn
     from torch.distributed.fsdp import FSDPModule
 
     if not isinstance(model, FSDPModule):
         return model
     empty = {id(p): nn.Parameter(p.new_empty(0), p.requires_grad) for p in like.parameters()}
-    gathered_copy = copy.deepcopy(like, empty)  # with `empty` for its parameters
-    _load(gathered_copy, model)
-    return gathered_copy
+    whole_model = copy.deepcopy(like, empty)  # with `empty` for its parameters
+    _load(whole_model, model)
+    return whole_model
 
 
 def _load(model: nn.Module, shards: nn.Module) -> None:
-    """Load the weights of a sharded copy into a whole model, one at a time."""
     parameters = dict(shards.named_parameters())
     for name, parameter in model.named_parameters():
         parameter.data = whole(parameters[name].detach()).to(parameter.device)
@@ -162,7 +130,7 @@ def noticing_lost_ranks() -> Iterator[None]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor; all ranks call this together if it is a shard."""
+    """All ranks call this together if the tensor is a shard."""
     return cast("DTensor", tensor).full_tensor() if parallel.is_shard(tensor) else tensor
 
 
@@ -179,10 +147,8 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor; the tensor itself if it is no shard."""
     return cast("DTensor", tensor).to_local() if parallel.is_shard(tensor) else tensor
 
 
 def local_bytes(model: nn.Module) -> int:
-    """Memory of this rank's weights of a model."""
     return sum(x.numel() * x.element_size() for x in map(local, model.parameters()))

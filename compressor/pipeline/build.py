@@ -12,11 +12,10 @@ from safetensors.torch import load_file, save_file
 from compressor import parallel
 from compressor.budgets import Choice
 from compressor.errors import VerificationError
-from compressor.export import export_model, graph_bytes
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
-from compressor.export.task_graphs import Network
+from compressor.export.task_graphs import Network, export_model, graph_bytes
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
 from compressor.model.location import weight_files
@@ -28,7 +27,7 @@ from compressor.pipeline.engines import DENSE
 from compressor.pipeline.inputs import CheckBatches, ModelAndRows
 from compressor.recovery import Recovered
 from compressor.results import Check, Variant
-from compressor.runtime.vocabulary import count_output_tokens
+from compressor.runtime.artifact import count_output_tokens
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compressor.budgets.macs import Macs
+from compressor.budgets.counts import Macs
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import KINDS, UNITS_OF, Units
 from compressor.model.weights import computed_weights, count_parameters

@@ -8,7 +8,6 @@ from pathlib import Path
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export.ctranslate2 import STORED
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
@@ -95,9 +94,12 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     # Also where the output is the checkpoint's own directory: both have a config.json.
     require_new(output)
     checkpoint = load(request.model, dense=False)
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    task = TASKS[checkpoint.task]
+    task.graphs.require_layout("optimum", checkpoint)
+    inputs = random_check_batches(checkpoint, task).inputs
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
-        return export_optimum(checkpoint, batches, making)
+        return task.graphs.export_layout(network, making, BASE, inputs)
 
 
 def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
@@ -112,11 +114,12 @@ def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
     CTranslate2.library()
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
+    task.graphs.require_layout("ctranslate2", checkpoint)
     inputs = random_check_batches(checkpoint, task).inputs
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     needed = 2 * export_bytes(checkpoint.model, [BASE])
     with whole_output(output, needed, "exporting") as making:
-        return task.graphs.export_ctranslate2(network, making, precision, inputs)
+        return task.graphs.export_layout(network, making, precision, inputs)
 
 
 # Name -> what writes it; None: this tool's own.

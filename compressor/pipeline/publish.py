@@ -18,7 +18,7 @@ from compressor.pipeline.engines import DENSE
 from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of, source_of_text
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
-from compressor.report.model_card import render_card
+from compressor.report.page import render_card
 from compressor.report.publish import only, sample_rows, share_scoring, without_paths
 from compressor.report.schema import Report
 from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant

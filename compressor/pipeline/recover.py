@@ -30,14 +30,19 @@ from compressor.recovery import (
     earlier_artifact,
     extra_text,
 )
-from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Variant
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 from compressor.tasks import Rows, Task
 from compressor.tasks.texts import columns_of
-from compressor.training.text import Text, TextLines
+from compressor.training.data import (
+    GPU_CHUNK_ROWS,
+    Text,
+    TextLines,
+    require_enough,
+    translate_lines,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,8 +90,6 @@ def require_trainable(
 ) -> None:
     """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
     if learns or any(step.trains for step in methods):
-        from compressor.training.data import require_enough
-
         require_enough(rows)
     directory = earlier_artifact(methods)
     if directory is not None:

@@ -18,7 +18,7 @@ from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
-from compressor.export.target_text import tokens_of_text
+from compressor.export.vocabulary import tokens_of_text
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune
@@ -294,8 +294,9 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
 
     Args:
         request: its layout is `compress` for this tool's own runtime, in `output/onnx`; `optimum`
-            for the ONNX Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
-            `ctranslate2` for `ctranslate2.Translator`, in `output` itself, in one precision.
+            for the ONNX Runtime loaders of Hugging Face optimum, in `output` itself, in float32
+            and of models of one graph; `ctranslate2` for `ctranslate2.Translator`, in `output`
+            itself, in one precision.
 
     Calibration rows are for int8: the ranges of its activations are taken from them, and its
     answers to them are compared. Without rows each token has a scale of its own.

@@ -15,12 +15,11 @@ from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import main_metric, require_sight
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
-from compressor.importance.depth import layers_to_drop
+from compressor.importance.ablation_runs import layers_to_drop
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import resolve, weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import skipped
-from compressor.parallel.launch import counted
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
 from compressor.request.recipe import PruneRequest
@@ -70,7 +69,7 @@ def score(
         require_sight=require_metric_sees,
         seed=seed,
         device=device,
-        progress=counted(partial(progress.update, "scoring")),
+        progress=partial(progress.update, "scoring"),
         report=progress.message,
     )
     try:

@@ -16,11 +16,10 @@ from typing import Any
 
 from compressor import parallel
 from compressor.budgets import Choice, Evaluator, Limits
-from compressor.budgets.base import Cut, Tried
+from compressor.budgets.base import Cut
 from compressor.budgets.cost_table import trial_mask
 from compressor.budgets.max_drop import within
-from compressor.budgets.path import PathCut, UnitCosts
-from compressor.budgets.units import latest_scores
+from compressor.budgets.units import PathCut, UnitCosts, latest_scores
 from compressor.evaluation import (
     METRICS,
     compare_rows,
@@ -32,9 +31,9 @@ from compressor.evaluation import (
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import precision_timed
-from compressor.importance.depth import divergence
+from compressor.importance.ablation_runs import divergence
+from compressor.learned_masks import LearnedMask, LearningJob
 from compressor.learned_masks import learn as learn_mask
-from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.pipeline.build import keep_weights
@@ -182,11 +181,13 @@ class RunEvaluator:
         )  # fmt: skip
         return next(iter(chosen))
 
-    def try_layers(self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]) -> Tried:
+    def try_layers(
+        self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]
+    ) -> tuple[Choice, float]:
         choice = choose(replace(self, dropped=dropped))
         title = f"trying without layers: {','.join(dropped) or 'none'}"
         lost = self.steps.do(self._divergence, choice.mask, title=title, shared=True)
-        return Tried(choice, lost)
+        return choice, lost
 
     def _divergence(self, mask: Mask) -> float:
         """Divergence from the dense model on held-out rows, in nats per loss term.

@@ -11,11 +11,11 @@ from typing import Any
 
 from compressor import parallel
 from compressor.budgets import Budget, Limits
-from compressor.budgets.path import UnitCosts
+from compressor.budgets.units import UnitCosts
 from compressor.errors import InputError, UsageError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
-from compressor.export.target_text import count_texts, tokens_of_text
+from compressor.export.vocabulary import tokens_of_text
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
@@ -43,7 +43,7 @@ from compressor.storage.hashes import fingerprint, sha256_of, sha256_of_text
 from compressor.storage.version import __version__
 from compressor.tasks import TASKS, Rows
 from compressor.tasks.texts import TextFile
-from compressor.training.text import Text
+from compressor.training.data import Text
 
 
 @dataclass(frozen=True)
@@ -247,4 +247,4 @@ def source_of(rows: Rows) -> Source:
 def source_of_text(file: TextFile) -> Source:
     """A file of texts, for reports."""
     path = file.path
-    return Source(files=[path.as_posix()], rows=count_texts(file), sha256=sha256_of(path))
+    return Source(files=[path.as_posix()], rows=file.count(), sha256=sha256_of(path))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compressor.budgets.path import UnitCosts
+from compressor.budgets.units import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, Example, Task

@@ -20,9 +20,9 @@ from compressor.runtime.artifact import (
     CTRANSLATE2_DIRECTORY,
     CTRANSLATE2_FILES,
     GRAPH_DIRECTORY,
+    open_output_tokens,
     read_artifact,
 )
-from compressor.runtime.vocabulary import open_output_tokens
 from compressor.steps import STATE
 from compressor.storage.manifest import (
     GRAPHS_FILE,

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from compressor.errors import UsageError
-from compressor.options.bounds import MOST_BEAMS, Count
+from compressor.options.bounds import MOST_BEAMS, Count, NonNegative, Positive
 from compressor.options.declare import Options, option
 from compressor.options.table import Table, opened
 from compressor.training import PATIENCE, TrainingJob, rate_option
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from compressor.model.sublayers import Mask
     from compressor.tasks import Task
-    from compressor.training.precision import Precision
-    from compressor.training.text import Text
+    from compressor.training.data import Text
+    from compressor.training.optimizer import Precision
 
 # Rows of a step with AdamW, and with Muon, which has a fixed cost per step.
 BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
@@ -33,15 +32,11 @@ GPU_BATCH_ROWS = 512
 
 @dataclass(frozen=True)
 class ExtraText:
-    """A file of sentences to train on in addition to the calibration rows."""
-
     path: Path
     beams: int  # width of the dense model's translations of it
 
 
 class RecoveryMethod(Options):
-    """One recovery step: the options of a method, and its properties."""
-
     panel: ClassVar[str] = "Recovery"
 
     name: ClassVar[str] = ""
@@ -52,7 +47,6 @@ class RecoveryMethod(Options):
 
     @property
     def extra_text(self) -> ExtraText | None:
-        """More text to train on, if any."""
         return None
 
     @property
@@ -73,10 +67,7 @@ class RecoveryMethod(Options):
         return self
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Recover `job.pruned`; both models are in evaluation mode, on the device.
-
-        With sharded training, a method that `trains` gets them on the CPU.
-        """
+        """Recover `job.pruned`; the models are on the device, but to train shards on the CPU."""
         recovered: Recovered = opened(self.function)(self, job)
         return recovered
 
@@ -108,11 +99,9 @@ class Distill(RecoveryMethod):
         help="Distillation: rows of a step; the default learning rate grows with the root of it. "
         "Default: 32 (64 where encoder-decoders learn from --distill-text), on a GPU 512.",
     )
-    minutes: float | None = option(
+    minutes: Positive | None = option(
         None,
         name="distill_minutes",
-        gt=0,
-        allow_inf_nan=False,
         help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
     )
     precision: Literal["fp32", "bf16"] | None = option(
@@ -121,13 +110,11 @@ class Distill(RecoveryMethod):
         help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
         "processors with AMX. Default: bf16 on a GPU, else fp32.",
     )
-    learning_rate: float | None = rate_option()
+    learning_rate: Positive | None = rate_option()
     patience: Count = PATIENCE
-    hidden: float | None = option(
+    hidden: NonNegative | None = option(
         None,
         name="distill_hidden",
-        ge=0,
-        allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
         "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders.",
     )
@@ -168,29 +155,20 @@ class Distill(RecoveryMethod):
         # On processors, with a text, the task decides on the rows.
         usual = GPU_BATCH_ROWS if on_gpu else BATCH_ROWS if self.text is None else None
         decided = self.model_copy(update={"batch": self.batch or usual})
-        return decided.with_precision(usual_precision(device))
+        return decided.with_precision("bf16" if on_gpu else "fp32")
 
     def for_task(self, task: Task) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
         return self.model_copy(update={"batch": self.batch or usual})
 
 
-def usual_precision(device: str) -> Precision:
-    """Of the products of distillation."""
-    return "fp32" if device == "cpu" else "bf16"
-
-
 RECOVERIES: Table[type[RecoveryMethod]] = Table(
-    "recovery method",
-    {"reconstruct": Reconstruct, "distill": Distill},
-    id="recovery-unknown",
+    "recovery method", {"reconstruct": Reconstruct, "distill": Distill}, id="recovery-unknown"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryJob(TrainingJob):
-    """The models and the data of a recovery method."""
-
     dense: nn.Module  # before pruning; not changed
     pruned: nn.Module  # to recover; not changed
     mask: Mask  # the units of the dense model that `pruned` keeps
@@ -199,40 +177,25 @@ class RecoveryJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Recovered:
-    """A recovered model, and a description for the report.
-
-    Parameters that no method changed are shared with the pruned model.
-    """
+    """A model that shares unchanged parameters with the pruned one, and a text for the report."""
 
     model: nn.Module
     text: str
 
 
 def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
-    """The text that one of the methods trains on, if any."""
     return next((method.extra_text for method in methods if method.extra_text), None)
 
 
 def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
-    """The artifact whose weights one of the methods starts from, if any."""
     return next((method.earlier for method in methods if method.earlier), None)
 
 
 def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
-    """Recover a pruned model with some methods in their order; without any it is `job.pruned`.
-
-    Raises:
-        UsageError: without calibration rows.
-        InputError: too few rows to train on, or values that are not finite.
-    """
+    """Recover a pruned model with some methods in their order; without any it is `job.pruned`."""
     if not methods:
         return Recovered(job.pruned, "")
-    if not job.examples:
-        names = "+".join(method.name for method in methods)
-        raise UsageError(
-            f"--recover {names} needs --calibration FILE; give one, or --recover none",
-            id="calibration-missing",
-        )
+    from compressor import parallel
     from compressor.model.modes import evaluating
     from compressor.parallel import sharding
     from compressor.training.data import hold_out
@@ -241,7 +204,8 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
         try:
             for number, method in enumerate(methods):
-                device = sharding.home(job.device) if method.trains else job.device
+                # Models in training are moved shard by shard.
+                device = "cpu" if parallel.shards() and method.trains else job.device
                 for model in (job.dense, models[-1]):
                     model.to(device)
                 examples = job.examples

@@ -4,28 +4,12 @@ The loss is the divergence of the student's predictions from the teacher's,
 
     KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
 
-or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (except as
-decoder inputs of translators). Optionally, `hidden` times the difference of the residual streams
-after every Transformer layer is added,
+or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used. Optionally,
+`hidden` times the difference of the residual streams after every Transformer layer is added,
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
 
-over real tokens (`compressor.recovery.teacher`). A tenth of the rows is held out; the weights with
-the lowest divergence on them are kept, and training stops when it falls no further. The student is
-trained without dropout, as the teacher's outputs are computed without.
-
-Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 with 30 % of the multiply-adds, on
-1,000 rows, has a divergence of 0.0995, 0.0953 and 0.0935 nats on 1,500 other rows with weights of
-0, 1 and 10 (0.1205 before); accuracy is 93.5, 93.5 and 93.6 % (93.3 before, 95.3 dense); 31, 35 and
-32 s of CPU time. The bundled translator with 58 of 144 heads, on 6,000 pairs: 0.1009 nats and 38.24
-BLEU with 0, 0.0992 and 38.33 with 1 (dense 40.27), a difference within chance that costs memory or
-time for hidden states. So classifiers match hidden states by default, and translators do not
-(`Task.hidden_weight`).
-
-Cost: a forward pass of the dense model over the calibration rows and the text, whose results are
-cached as far as memory allows (`compressor.recovery.teacher`), and in each epoch a forward and
-backward pass of the pruned one. Hidden states of all layers take more memory than predictions; rows
-that do not fit cost a forward pass of the dense model in every epoch.
+over real tokens (`compressor.recovery.teacher`). docs/recovery.md has measurements.
 """
 
 from __future__ import annotations
@@ -44,7 +28,7 @@ from compressor.errors import InputError
 from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modes import masks_unread
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, by_layer
 from compressor.model.surgery import names_without_skipped
 from compressor.parallel import sharding
 from compressor.recovery import (
@@ -54,35 +38,22 @@ from compressor.recovery import (
     Distill,
     Recovered,
     RecoveryJob,
-    usual_precision,
 )
-from compressor.recovery.teacher import (
-    Teacher,
-    difference,
-    find_blocks,
-    record_outputs,
-    states_of,
-    variances,
-)
+from compressor.recovery.teacher import Teacher, difference, outputs_of, variances
 from compressor.tasks import Batch
-from compressor.tasks.batching import chosen
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.optimizer import (
+    Precision,
     embedding_tables,
-    layer_matrices,
     parameter_groups,
+    products_in,
     sparse_gradients,
 )
-from compressor.training.precision import Precision, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
-    """A copy of a pruned model with the weights of an artifact that keeps the same units, `mask`.
-
-    Raises:
-        InputError: it is no pruned checkpoint, keeps other units, or has other shapes.
-    """
+    """A copy of a pruned model with the weights of an artifact that keeps the same units."""
     earlier = open_checkpoint(str(directory))
     if earlier.pruning is None or earlier.pruning.mask != mask:
         has = "no units.json" if earlier.pruning is None else str(earlier.pruning.mask)
@@ -120,7 +91,7 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
     # al. 2022, "On the SDEs and scaling rules for Adam".
     rate = method.learning_rate or usual * math.sqrt(rows / usual_rows)
     hidden = task.hidden_weight if method.hidden is None else method.hidden
-    precision = method.precision or usual_precision(job.device)
+    precision = method.precision or ("fp32" if job.device == "cpu" else "bf16")
     if method.earlier is not None:
         job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, method.earlier))
     seconds = None if method.minutes is None else 60 * method.minutes
@@ -169,11 +140,8 @@ def _fine_tuned(
 class Distillation(Problem):
     """All floating-point weights of the student, validated by its divergence from the teacher.
 
-    Args:
-        student: in evaluation mode; its weights change.
-        held: batches of this rank to validate on, and to compute variances of hidden states.
-        hidden: weight of the difference in hidden states; 0 for none.
-        precision: of products in training; validation is in float32.
+    `held` are this rank's batches to validate on, `hidden` is the weight of the difference in
+    hidden states, and `precision` is that of products in training; validation is in float32.
     """
 
     def __init__(
@@ -187,10 +155,10 @@ class Distillation(Problem):
     ) -> None:
         self.job, self.student, self.held = job, student, held
         self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
-        self.blocks = find_blocks(job.layers) if hidden else []
+        # The first sublayer of each layer: its kind says which tokens the layer processes.
+        self.blocks = [x[0] for x in by_layer(job.layers).values()] if hidden else []
 
         def teacher_batches() -> Iterator[Batch]:
-            """All calibration rows, with progress."""
             batches = batches_of_rank(job.task, job.examples, job.dense, job.device)
             for done, batch in enumerate(batches):
                 job.progress(done, len(batches))
@@ -210,9 +178,8 @@ class Distillation(Problem):
 
     def groups(self) -> list[dict[str, object]]:
         layers = layer_paths(self.student) if by_muon(self.job) else ()
-        matrices = layer_matrices(self.student, layers)
         weights = self._parameters.values()
-        return parameter_groups(weights, matrices, self.learning_rate, self.precision)
+        return parameter_groups(self.student, weights, layers, self.learning_rate, self.precision)
 
     def tables(self) -> list[Tensor]:
         return [table.weight for table in embedding_tables(self.student)]
@@ -224,13 +191,10 @@ class Distillation(Problem):
         task, whole, device = self.job.task, (whole or batch).host, self.job.device
         with products_in(self.precision, device), masks_unread(device):
             target, target_states = self.teacher.outputs(batch)
-            with record_outputs(self.student, self.blocks) as recorded:
-                logits = task.logits(self.student, batch)
-        predictions = task.predictions(chosen(logits, task.term_mask(batch.host)))
-        loss = task.divergence(predictions, target) / task.loss_terms(whole)
+            logits, states = outputs_of(self.student, task, batch, self.blocks)
+        loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
-        states = states_of(recorded, self.blocks, task, batch)
         tokens = [int(task.token_mask(whole, block.kind).sum()) for block in self.blocks]
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)
 
@@ -239,9 +203,9 @@ class Distillation(Problem):
         task, divergence = self.job.task, 0.0
         for batch in self.held:
             moved = batch.to(self.job.device)
-            logits = task.logits(self.student, moved)
-            predictions = task.predictions(chosen(logits, task.term_mask(batch)))
-            part = float(task.divergence(predictions, self.teacher.outputs(moved)[0]))
+            logits, _ = outputs_of(self.student, task, moved, ())
+            target, _ = self.teacher.outputs(moved)
+            part = float(task.divergence(task.predictions(logits), target))
             divergence += 0.0 if batch.spare else part
         counted = [batch for batch in self.held if not batch.spare]
         terms = parallel.total(sum(map(task.loss_terms, counted)))

@@ -1,24 +1,14 @@
 """Reconstruction: least squares on the projections into the residual stream, bottom-up.
 
-For the output projection of each attention layer and of each feed-forward part, in execution order:
-with x its inputs in the pruned model as reconstructed so far, and e the remaining difference
-between the dense and the pruned model's residual stream just after it, on the same tokens, solve
+For the output projection of each sublayer in execution order: with x its inputs in the pruned model
+as reconstructed so far, and e the remaining difference between the dense and the pruned model's
+residual stream just after it, on the same tokens, solve
 
     min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
 
 (The weight update of structured Optimal Brain Surgeon; solved bottom-up as in K-prune, Park et al.
-2024.) The damping pulls towards the current weights, not towards zero. Because e is measured in the
-residual stream, a projection also compensates for errors of earlier ones; a layer without heads
-still has its bias. Layers that lost no heads are solved too. No labels are used.
-
-Every solution is tested on rows it was not fitted to before it is used (`_reconstruct_projection`).
-
-Cost: each stack is run about three times through both models, for any number of layers, plus two
-solves per projection, more with few rows; memory for one hidden state per token, stack and model.
-
-Weighting tokens by a power (1/4 to 1) of the loss's squared gradient at the projection did not
-help: it changed the bundled translator's loss on other rows by less than 0.005 nats per token,
-either way.
+2024.) Because e is measured in the residual stream, a projection also compensates for errors of
+earlier ones. Each stack is run about three times through both models, for any number of layers.
 """
 
 from __future__ import annotations
@@ -32,18 +22,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from compressor import parallel
-from compressor.importance.statistics import Moments, add_damping, require_finite
+from compressor.importance.second_order import Moments, add_damping, require_finite
 from compressor.model.modes import fixed_outputs, hooks, is_normalization, shared_copy
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob
 from compressor.tasks import Batch, Objective
 
-# Share of the inputs' mean variance: see `compressor.importance.second_order`.
-DAMPING = 1e-3
-# Feed-forward parts have several times as many inputs, so 1,000 rows determine each less well. With
-# 80 % of the bundled translator's heads removed, 0.1 %, 1 % and 5 % gave a loss of 2.059, 2.046 and
-# 2.036 nats per token on other rows, and 23.4, 23.9 and 23.0 BLEU (2.166 and 19.9 without solving
-# feed-forward parts); with fewer heads removed, and for a classifier, there was little difference.
+DAMPING = 1e-3  # share of the inputs' mean variance
+# Feed-forward parts have several times as many inputs, so 1,000 rows determine each less well.
 FEED_FORWARD_DAMPING = 1e-2
 HELD_OUT = 5  # one row in five is held out, to test solutions on
 DAMPINGS = 4  # to try, each ten times the one before
@@ -76,8 +62,7 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
         pruned.finish(block)
     changed = [ratio for ratio in ratios if ratio < 1]
     if not changed:
-        text = f"reconstruct: nothing to improve in {len(ratios)} projections"
-        return Recovered(model, text)
+        return Recovered(model, f"reconstruct: nothing to improve in {len(ratios)} projections")
     ratio = sum(changed) / len(changed)
     text = (
         f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "
@@ -90,10 +75,7 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
 def _gather(
     dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer, held: Set[int]
 ) -> tuple[Moments, Moments]:
-    """Moments of an output projection's inputs and of the residual after it, over real tokens.
-
-    First those of the rows to fit on, then of the held-out rows.
-    """
+    """Moments of a projection's inputs and of what is missing after it: to fit on, and held out."""
     both: list[Moments] = []
     module = pruned.model.get_submodule(sublayer.output)
     for number, batch in enumerate(pruned.batches):
@@ -115,13 +97,10 @@ def _gather(
 def _reconstruct_projection(
     sublayer: Sublayer, module: nn.Module, fit: Moments, held: Moments, damping: float
 ) -> float:
-    """Solve for one projection on all rows, and change its weight and bias.
+    """Change one projection; returns the squared difference to the dense model after over before.
 
     The damping grows while the solution of `fit` is worse on the held-out rows, as with few rows
-    and many inputs; if none is better, nothing changes. `fit` ends with the moments of all rows,
-    which saves the memory of a third copy.
-
-    Returns the squared difference to the dense model, in units of that before: 1 for no change.
+    and many inputs. `fit` ends with the moments of all rows, which saves memory.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
@@ -172,18 +151,15 @@ def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
     return float(spread + mean.pow(2).sum() - rest.pow(2).sum())
 
 
-class _Reached(Exception):
-    """Ends a forward pass after the observed module."""
+class _Reached(Exception): ...
 
 
 class LayerwiseForward:
     """A forward pass over all batches in pieces, each resuming where the last one stopped.
 
-    Reconstruction changes a model layer by layer from the bottom up and each time needs the inputs
-    of the next sublayer. Every finished block of the encoder or decoder stack is skipped by
-    returning its cached output: one hidden state per token and stack. Embeddings, masks and the
-    arguments of each block come from the model's own code, so only the paths of its blocks need to
-    be known. The model is in evaluation mode; batches are on its device.
+    Every finished block of a stack is skipped by returning its cached output. Embeddings, masks and
+    the arguments of each block come from the model's own code. The model is in evaluation mode;
+    batches are on its device.
     """
 
     def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Objective) -> None:
@@ -192,12 +168,7 @@ class LayerwiseForward:
         self._finished: list[str] = []
 
     def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
-        """Run batch `number` up to the output projection of a sublayer.
-
-        Returns its input [batch, tokens, its input width], and the residual stream with its output
-        added [batch, tokens, width], which is the input of the next layer normalization in every
-        architecture.
-        """
+        """A projection's input, and the residual stream with its output added: a norm's input."""
         values: dict[str, Tensor] = {}
 
         def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

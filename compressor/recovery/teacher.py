@@ -1,18 +1,13 @@
 """The dense model as a teacher: its predictions, and its hidden states to compare two models by.
 
-A hidden state is the residual stream of real tokens after a Transformer layer: after the
-normalization in post-norm models (BERT, Marian), before the final normalization of the stack in
-pre-norm models (mBART). Pruning does not change its width, so the pruned and the dense model
-compare without the projections that narrower students need (TinyBERT, Jiao et al. 2020, eq. 8;
-CoFi, Xia et al. 2022, section 2.3).
+A hidden state is the residual stream of real tokens after a Transformer layer (TinyBERT, Jiao et
+al. 2020, eq. 8; CoFi, Xia et al. 2022, section 2.3), whose width pruning does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,47 +15,34 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import received, returned
-from compressor.model.sublayers import Sublayer, by_layer
+from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen, gpu_bytes
-from compressor.training.data import batches_of_rank
-from compressor.training.text import BLOCK_ROWS, Text
+from compressor.training.data import BLOCK_ROWS, Text, batches_of_rank
 
 LEAST_ROOM = 2**30  # bytes of the cache, over all ranks, also for small models
 _READ_BLOCKS = 32  # of text at a time
 
 
-def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
-    """The first sublayer of each Transformer layer; its kind says which tokens that processes."""
-    return [sublayers[0] for sublayers in by_layer(layers).values()]
-
-
-def record_outputs(
-    model: nn.Module, blocks: Sequence[Sublayer]
-) -> AbstractContextManager[dict[str, Any]]:
-    """Outputs of blocks in forward passes within the context, for `states_of`; with gradients."""
-    return returned(model, [block.layer_path for block in blocks])
-
-
-def states_of(
-    recorded: Mapping[str, Any], blocks: Sequence[Sublayer], task: Objective, batch: Batch
-) -> list[Tensor]:
-    """Recorded states without padding: [real tokens, width] for each block, row by row."""
+def outputs_of(
+    model: nn.Module, task: Objective, batch: Batch, blocks: Sequence[Sublayer]
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits [loss terms, any], and the hidden states after each block, [real tokens, width]."""
+    with returned(model, [block.layer_path for block in blocks]) as recorded:
+        logits = task.logits(model, batch)
     states = []
     for block in blocks:
         output = recorded[block.layer_path]
         stream = output[0] if isinstance(output, tuple) else output
         states.append(chosen(stream, task.token_mask(batch.host, block.kind)))
-    return states
+    return chosen(logits, task.term_mask(batch.host)), states
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
-    """Variances of the dense model's hidden states, block by block.
+    """Variances of hidden states of blocks, the unit of differences; 1 for constant states.
 
-    The mean over the width of the variance over tokens. It is the unit of differences between two
-    models, so that their weight has the same meaning for all layers and models. 1 for a constant
-    stream. `batches` are the hidden states of this rank's, [tokens, width] for each block.
+    `batches` are this rank's states, [tokens, width] for each block.
     """
     sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
     for states in batches:
@@ -84,11 +66,7 @@ def difference(
     variances: Sequence[float],
     tokens: Sequence[int],
 ) -> Tensor:
-    """Mean squared difference of hidden states in units of their variance, mean over blocks.
-
-    0 for equal states; about 1 for a model that outputs each layer's mean. States are [tokens,
-    width] for each block; `tokens` is the number to average over, of which they may be a part.
-    """
+    """Mean over blocks of squared differences in units of variance; `tokens` divide the sums."""
     parts = [
         (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
         for state, target, variance, count in zip(states, targets, variances, tokens, strict=True)
@@ -98,10 +76,7 @@ def difference(
 
 @dataclass(frozen=True)
 class TeacherOutputs:
-    """The dense model's outputs for a batch, or for a cached row."""
-
-    # The input of its logits, [loss terms, width]: a translator's last hidden states (float16 in
-    # the cache), or a classifier's logits.
+    # The input of its logits [loss terms, width] (float16 in the cache), or a classifier's logits.
     read: Tensor
     # The residual stream after each block, [real tokens, width] each; bfloat16 in the cache, with
     # an error of at most 0.4 %, far below that of a pruned model.
@@ -109,29 +84,21 @@ class TeacherOutputs:
 
     @property
     def bytes(self) -> int:
-        """Memory in bytes."""
         return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
 
     def to(self, device: torch.device | str) -> TeacherOutputs:
-        """A copy on a device that shares no memory with other rows."""
+        """A copy that shares no memory with other rows."""
         read, *hidden = (x.to(device, copy=True) for x in (self.read, *self.hidden))
         return TeacherOutputs(read, tuple(hidden))
 
 
 class Teacher:
-    """The dense model, with a cache of its outputs.
+    """The dense model, with a cache of its outputs for whole rows of this rank's `batches`, in
+    order.
 
-    The cache has a translator's last hidden states, since logits are as wide as the vocabulary, or
-    a classifier's logits, and, if hidden states are matched, those of all blocks. Its size is that
-    of the model's weights on this rank, but at least `LEAST_ROOM`, or on a GPU a quarter of its
-    memory. It is filled with whole rows in the order of `batches`, then with those of a text if
-    half of it fits. Outputs for other rows are computed each time.
-
-    Args:
-        dense: in evaluation mode, on the device where batches will be; not changed.
-        batches: the rows to cache, in batches of any efficient size, the same number on all ranks
-            if it is sharded; each rank computes its own rows and gets those of all others.
-        blocks: whose hidden states are matched.
+    The cache is as large as the model's weights on this rank, but at least `LEAST_ROOM`, or on a
+    GPU a quarter of its memory. Outputs for other rows are computed each time. If the model is
+    sharded, all ranks have as many batches.
     """
 
     @torch.no_grad()
@@ -161,11 +128,7 @@ class Teacher:
     def cache_text(
         self, text: Text, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
-        """Cache the dense model's outputs for the rows of a text, as far as memory allows.
-
-        Nothing is cached if less than half of the text fits, which is estimated from the first
-        rows: it would take long and save little, or nothing if training ends in the first epoch.
-        """
+        """Cache outputs for the rows of a text, unless less than half of them would fit."""
         device = next(self.dense.parameters()).device
         blocks, before = -(-text.rows // BLOCK_ROWS), self.memory_left
         cached: dict[int, TeacherOutputs] = {}
@@ -185,10 +148,8 @@ class Teacher:
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Predictions as from `Objective.predictions`, and the hidden states after each block.
-
-        [loss terms, classes, vocabulary or width], float32, in the order of the batch; [tokens,
-        width] of each block's real tokens, row by row.
+        """Predictions [loss terms, any] in float32, and hidden states after each block [real
+        tokens, width].
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.
@@ -239,13 +200,10 @@ class Teacher:
             kept[row] = outputs
 
     def _compute(self, batch: Batch) -> tuple[Tensor, TeacherOutputs]:
-        """One pass of the dense model: logits [loss terms, vocabulary or classes], and outputs."""
-        with received(self.projection) as read, record_outputs(self.dense, self.blocks) as recorded:
-            logits = self.task.logits(self.dense, batch)
-        terms = self.task.term_mask(batch.host)
-        states = tuple(states_of(recorded, self.blocks, self.task, batch))
-        read_terms = chosen(read[-1] if read else logits, terms)
-        return chosen(logits, terms), TeacherOutputs(read_terms, states)
+        with received(self.projection) as read:
+            logits, states = outputs_of(self.dense, self.task, batch, self.blocks)
+        terms = chosen(read[-1], self.task.term_mask(batch.host)) if read else logits
+        return logits, TeacherOutputs(terms, tuple(states))
 
 
 def _to_half(states: Tensor) -> Tensor:

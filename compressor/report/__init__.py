@@ -1,7 +1,4 @@
-"""The report's formats: one table of what can be written.
-
-To add one, make a `ReportFormat` and add a line to `FORMATS`.
-"""
+"""The report's formats; to add one, make a `ReportFormat` and add a line to `FORMATS`."""
 
 from __future__ import annotations
 
@@ -41,19 +38,13 @@ def ci_formats() -> list[str]:
 
 
 def require_replaceable(directory: Path, names: Sequence[str], option: str = "--output") -> None:
-    """Raise an error before anything is made if a file to replace is not a report.
-
-    Raises:
-        UsageError: an unknown format.
-        InputError: a file is something else, or cannot be written.
-    """
-    for name in names:
-        kind = FORMATS[name]
+    """Raise InputError before anything is made if a file to replace is not a report."""
+    for kind in (FORMATS[name] for name in names):
         require_file(directory / kind.file, "a report", kind.is_own_file, option)
 
 
 def render(report: Report, name: str) -> str:
-    """The report's text in the format `name` of `FORMATS`; raises UsageError for an unknown one."""
+    """The report's text in a format of `FORMATS`; raises UsageError for an unknown one."""
     return FORMATS[name].render(report)
 
 
@@ -67,10 +58,9 @@ def render_reports(
 def write_reports(
     report: Report, directory: Path, names: Sequence[str] = DEFAULT_FORMATS
 ) -> list[Path]:
-    """Write the report in some formats into `directory`, which is created if missing.
+    """Write the report into `directory`, and the hashes of its files into an artifact's manifest.
 
-    Everything is rendered before the first file is written. Files of earlier reports are replaced,
-    and their hashes in the manifest of an artifact.
+    Everything is rendered before the first file is written; files of earlier reports are replaced.
     """
     texts = render_reports(report, directory, names)
     hashes = {path.name: write_at_once(path, text) for path, text in texts.items()}

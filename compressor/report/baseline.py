@@ -1,14 +1,6 @@
 """A report beside that of an earlier run: what got worse, significantly or not.
 
-Two runs share no answers, so what is compared is what each run measured against its own dense
-model: the difference in quality, and the ratio of timings taken in turn. The interval of the
-difference of two such numbers follows from their own intervals (MOVER: Zou & Donner 2008,
-"Construction of confidence intervals about effect measures", Statistics in Medicine 27). It takes
-the runs for independent; runs on the same rows agree more, so that a change called significant is.
-
-A significant loss in the task's main metric fails the gate. Where nothing can be concluded, because
-a dense model's score is at the metric's floor or the metric was computed in another way, the gate
-is not passed either. Speed-ups are compared on the same machine alone.
+Two runs share no answers, so each model's difference from its own dense model is compared.
 """
 
 from __future__ import annotations
@@ -19,70 +11,58 @@ from collections.abc import Iterator
 from compressor.errors import InputError
 from compressor.report import facts
 from compressor.report.schema import Change, Report
-from compressor.results import Interval, Outcome, Timing, Variant
+from compressor.results import Interval, Outcome, Timing, Variant, Verdict
 
 RULE = "baseline"
-_WORDS: dict[facts.Judgment, str] = {
-    "worse": "significantly worse than the baseline",
-    "better": "significantly better than the baseline",
-    "same": "no significant change from the baseline",
-    "unknown": "cannot be compared with the baseline",
-}
 
 
-def compare_reports(report: Report, earlier: Report) -> list[Change]:
-    """Every number that both reports have of a delivered model.
+def compare(report: Report, earlier: Report) -> tuple[list[Outcome], list[Change]]:
+    """A gate outcome for every model that both have, and every number that both have of it.
 
+    A significant loss in the main metric fails the gate, and so does one that cannot be judged.
     Models are matched by their names; two single models are matched whatever their names.
 
     Raises:
-        InputError: reports of different tasks, or no model of one is in the other.
+        InputError: reports of different tasks, without a common model, or without its quality.
     """
-    changes: list[Change] = []
+    outcomes, changes = [], []
     for then, now in _pairs(report, earlier):
-        for metric in facts.metrics(report):
-            changes += _quality(report, earlier, then, now, metric)
-        changes += _speed(report, earlier, then, now)
-        changes += _sizes(then, now)
-    return changes
-
-
-def outcomes(report: Report, earlier: Report) -> list[Outcome]:
-    """A gate outcome for every model that both have: failed by a significant loss of quality.
-
-    Raises:
-        InputError: as `compare_reports`, or the main metric is not in both.
-    """
-    metric, made = facts.primary_metric(report), []
-    for then, now in _pairs(report, earlier):
-        change = next(_quality(report, earlier, then, now, metric), None) if metric else None
-        if metric is None or change is None:
+        quality = {
+            metric: change
+            for metric in facts.metrics(report)
+            if (change := _quality(report, earlier, then, now, metric))
+        }
+        metric = facts.primary_metric(report)
+        if metric not in quality:
             raise InputError(
                 f"--baseline cannot be checked for {now.name}: its quality is not compared "
                 "with the dense model's in both reports; give reports of runs with --test",
                 id="baseline-not-measured",
             )
-        style, moved = facts.metric_style(metric), change.after - change.before
-        unclear = change.judgment == "unknown" and bool(change.note)
-        passed = change.judgment in ("same", "better")
-        message = (
-            f"{change.what} {style.difference(change.after)}, earlier "
-            f"{style.difference(change.before)}: a change of {style.difference(moved)} "
-            f"{style.interval(change.interval)}, {_WORDS[change.judgment]}"
-        )
-        made.append(
-            Outcome(
-                rule=f"{RULE} {metric}",
-                variant=change.variant,
-                met=passed,
-                message=f"{message}: {change.note}" if unclear else message,
-                verdict="passed" if passed else "inconclusive" if unclear else "failed",
-                measured=moved,
-                interval=change.interval,
-                limit=0.0,
-            )
-        )
-    return made
+        outcomes.append(_outcome(quality[metric], metric))
+        changes += [*quality.values(), *_speed(report, earlier, then, now), *_sizes(then, now)]
+    return outcomes, changes
+
+
+def _outcome(change: Change, metric: str) -> Outcome:
+    style, moved = facts.metric_style(metric), change.after - change.before
+    unclear = change.judgment == "unknown" and bool(change.note)
+    verdict: Verdict = "passed" if change.judgment in ("same", "better") else "failed"
+    message = (
+        f"{change.what} {style.difference(change.after)}, earlier "
+        f"{style.difference(change.before)}: a change of {style.difference(moved)} "
+        f"{style.interval(change.interval)}, {facts.JUDGMENT_WORDS[change.judgment]}"
+    )
+    return Outcome(
+        rule=f"{RULE} {metric}",
+        variant=change.variant,
+        met=verdict == "passed",
+        message=f"{message}: {change.note}" if unclear else message,
+        verdict="inconclusive" if unclear else verdict,
+        measured=moved,
+        interval=change.interval,
+        limit=0.0,
+    )
 
 
 def _pairs(report: Report, earlier: Report) -> list[tuple[Variant, Variant]]:
@@ -109,19 +89,18 @@ def _pairs(report: Report, earlier: Report) -> list[tuple[Variant, Variant]]:
 
 def _quality(
     report: Report, earlier: Report, then: Variant, now: Variant, metric: str
-) -> Iterator[Change]:
+) -> Change | None:
     before, after = (facts.comparison(variant, metric) for variant in (then, now))
     if before is None or after is None:
-        return
-    parts = [
+        return None
+    old, new = (
         set(model.quality.signatures.get(metric, "").split("|")) if model.quality else set()
         for model in (then, now)
-    ]
-    versions = ("version:", "rouge-score:")
-    settings = [{x for x in of_run if not x.startswith(versions)} for of_run in parts]
+    )
+    # Another version of a package does not compute another metric.
+    other = {part for part in old ^ new if not part.startswith(("version:", "rouge-score:"))}
     notes = []
-    if parts[0] != parts[1]:
-        old, new = settings if settings[0] != settings[1] else parts
+    if old != new:
         notes.append(
             f"measured with {', '.join(sorted(new - old)) or 'less'}, earlier "
             f"{', '.join(sorted(old - new)) or 'less'}"
@@ -133,12 +112,12 @@ def _quality(
     notes += [facts.floor_text(before, "the earlier dense model's"), facts.floor_text(after)]
     old_bounds, bounds = facts.bounds(earlier, then, before), facts.bounds(report, now, after)
     interval = None
-    if old_bounds and bounds and settings[0] == settings[1]:
+    if old_bounds and bounds and not other:
         interval = _difference((before.difference, old_bounds), (after.difference, bounds))
     judgment = _judged(interval, 0.0)
     if judgment != "worse" and (before.at_floor or after.at_floor):
         judgment = "unknown"
-    yield Change(
+    return Change(
         variant=now.name,
         what=f"{facts.metric_style(metric).label} against dense",
         before=before.difference,
@@ -153,18 +132,15 @@ def _speed(report: Report, earlier: Report, then: Variant, now: Variant) -> Iter
     run, old_run = report.throughput, earlier.throughput
     if run is None or old_run is None:
         return
-    note = ""
+    machine, note = ("cpu", "instructions", "cores", "gpu"), ""
     settings = ("provider", "device", "threads", "lengths")
-    other = [name for name in settings if getattr(run, name) != getattr(old_run, name)]
-    machine = ("cpu", "instructions", "cores", "gpu")
     if any(report.hardware.get(name) != earlier.hardware.get(name) for name in machine):
         note = "on another machine"
-    elif other:
+    elif other := [name for name in settings if getattr(run, name) != getattr(old_run, name)]:
         note = f"timed with other {other[0]}"
     known = {row.batch_size: row for row in facts.with_speedup(earlier, then)}
     for row in facts.with_speedup(report, now):
-        before = known.get(row.batch_size)
-        if before is not None:
+        if before := known.get(row.batch_size):
             interval = None if note else _ratio(before, row)
             yield Change(
                 variant=now.name,
@@ -178,21 +154,21 @@ def _speed(report: Report, earlier: Report, then: Variant, now: Variant) -> Iter
 
 
 def _sizes(then: Variant, now: Variant) -> Iterator[Change]:
-    exact = [
+    for what, before, after in (
         ("ONNX MB", then.onnx_bytes / 1e6, now.onnx_bytes / 1e6),
         ("parameters", float(then.parameters), float(now.parameters)),
         ("multiply-adds, share of dense", then.macs_share, now.macs_share),
-    ]
-    for what, before, after in exact:
-        if math.isnan(before) or math.isnan(after):
-            continue
+    ):
         same = math.isclose(before, after, rel_tol=1e-9)
         judgment: facts.Judgment = "same" if same else "worse" if after > before else "better"
         yield Change(variant=now.name, what=what, before=before, after=after, judgment=judgment)
 
 
 def _difference(before: tuple[float, Interval], after: tuple[float, Interval]) -> Interval:
-    """The interval of after - before, each with its own interval (MOVER)."""
+    """The interval of after - before, each with its own interval, as if they were independent.
+
+    MOVER: Zou & Donner 2008, Statistics in Medicine 27. Runs on the same rows agree more.
+    """
     (old, (old_low, old_high)), (new, (new_low, new_high)) = before, after
     below = math.hypot(new - new_low, old_high - old)
     above = math.hypot(new_high - new, old - old_low)

@@ -1,10 +1,7 @@
 """Files for continuous integration: JUnit, a summary and a comment for GitHub, and numbers.
 
-Summary and comment show a verdict on one screen: it comes first, then one table; everything else is
-folded, and left out from the end where GitHub's limits would be exceeded. Texts from data are shown
-as they are, without mentions of users.
-
-Badge and outputs are about the model that the report leads with (`facts.headline`).
+Summary and comment begin with the verdict and one table; everything else is folded. Badge and
+outputs are about the model that the report leads with (`facts.headline`).
 """
 
 from __future__ import annotations
@@ -14,49 +11,39 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 from xml.etree import ElementTree
 
-from compressor.report import facts, markdown, numbers, phrases, sentences
-from compressor.report.rule_kinds import MinSpeedupRule
+from compressor.report import facts, numbers, phrases, sentences
+from compressor.report.rules import MinSpeedupRule
 from compressor.report.schema import Report, ReportFormat
-from compressor.report.table import ReportTable
+from compressor.report.table import escape, escape_line, table_block
 from compressor.report.tables import tables
-from compressor.results import Timing, Variant
+from compressor.results import Interval, Timing, Variant
 
 SUITE = "compress gate"
 
 
 def render_junit(report: Report) -> str:
-    """One test case per gate outcome; a rule that is not met is a failure.
-
-    An inconclusive one that counts as passed is skipped. A report without rules gives a suite
-    without cases.
-    """
-    suite = ElementTree.Element("testsuite")
-    results = []
+    """One test case per gate outcome; an inconclusive one that counts as passed is skipped."""
+    root = ElementTree.Element("testsuites", name=SUITE)
+    suite = ElementTree.SubElement(root, "testsuite", name=SUITE)
+    suite.set("timestamp", numbers.printable(report.created))
     for outcome in report.gate:
-        skipped = outcome.met and outcome.verdict == "inconclusive"
-        results.append("failure" if not outcome.met else "skipped" if skipped else "system-out")
-        variant, rule = map(numbers.printable, (outcome.variant, outcome.rule))
+        variant, rule, message = map(
+            numbers.printable, (outcome.variant, outcome.rule, outcome.message)
+        )
         case = ElementTree.SubElement(suite, "testcase", classname=variant, name=rule)
-        element = ElementTree.SubElement(case, results[-1])
-        element.text = message = numbers.printable(outcome.message)
-        if not outcome.met:
+        skipped = outcome.met and outcome.verdict == "inconclusive"
+        kind = "failure" if not outcome.met else "skipped" if skipped else "system-out"
+        element = ElementTree.SubElement(case, kind)
+        element.text = message
+        if kind != "system-out":
             element.attrib |= {"message": message, "type": outcome.verdict}
-        elif skipped:
-            element.set("message", f"inconclusive: {message}")
-    counts = {
-        "name": SUITE,
-        "tests": str(len(results)),
-        "failures": str(results.count("failure")),
-        "errors": "0",
-        "skipped": str(results.count("skipped")),
-    }
-    suite.attrib |= counts | {"timestamp": numbers.printable(report.created)}
-    root = ElementTree.Element("testsuites", counts)
-    root.append(suite)
+    for element in (root, suite):
+        for name, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
+            element.set(name, str(len(list(suite.iter(tag)))))
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
@@ -72,6 +59,7 @@ COMMENT_BYTES = 60_000  # and 65,536 characters of a comment
 MARKER = "<!-- compress gate "
 _MOST_TEXT = 300  # characters of a cell or a name
 _MOST_SENTENCE = 1200  # of a sentence
+_MOST_ROWS = 40
 _NOTE = "The rest is in the report: it is too long for this page."
 # A mention of a user or a team, and a reference to an issue.
 _NOTIFIES = re.compile(r"(?<!\w)@(?=[\w-])|(?<![\w&])#(?=\d)")
@@ -81,27 +69,22 @@ _SHOWN = ["gate", "baseline", "quality", "throughput", "size", "checks", "origin
 
 
 def render_summary(report: Report) -> str:
-    """Text for `$GITHUB_STEP_SUMMARY`, at most `SUMMARY_BYTES` long."""
+    """Text for `$GITHUB_STEP_SUMMARY`."""
     return _fitted(report, [], len(_SHOWN), SUMMARY_BYTES)
 
 
 def render_comment(report: Report) -> str:
-    """The text of a comment, at most `COMMENT_BYTES` long.
+    """The text of a comment.
 
-    Its first line is a marker without text from data, which Markdown does not show. It is the same
-    for all reports about a model, to replace the comment of an earlier run by.
+    Its first line is a marker, which Markdown does not show. It is the same for all reports about a
+    model, to replace the comment of an earlier run by.
     """
     model = hashlib.sha256(report.model.encode("utf-8", "replace")).hexdigest()[:16]
     return _fitted(report, [f"{MARKER}{model} -->"], 4, COMMENT_BYTES)
 
 
-def _fitted(report: Report, head: list[str], count: int, most: int) -> str:
-    """As much as fits: `count` tables at most, the first one open."""
-
-    def fits(blocks: list[str]) -> bool:
-        # With the note that something was left out, and a newline at the end.
-        return len("\n\n".join([*blocks, _NOTE]).encode("utf-8", "replace")) < most
-
+def _fitted(report: Report, blocks: list[str], count: int, most: int) -> str:
+    """As many bytes as fit: `count` tables at most, the first one open."""
     verdict = facts.gate_verdict(report)
     title = _TITLES[verdict] if verdict else "No gate rule"
     if verdict == "inconclusive":
@@ -109,38 +92,37 @@ def _fitted(report: Report, head: list[str], count: int, most: int) -> str:
         title += f", counts as {'passed' if met else 'failed'}"
     lead = phrases.gate_sentence(report) or "No rule was given."
     lines = (lead, *sentences.floors(report), sentences.conclusion(report))
-    head += [
-        f"## {title}: compress {_inert(markdown.escape, facts.model_name(report))}",
-        " ".join(_inert(markdown.escape_line, text, _MOST_SENTENCE) for text in lines),
+    blocks += [
+        f"## {title}: compress {_inert(escape, facts.model_name(report))}",
+        " ".join(_inert(escape_line, text, _MOST_SENTENCE) for text in lines),
     ]
     made = tables(report)
-    first, *folded = [made[key] for key in _SHOWN if key in made][:count]
-    for rows in (40, 10, 2):
-        blocks = [*head, _table(first, rows)]
-        if fits(blocks):
-            break
-    for table in folded:
-        fold = _table(table, len(table.rows) if not table.columns else 40)
-        fold = f"<details><summary>{table.title}</summary>\n\n{fold}\n\n</details>"
-        if not fits([*blocks, fold]):
+    for number, table in enumerate([made[key] for key in _SHOWN if key in made][:count]):
+        rows = table_block(table, lambda cell: _inert(escape, cell)).splitlines()
+        # Beside what stands there already, the frame of a fold, and a note that something is left.
+        room = most - _bytes("\n\n".join(blocks)) - 400
+        shown = [row for row, end in zip(rows, accumulate(map(_bytes, rows)), strict=True)
+                 if end <= room][: _MOST_ROWS + 2]  # fmt: skip
+        if len(shown) < min(len(rows), 3):
             blocks.append(_NOTE)
             break
-        blocks.append(fold)
+        text, left = "\n".join(shown), len(rows) - len(shown)
+        text += f"\n\n{left:,} more rows are in the report." if left else ""
+        fold = f"<details><summary>{table.title}</summary>\n\n{text}\n\n</details>"
+        blocks.append(fold if number else text)
     return "\n\n".join(blocks) + "\n"
 
 
-def _table(table: ReportTable, most: int) -> str:
-    shown = replace(table, rows=table.rows[:most])
-    left = len(table.rows) - len(shown.rows)
-    more = f"\n\n{left:,} more rows are in the report." if left else ""
-    return markdown.table_block(shown, lambda text: _inert(markdown.escape, text)) + more
+def _bytes(text: str) -> int:
+    """Bytes of a text with the end of its line."""
+    return len(text.encode("utf-8", "replace")) + 1
 
 
-def _inert(escape: Callable[[str], str], text: str, most: int = _MOST_TEXT) -> str:
+def _inert(escaped: Callable[[str], str], text: str, most: int = _MOST_TEXT) -> str:
     """A text from data: escaped, not without end, and without mentions and references."""
     shown = numbers.printable(text)
     shown = shown if len(shown) <= most else f"{shown[:most]} ..."
-    return _NOTIFIES.sub(lambda match: f"{match[0]}<!-- -->", escape(shown))
+    return _NOTIFIES.sub(lambda match: f"{match[0]}<!-- -->", escaped(shown))
 
 
 _START = rf"{MARKER}|## (?:{'|'.join(_TITLES.values())}|No gate rule)\b[^\n]*: compress"
@@ -153,20 +135,14 @@ _COLORS = {"passed": "brightgreen", "failed": "red", "inconclusive": "orange"}
 
 
 def render_badge(report: Report) -> str:
-    """The JSON that a Shields endpoint badge shows (schema version 1).
-
-    The verdict, the speed-up, with its interval if that reaches below 1, and the difference in
-    quality.
-    """
+    """The JSON that a Shields endpoint badge shows (schema version 1)."""
     verdict = facts.gate_verdict(report)
     parts: list[str] = [verdict or "no rules"]
-    variant, metric = facts.headline(report), facts.primary_metric(report)
-    if variant is not None:
-        row, compared = _timing(report, variant), facts.comparison(variant, metric)
-        if row is not None:
+    if (variant := facts.headline(report)) is not None:
+        if row := _timing(report, variant):
             pays = facts.pays(row)
             parts.append(f"{numbers.fixed(row.speedup, 2) if pays else phrases.speedup(row)}x")
-        if compared is not None:
+        if compared := facts.main_comparison(report, variant):
             label = numbers.printable(facts.metric_style(compared.metric).label)[:40]
             parts.append(f"{label} {phrases.change(compared)}")
     color = _COLORS[verdict] if verdict else "lightgrey"
@@ -175,7 +151,7 @@ def render_badge(report: Report) -> str:
 
 
 def render_bigger(report: Report) -> str:
-    """`customBiggerIsBetter` for github-action-benchmark: quality and speed-ups."""
+    """`customBiggerIsBetter` for github-action-benchmark."""
     entries: list[dict[str, Any]] = []
     for variant in facts.delivered(report):
         for metric in facts.metrics(report):
@@ -204,47 +180,37 @@ def render_smaller(report: Report) -> str:
 def _entry(
     variant: Variant, what: str, unit: str, value: float | None, **more: str
 ) -> list[dict[str, Any]]:
-    """One entry of a benchmark; none if the value was not measured, or is not finite."""
     if value is None or not math.isfinite(value):
         return []
     name = numbers.printable(f"{variant.name}: {what}")[:200]
     return [{"name": name, "unit": numbers.printable(unit), "value": value, **more}]
 
 
-def _range(bounds: tuple[float, float]) -> str:
+def _range(bounds: Interval) -> str:
     return f"{numbers.fixed(bounds[0], 2)} to {numbers.fixed(bounds[1], 2)}"
 
 
 def render_outputs(report: Report) -> str:
-    """Lines `name=value` for `$GITHUB_OUTPUT`: words and numbers alone, empty if not measured.
-
-    The speed-up is the one that a rule is about, else that of the largest batch; the quality is
-    the main metric's difference from dense, with the lower end of its confidence interval, and
-    empty at the metric's floor.
-    """
-    speedup = difference = low = size = None
-    variant = facts.headline(report)
-    if variant is not None:
-        row, size = _timing(report, variant), variant.onnx_bytes / 1e6
-        speedup = None if row is None else row.speedup
-        compared = facts.comparison(variant, facts.primary_metric(report))
+    """Lines `name=value` for `$GITHUB_OUTPUT`: words and numbers alone, empty if not measured."""
+    measured: dict[str, float | None] = dict.fromkeys(
+        ("speedup", "quality-delta", "quality-interval-low", "size-mb")
+    )
+    if (variant := facts.headline(report)) is not None:
+        measured["size-mb"] = variant.onnx_bytes / 1e6
+        if row := _timing(report, variant):
+            measured["speedup"] = row.speedup
+        compared = facts.main_comparison(report, variant)
         if compared is not None and not compared.at_floor:
-            difference = compared.difference
-            bounds = facts.bounds(report, variant, compared)
-            low = None if bounds is None else bounds[0]
+            measured["quality-delta"] = compared.difference
+            if bounds := facts.bounds(report, variant, compared):
+                measured["quality-interval-low"] = bounds[0]
     values = {
         "passed": str(all(outcome.met for outcome in report.gate)).lower(),
         "verdict": facts.gate_verdict(report) or "none",
-        "speedup": _plain(speedup),
-        "quality-delta": _plain(difference),
-        "quality-interval-low": _plain(low),
-        "size-mb": _plain(size),
     }
+    for name, value in measured.items():
+        values[name] = "" if value is None or not math.isfinite(value) else f"{value:.6g}"
     return "".join(f"{name}={value}\n" for name, value in values.items())
-
-
-def _plain(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else f"{value:.6g}"
 
 
 def _timing(report: Report, variant: Variant) -> Timing | None:

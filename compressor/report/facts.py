@@ -1,7 +1,4 @@
-"""What follows from a report's numbers: unit counts, significance, the most important variant.
-
-All renderers take these from here, so that tables, sentences and plots cannot disagree.
-"""
+"""What follows from a report's numbers, for all renderers: unit counts, significance, the lead."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report import numbers
 from compressor.report.schema import Report
-from compressor.results import Comparison, Ranking, Timing, Variant, Verdict
+from compressor.results import Comparison, Interval, Ranking, Timing, Variant, Verdict
 from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
@@ -40,12 +37,12 @@ KIND_LABELS = {
 
 @dataclass(frozen=True)
 class MetricStyle:
-    """A metric's usual spelling, unit, number of decimals, and what it is averaged over."""
+    """How a metric is written."""
 
     label: str
     digits: int = 2
     unit: str = ""
-    counted: str = "rows"
+    counted: str = "rows"  # what it is averaged over
 
     @property
     def title(self) -> str:
@@ -53,7 +50,6 @@ class MetricStyle:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     def score(self, value: float | None) -> str:
-        """`95.84`."""
         return numbers.fixed(value, self.digits)
 
     def with_unit(self, value: float | None) -> str:
@@ -61,10 +57,9 @@ class MetricStyle:
         return f"{self.score(value)} {self.unit}".rstrip()
 
     def difference(self, value: float | None) -> str:
-        """`-0.31`."""
         return numbers.fixed(value, self.digits, sign=True)
 
-    def interval(self, bounds: tuple[float, float] | None) -> str:
+    def interval(self, bounds: Interval | None) -> str:
         """`[-0.62, +0.01]`, of a difference."""
         return numbers.interval(bounds, self.digits, sign=True)
 
@@ -80,9 +75,6 @@ def metric_style(metric: str) -> MetricStyle:
 def kind_label(kind: str) -> str:
     """`encoder self-attention` for `encoder_self`."""
     return KIND_LABELS.get(kind, kind)
-
-
-# --- models and their builds
 
 
 def models(report: Report) -> list[Variant]:
@@ -102,8 +94,7 @@ def delivered(report: Report) -> list[Variant]:
 
 def builds(report: Report, variant: Variant) -> list[Variant]:
     """The model of `variant` in all precisions and engines, float32 first."""
-    name = variant.base or variant.name
-    return [model for model in models(report) if name in (model.name, model.base)]
+    return [model for model in models(report) if variant.family in (model.name, model.base)]
 
 
 def precisions(report: Report, variant: Variant) -> list[Variant]:
@@ -127,19 +118,14 @@ def low_precision(report: Report, variant: Variant) -> str:
 def dense_alone(report: Report, variant: Variant) -> Variant | None:
     """The dense model in a variant's `low_precision`: what that gives without pruning."""
     wanted = low_precision(report, variant)
-    for build in precisions(report, report.dense):
-        if build is not report.dense and build.precision == wanted:
-            return build
-    return None
+    alone = (build for build in precisions(report, report.dense) if build.precision == wanted)
+    return next((build for build in alone if build is not report.dense), None)
 
 
 def scoring(report: Report, variant: Variant) -> Ranking | None:
     """How the units of a variant were ranked; all precisions of a model share it."""
     base = next((other for other in report.variants if other.name == variant.base), variant)
     return base.scoring or report.scoring
-
-
-# --- units
 
 
 def shows_neurons(report: Report) -> bool:
@@ -154,7 +140,6 @@ def kinds(report: Report) -> list[str]:
 
 
 def units_title(report: Report) -> str:
-    """`Heads`, or `Heads and neurons` if a model lost neurons."""
     return "Heads and neurons" if shows_neurons(report) else "Heads"
 
 
@@ -180,19 +165,13 @@ def _sum(variant: Variant, which: str, counts: Mapping[str, int]) -> int:
 
 
 def lost_neurons(variant: Variant) -> bool:
-    """Whether neurons were removed."""
     return kept(variant, "neurons") < total(variant, "neurons")
 
 
 def lost(variant: Variant) -> list[str]:
     """Which units were removed: `heads`, `neurons` or both; `heads` if none were."""
-    if not lost_neurons(variant):
-        return ["heads"]
-    lost_heads = kept(variant, "heads") < total(variant, "heads")
-    return ["heads", "neurons"] if lost_heads else ["neurons"]
-
-
-# --- quality
+    units = ("heads", "neurons")
+    return [x for x in units if kept(variant, x) < total(variant, x)] or ["heads"]
 
 
 def metrics(report: Report) -> list[str]:
@@ -221,6 +200,10 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
     return next((made for made in variant.comparisons if made.metric == metric), None)
 
 
+def main_comparison(report: Report, variant: Variant) -> Comparison | None:
+    return comparison(variant, primary_metric(report))
+
+
 def test_rows(report: Report, variant: Variant) -> int:
     """On how many rows a variant's quality was measured; 0 if unknown."""
     if variant.quality is not None:
@@ -228,7 +211,7 @@ def test_rows(report: Report, variant: Variant) -> int:
     return 0 if report.test is None else report.test.rows
 
 
-def bounds(report: Report, variant: Variant, compared: Comparison) -> tuple[float, float] | None:
+def bounds(report: Report, variant: Variant, compared: Comparison) -> Interval | None:
     """The 95 % confidence bounds of a difference; see `evaluation.confidence_bounds`."""
     return confidence_bounds(compared, test_rows(report, variant))
 
@@ -243,22 +226,16 @@ def significant(p_value: float, interval: Sequence[float]) -> bool:
 
 
 def judge(compared: Comparison | None) -> Judgment:
-    """Whether a variant is better or worse than dense by a paired comparison; see `significant`.
-
-    If the dense model's score is at the metric's floor, an absent difference shows nothing.
-    """
+    """Whether a variant is better or worse than dense by a paired comparison; see `significant`."""
     if compared is None or math.isnan(compared.p_value) or math.isnan(compared.difference):
         return "unknown"
     if not significant(compared.p_value, compared.interval):
-        return "unknown" if compared.at_floor else "same"
+        return "unknown" if compared.at_floor else "same"  # at the floor it shows nothing
     return "worse" if compared.difference < 0 else "better"
 
 
 def floor_text(compared: Comparison, whose: str = "the dense model's") -> str:
-    """Why nothing can be concluded from a comparison, `the dense model's BLEU of 0.00 is …`.
-
-    Empty if the dense model's score is above the metric's floor.
-    """
+    """Why nothing can be concluded from a comparison at the metric's floor; else empty."""
     if not compared.at_floor:
         return ""
     style = metric_style(compared.metric)
@@ -278,9 +255,6 @@ def keeps_quality(build: Variant) -> bool:
     return bool(judged) and all(judgment in ("same", "better") for judgment in judged)
 
 
-# --- speed
-
-
 def timings(report: Report, name: str) -> list[Timing]:
     """One model's timings by ascending batch size."""
     rows = report.throughput.rows if report.throughput else []
@@ -295,6 +269,15 @@ def all_timings(report: Report) -> list[Timing]:
 def with_speedup(report: Report, variant: Variant) -> list[Timing]:
     """A variant's timings that were compared with the dense model's."""
     return [row for row in timings(report, variant.name) if row.speedup is not None]
+
+
+def fastest(report: Report, builds: Sequence[Variant]) -> list[Timing]:
+    """Of each batch size the timing with the largest gain over the fastest dense build."""
+    best: dict[int, Timing] = {}
+    rows = [row for build in builds for row in timings(report, build.name) if row.fastest_speedup]
+    for row in sorted(rows, key=lambda row: -(row.fastest_speedup or 0.0)):
+        best.setdefault(row.batch_size, row)
+    return [best[size] for size in sorted(best)]
 
 
 def batch_sizes(report: Report) -> list[int]:
@@ -314,19 +297,7 @@ def gain(timing: Timing) -> Gain:
 
 
 def pays(timing: Timing) -> bool:
-    """Whether a model is faster than dense; see `gain`."""
     return gain(timing) == "faster"
-
-
-def is_wide(timing: Timing) -> bool:
-    """Whether a speed-up's interval is wider than a fifth of it: other work took the processor."""
-    if timing.speedup_interval is None or not timing.speedup:
-        return False
-    low, high = timing.speedup_interval
-    return high - low > timing.speedup / 5
-
-
-# --- the report as a whole
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
@@ -343,16 +314,15 @@ def gate_verdict(report: Report) -> Verdict | None:
 def headline(report: Report) -> Variant | None:
     """The most important variant: gate met, not significantly worse, the smallest.
 
-    Size is the share of heads kept, or of multiply-adds if a model lost neurons. Only default
-    precisions are considered. If all variants lose quality significantly, it is the one that loses
-    least.
+    Size is the share of heads kept, or of multiply-adds if a model lost neurons. If all variants
+    lose quality significantly, it is the one that loses least.
     """
-    candidates, metric = delivered(report), primary_metric(report)
+    candidates = delivered(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
     by_work = any(map(lost_neurons, candidates))
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
-        compared = comparison(variant, metric)
+        compared = main_comparison(report, variant)
         if compared is not None and judge(compared) == "worse":
             return variant.name in failed, True, -compared.difference
         heads_kept = kept(variant, "heads") / (total(variant, "heads") or 1)

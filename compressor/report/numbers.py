@@ -1,7 +1,4 @@
-"""How numbers are written in every rendering; the report itself keeps full precision.
-
-ASCII only, so that the same text serves a terminal, Markdown and HTML.
-"""
+"""How numbers are written in every rendering, in ASCII; the report itself keeps full precision."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
     if value is None:
         return ABSENT
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else f"{value:+}" if sign else f"{value}"
+        return "NaN" if math.isnan(value) else f"{value}"
     text = f"{value:{'+' if sign else ''},.{digits}f}"
     is_zero = not any(char in "123456789" for char in text)
     return text.lstrip("+-") if is_zero else text
@@ -47,28 +44,12 @@ def percent(part: float, whole: float, digits: int = 0) -> str:
 
 def change(value: float, reference: float) -> str:
     """Relative change against `reference`, for example `-12.3%`."""
-    if not reference:
-        return ABSENT
-    return f"{fixed(100 * (value / reference - 1), 1, sign=True)}%"
+    return f"{fixed(100 * (value / reference - 1), 1, sign=True)}%" if reference else ABSENT
 
 
 def p_value(value: float | None) -> str:
     """Three decimals, with `< 0.001` for what would round to zero; `n/a` for None."""
     return "< 0.001" if value is not None and value < 0.0005 else fixed(value, 3)
-
-
-def p_equation(value: float) -> str:
-    """`p = 0.012` or `p < 0.001`."""
-    text = p_value(value)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
-
-
-def compact(count: int) -> str:
-    """A large count in a few characters, for example `44.1 M`."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{fixed(count / size, 1)} {unit}"
-    return str(count)
 
 
 def two_digits_up(count: int | None) -> int | None:

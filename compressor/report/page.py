@@ -1,39 +1,95 @@
 """Pages from templates, which hold their words: the report as Markdown and as HTML, model cards.
 
-The HTML page is one file, without scripts, light and dark. Every text from data is escaped for its
-format.
+The HTML page is one file without scripts. Every text from data is escaped for its format.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import json
 import re
+from dataclasses import asdict, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from compressor.report import facts, markdown, numbers, phrases, plots, sentences
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from compressor.errors import InputError, did_you_mean
+from compressor.model.card import CardFacts
+from compressor.report import facts, numbers, phrases, plots, searches, sentences, table
+from compressor.report.publish import only
 from compressor.report.schema import Report, ReportFormat
 from compressor.report.tables import conclusion, samples, tables
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-# Color -> the one on a dark page.
-DARK = {
-    plots.INK: "#d5dbe2", plots.FAINT: "#333c47", plots.DENSE: "#a3aebb",
-    **dict(zip(plots.COLORS, ("#56b4e9", "#f08a4b", "#34c99a", "#e29bc4", "#9ad1f2", "#f0b840"),
-               strict=True)),
-    **dict(zip(plots.SHADES, ("#23435c", "#2f6288", "#4186b8", "#73b3de", "#c3e3f8"),
-               strict=True)),
-}  # fmt: skip
+from compressor.tasks import TASKS
 
 
-def render_template(name: str, report: Report, **more: Any) -> str:
-    """A template of this package, filled with the report, its tables and its sentences.
+def render_markdown(report: Report) -> str:
+    return _render("report.md.j2", report)
 
-    `NAME.md.j2` is Markdown, others are HTML.
+
+def render_html(report: Report) -> str:
+    return _render("page.html.j2", report, images=images(report))
+
+
+def images(report: Report) -> dict[str, str]:
+    """The plots that the report has data for, as `data:` addresses by name."""
+    addresses = {}
+    for name, figure in plots.figures(report):
+        svg = io.BytesIO()
+        figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
+        encoded = base64.b64encode(svg.getvalue()).decode()
+        addresses[name] = f"data:image/svg+xml;base64,{encoded}"
+    return addresses
+
+
+MARKDOWN = ReportFormat("report.md", render_markdown, r"# Compression report: ")
+HTML = ReportFormat("report.html", render_html, r".{0,1000}<title>Compression report: ")
+
+
+def render_card(report: Report, variant_name: str, known: CardFacts | None = None) -> str:
+    """The model card of one variant's artifact: README.md with front matter, as hubs read it.
+
+    License, languages and base model are `known` from elsewhere. Without a base model, the report's
+    model is named if it is one of the hub. Raises InputError if the report holds no such variant.
     """
+    variants = {variant.name: variant for variant in report.variants}
+    if variant_name not in variants:
+        raise InputError(
+            f"the report holds no variant {variant_name!r} to write a model card for; it holds "
+            f"{', '.join(variants) or 'none'}{did_you_mean(variant_name, list(variants))}",
+            id="variant-unknown",
+        )
+    variant, known, hub_id = variants[variant_name], known or CardFacts(), facts.hub_id(report)
+    if hub_id and not known.base_model:
+        known = replace(known, base_model=(hub_id,))
+    alone, task = only(report, variant), TASKS[report.task]
+    tags = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
+    fields = {name: x for name, x in asdict(known).items() if x} | {
+        "pipeline_tag": task.pipeline_tag,
+        "library_name": "onnx",
+        "tags": ["onnx", "pruned", *(tags[x] for x in facts.lost(variant)), report.model_type],
+    }
+    # Values are written as JSON, which is YAML whatever they contain; a list of one as that one.
+    header = "\n".join(
+        f"{key}: {json.dumps(x[0] if len(x) == 1 else x, ensure_ascii=False)}"
+        for key, x in fields.items()
+    )
+    return _render(
+        "model_card.md.j2",
+        alone,
+        front_matter=Markup(header),
+        variant=variant,
+        task=task,
+        limitation=searches.describe(alone).limitation,
+        # Hubs ask for these fields of the header.
+        lacking=[x for x in ("license", "language", "base_model") if not getattr(known, x)],
+    )
+
+
+def _render(name: str, report: Report, **more: Any) -> str:
+    """A template, Markdown or HTML, filled with the report, its tables and its sentences."""
     is_markdown = name.endswith(".md.j2")
     text = _environment(is_markdown).get_template(name).render(
         report=report, title=facts.model_name(report), facts=facts, numbers=numbers,
@@ -47,9 +103,6 @@ def render_template(name: str, report: Report, **more: Any) -> str:
 
 @cache
 def _environment(is_markdown: bool) -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
     environment = Environment(
         loader=PackageLoader("compressor.report", ""),
         autoescape=not is_markdown,
@@ -59,48 +112,11 @@ def _environment(is_markdown: bool) -> Environment:
     )
     if is_markdown:
         # Jinja escapes for HTML alone.
-        environment.finalize = lambda x: x if isinstance(x, Markup) else markdown.escape(str(x))
+        environment.finalize = lambda x: x if isinstance(x, Markup) else table.escape(str(x))
         environment.filters |= {
-            "line": lambda text: Markup(markdown.escape_line(text)),
-            "items": lambda lines: Markup("\n".join(markdown.bullets(lines))),
+            "line": lambda text: Markup(table.escape_line(text)),
+            "items": lambda lines: Markup("\n".join(table.bullets(lines))),
             "code": lambda text: Markup(numbers.printable(text)),
-            "table": lambda table: Markup(markdown.table_block(table)),
+            "table": lambda shown: Markup(table.table_block(shown)),
         }
     return environment
-
-
-def render_markdown(report: Report) -> str:
-    """The whole report as GitHub-flavored Markdown, ending with a newline."""
-    return render_template("report.md.j2", report)
-
-
-def render_html(report: Report) -> str:
-    """The whole report as an HTML document."""
-    return render_template("page.html.j2", report, images=images(report))
-
-
-class PageImage(NamedTuple):
-    """A plot as `data:` addresses for a light and a dark page."""
-
-    light: str
-    dark: str
-
-
-def images(report: Report) -> dict[str, PageImage]:
-    """The plots that the report has data for, by name."""
-
-    def address(svg: str) -> str:
-        return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-    images = {}
-    for name, figure in plots.figures(report):
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        light = buffer.getvalue()
-        dark = re.sub("|".join(DARK), lambda color: DARK[color[0]], light)
-        images[name] = PageImage(address(light), address(dark))
-    return images
-
-
-MARKDOWN = ReportFormat("report.md", render_markdown, r"# Compression report: ")
-HTML = ReportFormat("report.html", render_html, r".{0,1000}<title>Compression report: ")

@@ -11,7 +11,7 @@ from typing import Any
 
 from compressor.report import facts
 from compressor.report.schema import Report, Sample
-from compressor.results import Ranking, Variant
+from compressor.results import Ranking, Source, Variant
 from compressor.tasks import Rows
 
 _MOST_TEXT = 400  # characters
@@ -20,34 +20,21 @@ _MOST_TEXT = 400  # characters
 def sample_rows(rows: Rows, samples: int) -> list[Sample]:
     """The test rows that a report shows, long texts shortened."""
     columns = [rows.sources, *([] if rows.pairs is None else [rows.pairs])]
-    return [
-        Sample(
-            texts=[_shorten(column[number]) for column in columns],
-            reference=_shorten(rows.targets[number]),
-        )
-        for number in _numbers(rows.count, samples)
-    ]
+    shown = [sample_answers(column, samples) for column in (*columns, rows.targets)]
+    return [Sample(texts=texts, reference=right) for *texts, right in zip(*shown, strict=True)]
 
 
 def sample_answers(answers: Sequence[str], samples: int) -> list[str]:
-    """The answers to these rows, out of the answers to all."""
-    return [_shorten(answers[number]) for number in _numbers(len(answers), samples)]
-
-
-def _numbers(count: int, samples: int) -> list[int]:
-    """Rows at even distances, whatever the models answer; all if there are not more."""
+    """The texts of rows at even distances, whatever the models answer."""
+    count = len(answers)
     samples = min(count, samples)
-    return [(2 * number + 1) * count // (2 * samples) for number in range(samples)]
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+    chosen = (answers[(2 * number + 1) * count // (2 * samples)] for number in range(samples))
+    return [x if len(x) <= _MOST_TEXT else f"{x[: _MOST_TEXT - 1]}…" for x in chosen]
 
 
 def only(report: Report, variant: Variant) -> Report:
     """The report of the dense model and one variant, each in all its precisions."""
-    chosen = {report.dense.name, variant.name, variant.base or variant.name}
-    variants = [v for v in report.variants if chosen & {v.name, v.base}]
+    variants = [v for v in report.variants if v.family in (report.dense.name, variant.family)]
     names = {report.dense.name, *(v.name for v in variants)}
     timed = report.throughput
     if timed is not None:
@@ -64,10 +51,7 @@ def only(report: Report, variant: Variant) -> Report:
 
 
 def share_scoring(variants: Sequence[Variant]) -> tuple[Ranking | None, list[Variant]]:
-    """A scoring that all variants share, so that a report holds it once, and them without it.
-
-    None and the variants as they are if their heads were ranked by different scores.
-    """
+    """A scoring that all variants share, and them without it; None if their scores differ."""
     pruned = [variant for variant in variants if not variant.base]
     if not pruned or any(variant.scoring != pruned[0].scoring for variant in pruned):
         return None, list(variants)
@@ -83,55 +67,43 @@ _DIRECTORIES = re.compile(
 
 
 def without_paths(report: Report, directory: Path) -> Report:
-    """The report as it may lie in `directory`, which is meant to be shown to others.
-
-    Files keep their names, models of the hub their ids, and artifacts the way to them from there.
-    """
+    """The report as it may be shown to others, in which files keep their names alone."""
     data = _cut(report.model_dump())
     data["model"] = facts.model_name(report)
     data["command"] = _cut_command(report.command)
+    # Sample rows are the user's texts, whatever looks like a path in them.
+    data["samples"] = report.samples
     models = [data["dense"], *data["variants"]]
     for model, variant in zip(models, facts.models(report), strict=True):
         model["directory"] = Path(os.path.relpath(variant.directory, directory)).as_posix()
+        model["samples"] = variant.samples
     return Report.model_validate(data)
-
-
-def without_directories(text: str) -> str:
-    """Text in which paths of the machine are cut to their last part."""
-    return _DIRECTORIES.sub("", text)
 
 
 def _cut(value: Any) -> Any:
     """A value in which absolute paths, and all paths of data, are cut to their last part."""
     if isinstance(value, str):
-        return without_directories(value)
+        return _DIRECTORIES.sub("", value)
     if isinstance(value, dict):
-        # Sample rows are the user's texts, whatever looks like a path in them.
-        cut = {key: x if key == "samples" else _cut(x) for key, x in value.items()}
-        if value.keys() == {"files", "rows", "sha256"}:
-            cut["files"] = [_name(file) for file in value["files"]]
-        return cut
-    if isinstance(value, list | tuple):
-        return type(value)(map(_cut, value))
-    return value
+        if value.keys() == Source.model_fields.keys():
+            return value | {"files": list(map(_name, value["files"]))}
+        return {key: _cut(x) for key, x in value.items()}
+    return [_cut(x) for x in value] if isinstance(value, list | tuple) else value
 
 
 def _cut_command(command: str) -> str:
     """The command with names of files; `--option=a/b.tsv,c/d.tsv` has several paths in one word."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # it was not written by this program
-        return without_directories(command)
-    return shlex.join(re.sub(r"[^,=]+", lambda part: _cut_part(part[0]), word) for word in words)
 
+    def cut(match: re.Match[str]) -> str:
+        """The last part of what is a path: absolute, or relative and its directory is there."""
+        part = match[0]
+        try:
+            is_path = part.startswith(("/", "~")) or ("/" in part and Path(part).parent.is_dir())
+        except (OSError, ValueError):  # longer than names can be, say
+            is_path = False
+        return _name(part) if is_path else _DIRECTORIES.sub("", part)
 
-def _cut_part(part: str) -> str:
-    """The last part of what is a path: absolute, or relative and its directory is there."""
-    try:
-        is_path = part.startswith(("/", "~")) or ("/" in part and Path(part).parent.is_dir())
-    except (OSError, ValueError):  # longer than names can be, say
-        is_path = False
-    return _name(part) if is_path else without_directories(part)
+    return shlex.join(re.sub(r"[^,=]+", cut, word) for word in shlex.split(command))
 
 
 def _name(path: str) -> str:

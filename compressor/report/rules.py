@@ -1,17 +1,328 @@
-"""The acceptance rules of `compress gate`, from options to outcomes.
+"""The acceptance rules of `compress gate`: quality, speed and size of smaller models.
 
-A rule that cannot be checked is an error, never a pass; `rule_kinds` has the classes of rules.
+What is measured is held against its 95 % confidence bounds; sizes and counts are exact. A rule that
+cannot be checked is an error, never a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from compressor.errors import InputError, UsageError
-from compressor.report import facts
-from compressor.report.rule_kinds import RULE_KINDS, Rule
+from compressor.evaluation import METRICS, metrics_of, rows_to_settle, scaled_rows
+from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
-from compressor.results import Inconclusive, Outcome
+from compressor.results import ROUNDING, Inconclusive, Interval, Outcome, Timing, Variant, Verdict
+from compressor.tasks import Rows
+
+NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
+
+
+class Rule(ABC):
+    """One condition on every variant of a report."""
+
+    option: ClassVar[str]  # the flag without dashes
+    # What a run must measure for it.
+    needs_test_rows: ClassVar[bool] = False
+    needs_timing: ClassVar[bool] = False
+    needs_engines: ClassVar[bool] = False
+    batch_size: int | None = None  # of the timings; None for all
+
+    @classmethod
+    def field(cls) -> str:
+        return cls.option.replace("-", "_")
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, value: str) -> Self:
+        """The rule for a value of the option; raises UsageError for one of the wrong form."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The value of the option on the command line, for example `bleu=0.5`."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.option} {self.text}"
+
+    @property
+    def subject(self) -> object:
+        """The number that the rule limits; two rules of one kind must not limit the same one."""
+        return None
+
+    def require_rows(self, rows: Rows) -> None:  # noqa: B027 - most rules are for all rows
+        """Raise `UsageError` if test rows do not measure what the rule is about."""
+
+    @abstractmethod
+    def check(self, report: Report, variant: Variant) -> Outcome:
+        """The outcome for `variant`; `met` says whether the measured number alone meets the rule.
+
+        Raises InputError if the report lacks the numbers that the rule needs.
+        """
+
+    def not_measured(self, variant: Variant, what: str, held: Iterable[str]) -> InputError:
+        """The error about numbers that the report lacks, with those it holds."""
+        return InputError(
+            f"the gate rule {self.name!r} cannot be checked for {variant.name}: the report holds "
+            f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs",
+            id="rule-not-measured",
+        )
+
+
+@dataclass(frozen=True)
+class MaxDropRule(Rule):
+    """Dense minus pruned must not be above `value`, on the metric's own scale."""
+
+    option = "max-metric-drop"
+    needs_test_rows = True
+    metric: str
+    value: float
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        pattern = rf"\s*([A-Za-z0-9_@]+)\s*=\s*({NUMBER})\s*"
+        match = _match(pattern, value, cls.option, "METRIC=VALUE, for example bleu=0.5")
+        return cls(METRICS[match[1].lower()].name, float(match[2]))
+
+    @property
+    def text(self) -> str:
+        return f"{self.metric}={self.value:.15g}"
+
+    @property
+    def subject(self) -> object:
+        return self.metric
+
+    def require_rows(self, rows: Rows) -> None:
+        if self.metric not in metrics_of(rows):
+            raise UsageError(
+                f"--{self.name}: {self.metric} is not measured on {', '.join(rows.files)}; use "
+                f"{' or '.join(metrics_of(rows))}",
+                id="metric-of-another-task",
+            )
+
+    def check(self, report: Report, variant: Variant) -> Outcome:
+        compared = facts.comparison(variant, self.metric)
+        if compared is None:
+            raise self.not_measured(variant, "metrics", (x.metric for x in variant.comparisons))
+        rows, style = facts.test_rows(report, variant), facts.metric_style(self.metric)
+        bounds = facts.bounds(report, variant, compared)
+        drop, drops = -compared.difference, bounds and (-bounds[1], -bounds[0])
+        verdict = judge(drop, drops, self._allows)
+        message = (
+            f"{style.label} {style.score(compared.pruned)} against {style.score(compared.dense)} "
+            f"dense: a drop of {style.score(drop)}"
+            f"{'' if drops is None else f' {numbers.interval(drops, style.digits)}'}, at most "
+            f"{self.value:.15g} allowed"
+        )
+        enough = None
+        # A rule that allows any drop allows one that the metric cannot see, too.
+        floor = "" if self.value >= METRICS[self.metric].scale else facts.floor_text(compared)
+        if floor:
+            verdict = "inconclusive" if verdict == "passed" else verdict
+            message += f"; {floor}"
+        else:
+            enough = numbers.two_digits_up(rows_to_settle(compared, rows, self.value))
+        if verdict == "inconclusive" and not floor:
+            message += settled_by(enough, f"test {style.counted} instead of {rows:,}", drops)
+        return Outcome(
+            rule=self.name, variant=variant.name, met=self._allows(drop) and not floor,
+            message=message, verdict=verdict, measured=drop, interval=drops, limit=self.value,
+            enough=enough,
+        )  # fmt: skip
+
+    def _allows(self, drop: float) -> bool:
+        return drop <= self.value + ROUNDING  # false for NaN
+
+
+@dataclass(frozen=True)
+class MinSpeedupRule(Rule):
+    """Sentences per second over dense must be at least `ratio`, at one or every batch size."""
+
+    option = "min-speedup"
+    needs_timing = True
+    ratio: float
+    batch_size: int | None = None
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        pattern = rf"\s*({NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?"
+        match = _match(pattern, value, cls.option, "RATIO or RATIO@BATCH, for example 1.1@16")
+        return cls(float(match[1]), int(match[2]) if match[2] else None)
+
+    @property
+    def text(self) -> str:
+        where = "" if self.batch_size is None else f"@{self.batch_size}"
+        return f"{self.ratio:.15g}{where}"
+
+    @property
+    def subject(self) -> object:
+        return self.batch_size
+
+    def check(self, report: Report, variant: Variant) -> Outcome:
+        timed = {row.batch_size: row for row in self.timed(report, variant)}
+        wanted = facts.batch_sizes(report) if self.batch_size is None else [self.batch_size]
+        if not wanted or not timed.keys() >= set(wanted):
+            raise self.not_measured(variant, "speed-ups at batch sizes", map(str, sorted(timed)))
+        judged = []
+        for row in (timed[size] for size in wanted):
+            ratio, interval = self.gain(row)
+            judged.append((judge(ratio, interval, self._allows), ratio, interval, row))
+        verdict = facts.worst_of(one for one, *_ in judged)
+        shown = [one for one in judged if one[0] == verdict]
+        measured = phrases.join([self.words(row) for *_, row in shown])
+        message = f"speed-up {measured}, at least {self.ratio:.15g} required"
+        _, ratio, interval, row = min(shown, key=lambda one: one[1])
+        enough = None
+        if verdict == "inconclusive":
+            if interval is not None and row.runs:
+                width = ratio - interval[0] if ratio >= self.ratio else interval[1] - ratio
+                enough = scaled_rows(row.runs, width, abs(ratio - self.ratio))
+                enough = numbers.two_digits_up(enough)
+            what = f"timed batches instead of {row.runs:,} (--bench-seconds)"
+            message += settled_by(enough, what, interval)
+        return Outcome(
+            rule=self.name, variant=variant.name, met=all(self._allows(x) for _, x, *_ in judged),
+            message=message, verdict=verdict, measured=ratio, interval=interval, limit=self.ratio,
+            enough=enough,
+        )  # fmt: skip
+
+    def timed(self, report: Report, variant: Variant) -> list[Timing]:
+        """Timings with the speed-up that the rule is about, at most one for each batch size."""
+        return facts.with_speedup(report, variant)
+
+    def gain(self, row: Timing) -> tuple[float, Interval | None]:
+        return row.speedup or 0.0, row.speedup_interval
+
+    def words(self, row: Timing) -> str:
+        return f"{phrases.speedup(row)} at batch {row.batch_size}"
+
+    def _allows(self, ratio: float) -> bool:
+        return ratio >= self.ratio - ROUNDING  # false for NaN
+
+
+@dataclass(frozen=True)
+class MinFastestSpeedupRule(MinSpeedupRule):
+    """The same for the fastest build of a model, over the fastest dense build of any engine.
+
+    Builds count that keep the float32 model's quality, itself, and the one that is delivered.
+    """
+
+    option = "min-fastest-speedup"
+    needs_engines = True
+
+    def timed(self, report: Report, variant: Variant) -> list[Timing]:
+        builds = [
+            build
+            for build in facts.builds(report, variant)
+            if build.name in (build.family, variant.name) or facts.keeps_quality(build)
+        ]
+        return facts.fastest(report, builds)
+
+    def gain(self, row: Timing) -> tuple[float, Interval | None]:
+        return row.fastest_speedup or 0.0, row.fastest_speedup_interval
+
+    def words(self, row: Timing) -> str:
+        return phrases.over_fastest(row)
+
+
+@dataclass(frozen=True)
+class LargestRule(Rule):
+    """A number that is known exactly must not be above `value`."""
+
+    value: float
+    unit: ClassVar[str]
+    what: ClassVar[str]
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        return cls(float(value))
+
+    @property
+    def text(self) -> str:
+        return f"{self.value:.15g}"
+
+    @abstractmethod
+    def number(self, report: Report, variant: Variant) -> float:
+        """What the rule limits, on the scale of `value`."""
+
+    def check(self, report: Report, variant: Variant) -> Outcome:
+        number = self.number(report, variant)
+        within = number <= self.value + ROUNDING  # false for NaN
+        return Outcome(
+            rule=self.name,
+            variant=variant.name,
+            met=within,
+            message=f"{self.what} {number:.4g}{self.unit}, at most {self.text}{self.unit} allowed",
+            verdict="passed" if within else "failed",
+            measured=number,
+            limit=self.value,
+        )
+
+
+class MaxSizeRule(LargestRule):
+    """Megabytes (1,000,000 bytes) of the graphs with their weights, in the precision shipped."""
+
+    option, unit, what = "max-size-mb", " MB", "ONNX size"
+
+    def number(self, report: Report, variant: Variant) -> float:
+        return variant.onnx_bytes / 1e6
+
+
+class MaxMacsRule(LargestRule):
+    option, unit, what = "max-macs", " of dense", "multiply-adds"
+
+    def number(self, report: Report, variant: Variant) -> float:
+        return variant.macs_share
+
+
+class MaxParametersRule(LargestRule):
+    option, unit, what = "max-parameters", " of dense", "parameters"
+
+    def number(self, report: Report, variant: Variant) -> float:
+        dense = report.dense.parameters
+        return variant.parameters / dense if dense > 0 else math.nan
+
+
+RULE_KINDS: tuple[type[Rule], ...] = (
+    MaxDropRule,
+    MinSpeedupRule,
+    MinFastestSpeedupRule,
+    MaxSizeRule,
+    MaxMacsRule,
+    MaxParametersRule,
+)
+
+
+def _match(pattern: str, value: str, option: str, form: str) -> re.Match[str]:
+    match = re.fullmatch(pattern, value, re.ASCII)
+    if match is None:
+        raise UsageError(f"--{option} {value!r} is malformed; write {form}", id="rule-malformed")
+    return match
+
+
+def judge(measured: float, interval: Interval | None, allows: Callable[[float], bool]) -> Verdict:
+    """Passed if the whole interval is allowed, failed if none of it is; NaN has failed."""
+    if math.isnan(measured):
+        return "failed"
+    if interval is None or any(map(math.isnan, interval)):
+        return "inconclusive"
+    good = [allows(end) for end in interval]
+    return "passed" if all(good) else "inconclusive" if any(good) else "failed"
+
+
+def settled_by(enough: int | None, what: str, interval: object) -> str:
+    """What an inconclusive rule is missing, as the end of a sentence."""
+    if interval is None:
+        return "; the report has no confidence interval of it"
+    if enough is None:
+        return "; no number would settle it, for what was measured is next to the limit"
+    return f"; about {enough:,} {what} would settle it, if the measured value stayed"
 
 
 def parse_rules(options: Mapping[str, object]) -> list[Rule]:
@@ -42,9 +353,6 @@ def check(
 ) -> list[Outcome]:
     """Check every rule on every variant, in the precision that its artifact runs by default.
 
-    A rule whose limit lies in the interval counts as `inconclusive` says: failed, passed, or as
-    the measured number alone decides.
-
     Raises:
         InputError: there is no variant, a model has no default precision or several, or the report
             lacks the numbers that a rule needs.
@@ -69,11 +377,11 @@ def check(
     outcomes = []
     for variant in facts.delivered(report):
         for rule in rules:
-            outcome, within = rule.check(report, variant)
+            outcome = rule.check(report, variant)
+            met = outcome.verdict == "passed"
             if outcome.verdict == "inconclusive":
-                met = inconclusive == "pass" or (inconclusive == "measured" and within)
-                outcome = outcome.model_copy(update={"met": met})
-            outcomes.append(outcome)
+                met = inconclusive == "pass" or (inconclusive == "measured" and outcome.met)
+            outcomes.append(outcome.model_copy(update={"met": met}))
     return outcomes
 
 

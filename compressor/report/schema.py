@@ -1,7 +1,5 @@
 """The report's data: what `report.json` holds, and all that the renderers read.
 
-Versioned by `SCHEMA_VERSION`; a file of another version is refused.
-
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
 """
 
@@ -11,9 +9,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from compressor.errors import InputError
 from compressor.results import (
@@ -37,17 +35,8 @@ from compressor.tasks import TASKS
 SCHEMA_VERSION = "2.3"
 
 
-def _known_task(name: str) -> str:
-    if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}")
-    return name
-
-
 class Change(ResultModel):
-    """One number of a model beside that of an earlier run's.
-
-    Quality is the difference from dense, speed the ratio to dense of one interleaved run.
-    """
+    """A number beside an earlier run's: the difference from dense, or of speed the ratio to it."""
 
     variant: str
     what: str
@@ -72,7 +61,7 @@ class Report(ResultModel):
     tool_version: str
     created: str  # ISO 8601, UTC
     command: str
-    task: Annotated[str, AfterValidator(_known_task)]
+    task: str
     model: str
     revision: str | None
     model_type: str
@@ -95,8 +84,10 @@ class Report(ResultModel):
     changes: list[Change] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _sublayers_are_known(self) -> Report:
+    def _can_be_shown(self) -> Report:
         """Tables look up each model's units by the names of the dense model's sublayers."""
+        if self.task not in TASKS:
+            raise ValueError(f"there is no task {self.task!r}")
         names = (self.dense.heads.keys(), self.dense.neurons.keys())
         for model in (self.dense, *self.variants):
             total = (model.heads.keys(), model.neurons.keys())
@@ -105,7 +96,6 @@ class Report(ResultModel):
         return self
 
     def save(self, path: Path) -> None:
-        """Write as indented JSON with full precision."""
         path.write_text(render_json(self), encoding="utf-8")
 
 
@@ -118,36 +108,29 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
     """Read a `report.json`; `verify` it against the manifest beside it, if there is one.
 
     Raises:
-        InputError: no such file, not what the manifest lists, not JSON, another schema version, or
-            not a report.
+        InputError: not what the manifest lists, of another schema version, or not a report.
     """
     if verify:
         require_unchanged(path.parent, [path.name], warn=False)  # reports often lie alone
-    wanted = "give the report.json of a run"
     try:
         data = read_json(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot read report {path}: {error.strerror}; {wanted}", id="report-unreadable"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); {wanted}", id="report-not-json") from error
-    version = str(data.get("schema_version", ""))[:40] if isinstance(data, dict) else ""
-    if version != SCHEMA_VERSION:
-        raise InputError(
-            f"{path} has report schema {version or 'none'}, this version reads "
-            f"{SCHEMA_VERSION}; write it again with `compress run`",
-            id="report-version",
-        )
-    try:
+        version = str(data.get("schema_version", ""))[:40] if isinstance(data, dict) else ""
+        if version != SCHEMA_VERSION:
+            raise InputError(
+                f"{path} has report schema {version or 'none'}, this version reads "
+                f"{SCHEMA_VERSION}; write it again with `compress run`",
+                id="report-version",
+            )
         return Report.model_validate(data, context=FROM_FILE)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part)[:40] for part in first["loc"])
-        reason = " ".join(first["msg"].removeprefix("Value error, ").split())[:300]
-        what = f"{where}: {reason}" if where else reason
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            where = ".".join(str(part)[:40] for part in first["loc"])
+            reason = f"{where}: {' '.join(first['msg'].split())[:300]}"
         raise InputError(
-            f"{path} is not a valid report: {what}; {wanted}", id="report-invalid"
+            f"{path} is not a valid report: {reason}; give the report.json of a run",
+            id="report-invalid",
         ) from error
 
 
@@ -161,7 +144,6 @@ class ReportFormat:
     for_ci: bool = False  # whether `compress gate --ci` writes it
 
     def is_own_file(self, path: Path) -> bool:
-        """Whether a file is of this format."""
         try:
             return re.match(self.start, read_text(path), re.DOTALL) is not None
         except (OSError, ValueError):

@@ -1,21 +1,16 @@
-"""The report in sentences: the conclusion, its warnings, and what to do next.
-
-They are plain text, shared by the pages, the terminal and scripts; a format escapes them. How
-models were measured stands in the notes and captions of `tables`.
-"""
+"""The report in sentences of plain text: the conclusion, its warnings, and what to do next."""
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 
 from compressor.recovery import RECOVERIES
 from compressor.report import baseline, facts, numbers, phrases, searches
 from compressor.report.phrases import gate_sentence, join
-from compressor.report.rule_kinds import MaxDropRule
+from compressor.report.rules import MaxDropRule
 from compressor.report.schema import Report
-from compressor.results import HALF_RANGE, Timing, Variant
+from compressor.results import Timing, Variant
 
 
 def verdict(report: Report) -> str:
@@ -33,82 +28,58 @@ def conclusion(report: Report) -> str:
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    kept = f"{_lead(report, variant)} keeps {phrases.units(variant)}"
+    text = f"{_lead(report, variant)} keeps {phrases.units(variant)}"
     if facts.lost_neurons(variant):
-        kept += f", {numbers.percent(variant.macs_share, 1)} of the multiply-adds"
-    gains = _gains(report, variant)
-    if gains is None:
-        speed = _speed(facts.with_speedup(report, variant))
-        return f"{kept}; {_quality(report, variant)}; {speed}."
+        text += f", {numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+    text += f": {_gains(report, variant)}"
+    if not facts.with_speedup(report, variant):
+        return f"{text}; speed not measured."
     alone = facts.dense_alone(report, variant)
-    dense = None if alone is None else _gains(report, alone)
-    end = "was not measured" if dense is None else f"is {dense}"
-    return f"{kept}: {gains}; dense {facts.low_precision(report, variant)} alone {end}."
+    gains = "was not measured" if alone is None else f"is {_gains(report, alone)}"
+    return f"{text}; dense {facts.low_precision(report, variant)} alone {gains}."
 
 
 def _lead(report: Report, variant: Variant) -> str:
     """The variant's name, and why the report leads with it."""
-    variants, metric = facts.delivered(report), facts.primary_metric(report)
-    count = len(variants)
-    if count == 1:
+    judged = [facts.judge(facts.main_comparison(report, x)) for x in facts.delivered(report)]
+    if len(judged) == 1:
         return variant.name
-    if all(facts.judge(facts.comparison(x, metric)) == "worse" for x in variants):
+    if set(judged) == {"worse"}:
         return (
-            f"All {count} variants are significantly worse than dense; the mildest, {variant.name},"
+            f"All {len(judged)} variants are significantly worse than dense; the mildest, "
+            f"{variant.name},"
         )
-    failed = {outcome.variant for outcome in report.gate if not outcome.met}
-    kind = "the smallest"
-    if facts.judge(facts.comparison(variant, metric)) in ("same", "better"):
-        kind += " that is not significantly worse than dense"
-    if failed and variant.name not in failed:
-        kind += " and meets the gate" if "that" in kind else " that meets the gate"
-    return f"Of {count} variants {variant.name}, {kind},"
+    why = ""
+    if facts.judge(facts.main_comparison(report, variant)) in ("same", "better"):
+        why = " that is not significantly worse than dense"
+    unmet = {outcome.variant for outcome in report.gate if not outcome.met}
+    if unmet and variant.name not in unmet:
+        why += f" {'and' if why else 'that'} meets the gate"
+    return f"Of {len(judged)} variants {variant.name}, the smallest{why},"
 
 
-def _gains(report: Report, variant: Variant) -> str | None:
-    """How fast, how large, and at what difference in quality; None if not all was measured."""
-    rows = facts.with_speedup(report, variant)
-    compared = facts.comparison(variant, facts.primary_metric(report))
-    if not rows or compared is None or facts.judge(compared) == "unknown":
-        return None
-    smaller = report.dense.onnx_bytes / variant.onnx_bytes
+def _gains(report: Report, variant: Variant) -> str:
+    """How fast, how large, and at what difference in quality."""
+    smaller = report.dense.onnx_bytes / max(variant.onnx_bytes, 1)
     size = f"{numbers.fixed(smaller, 1)} times smaller" if round(smaller, 1) > 1 else "not smaller"
+    rows = facts.with_speedup(report, variant)
+    text = f"{_speed(rows)} and {size}" if rows else size
+    compared = facts.main_comparison(report, variant)
+    if compared is None:
+        return f"{text}; quality not {'compared' if variant.quality else 'measured'}"
     style = facts.metric_style(compared.metric)
     what = f"points of {style.label}" if style.unit == "%" else style.label
+    unclear = ", not determined" if facts.judge(compared) == "unknown" else ""
     return (
-        f"{_speed(rows)} and {size} for {style.difference(compared.difference)} {what} "
-        f"{style.interval(compared.interval)}"
+        f"{text} for {style.difference(compared.difference)} {what} "
+        f"{style.interval(compared.interval)}{unclear}"
     )
 
 
-def _quality(report: Report, variant: Variant) -> str:
-    """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
-    metric = facts.primary_metric(report)
-    compared = facts.comparison(variant, metric)
-    if compared is not None:
-        style = facts.metric_style(compared.metric)
-        judgment = facts.JUDGMENT_WORDS[facts.judge(compared)]
-        return (
-            f"{style.label} {style.with_unit(compared.pruned)} against "
-            f"{style.with_unit(compared.dense)} ({phrases.change(compared)}, "
-            f"{numbers.p_equation(compared.p_value)}): {judgment}"
-        )
-    if metric is None or variant.quality is None:
-        return "quality not measured"
-    style = facts.metric_style(metric)
-    return f"{style.label} {style.with_unit(facts.value(variant, metric))}, not compared with dense"
-
-
 def _speed(rows: Sequence[Timing]) -> str:
-    """`2.5 to 3.6 times as fast`: all that the intervals of the batch sizes allow.
-
-    An interval that reaches below 1 shows no gain, and is given as it is.
-    """
-    if not rows:
-        return "speed not measured"
-    faster = [row for row in rows if facts.pays(row)]
+    """`2.5 to 3.6 times as fast`: all that the intervals of the batch sizes allow."""
     parts = []
-    if faster:
+    if faster := [row for row in rows if facts.pays(row)]:
         bounds = [row.speedup_interval or (row.speedup or 0.0,) * 2 for row in faster]
         low, high = min(x for x, _ in bounds), max(x for _, x in bounds)
         digits = 1 if low >= 1.05 else 2  # less would be written as no gain
@@ -134,11 +105,12 @@ def warnings(report: Report) -> list[str]:
     lines = floors(report) + searches.describe(report).warnings
     if report.test is not None and report.shared_rows:
         lines.append(f"{phrases.shared_rows(report.shared_rows, report.test.rows)}.")
-    rows = [row for row in facts.all_timings(report) if row.speedup is not None]
-    if wide := sum(map(facts.is_wide, rows)):
+    known = [(x.speedup, *x.speedup_interval) for x in facts.all_timings(report)
+             if x.speedup and x.speedup_interval]  # fmt: skip
+    if wide := sum(high - low > speedup / 5 for speedup, low, high in known):
         lines.append(
-            f"The intervals of {wide} of {len(rows)} speed-ups are wider than a fifth: measured on "
-            "a busy machine, run again."
+            f"The intervals of {wide} of {len(known)} speed-ups are wider than a fifth: measured "
+            "on a busy machine, run again."
         )
     for variant in facts.pruned(report):
         for build in facts.precisions(report, variant):
@@ -155,52 +127,43 @@ def floors(report: Report) -> list[str]:
 
 def _not_default(build: Variant) -> str:
     """Why a precision must not be its artifact's default; empty if it may be."""
-    exceeded = next((check for check in build.checks if not check.is_met), None)
-    if exceeded and exceeded.name == HALF_RANGE:
-        return (
-            f"computes values of {exceeded.largest_difference:.2g} times float16's range, "
-            f"more than the {exceeded.tolerance:.2g} that is safe"
-        )
-    if exceeded:
-        return (
-            f"differs from PyTorch by {exceeded.largest_difference:.2g} of the largest logit, "
-            f"more than the {exceeded.tolerance:.2g} that is usual"
-        )
+    for check in build.checks:
+        if not check.is_met:
+            reached, most = f"{check.largest_difference:.2g}", f"{check.tolerance:.2g}"
+            return f"does not pass the check {check.name!r} ({reached}, at most {most})"
     worse = [c.metric for c in build.base_comparisons if facts.judge(c) == "worse"]
-    if not worse:
-        return ""
     labels = join([facts.metric_style(metric).label for metric in worse])
-    return f"is significantly worse than {build.base} in {labels}"
+    return f"is significantly worse than {build.base} in {labels}" if worse else ""
 
 
 _AGAIN = "compress run -c recipe.yaml -o NEW"
 
 
 def recommendation(report: Report) -> tuple[str, str]:
-    """What to do next, and the command for it, to run in the directory of the artifact.
-
-    Empty texts if there is no variant.
-    """
+    """What to do next, and the command for it, to run in the directory of the artifact."""
     variant = facts.headline(report)
     if variant is None:
         return "", ""
-    compared = facts.comparison(variant, facts.primary_metric(report))
-    rows = facts.with_speedup(report, variant)
+    share = variant.macs_share
+    more, less = (f"{_AGAIN} --macs {min(max(share + by, 0.1), 0.95):.2g}" for by in (-0.2, 0.1))
+    compared, rows = facts.main_comparison(report, variant), facts.with_speedup(report, variant)
     alone = facts.dense_alone(report, variant)
-    unmet = [x for x in report.gate if x.variant == variant.name and not x.met]
-    failed = {x.rule.split()[0] for x in unmet if x.verdict == "failed"}
-    of_quality = {MaxDropRule.option, baseline.RULE}
+    # Verdicts of unmet rules about quality, and about speed and size.
+    quality, other = set[str](), set[str]()
+    for outcome in report.gate:
+        if outcome.variant == variant.name and not outcome.met:
+            is_quality = outcome.rule.split()[0] in (MaxDropRule.option, baseline.RULE)
+            (quality if is_quality else other).add(outcome.verdict)
     if compared is None:
         return "Measure what it costs in quality, on rows with answers.", f"{_AGAIN} --test FILE"
     if not rows:
         return "Measure how fast it is on the machine that will serve it.", f"{_AGAIN} --bench"
-    if report.gate and not unmet:
+    if report.gate and not quality | other:
         directory = shlex.quote(variant.directory)
         return "It meets the gate: use it.", f"compress predict {directory} FILE"
-    worse = not report.gate and facts.judge(compared) == "worse"
-    if worse or failed & of_quality:
+    if "failed" in quality or (not report.gate and facts.judge(compared) == "worse"):
         if any(name in variant.recovery and x.trains for name, x in RECOVERIES.items()):
-            return "It loses quality, though it was trained: remove less.", _rerun(variant, 0.1)
+            return "It loses quality, though it was trained: remove less.", less
         return (
             "It loses quality: train it on the dense model's predictions, on as much text of your "
             "kind as there is.",
@@ -213,28 +176,19 @@ def recommendation(report: Report) -> tuple[str, str]:
             f"compress export -m MODEL --precision {report.dense.precision},{alone.precision} "
             "-o NEW",
         )
-    if failed:
-        return "It is slower or larger than the gate allows: remove more.", _rerun(variant, -0.2)
-    if unmet and not of_quality & {x.rule.split()[0] for x in unmet}:
-        return "The timings do not decide it: measure longer.", f"{_AGAIN} --bench-seconds 10"
-    if unmet or facts.judge(compared) == "unknown":
+    if "failed" in other or not (report.gate or any(map(facts.pays, rows))):
+        return "It is not as fast or as small as it should be: remove more.", more
+    if quality or facts.judge(compared) == "unknown":
         return "The test rows do not decide it: take more, or others.", f"{_AGAIN} --test FILE"
-    if not any(map(facts.pays, rows)):
-        return "It is not faster on this machine: remove more.", _rerun(variant, -0.2)
+    if other:
+        return "The timings do not decide it: measure longer.", f"{_AGAIN} --bench-seconds 10"
     rule = f"--max-metric-drop {compared.metric}=1 --min-speedup 1.2@{rows[-1].batch_size}"
     return "Hold it to limits of your own.", f"compress gate report.json {rule}"
 
 
-def _rerun(variant: Variant, by: float) -> str:
-    """The run once more, with another share of the multiply-adds."""
-    share = variant.macs_share + by if math.isfinite(variant.macs_share) else 0.5
-    return f"{_AGAIN} --macs {min(max(share, 0.1), 0.95):.2g}"
-
-
 def _is_better(report: Report, variant: Variant, alone: Variant) -> bool:
     """Whether a variant is faster than a dense build at a batch size, or loses less."""
-    metric = facts.primary_metric(report)
-    pruned, dense = (facts.comparison(x, metric) for x in (variant, alone))
+    pruned, dense = (facts.main_comparison(report, x) for x in (variant, alone))
     if pruned is None or dense is None or pruned.difference > dense.difference:
         return True
     rates = {row.batch_size: row.sentences_per_second for row in facts.timings(report, alone.name)}

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compressor.report import facts, numbers, phrases, sentences
 from compressor.report.schema import Report
-from compressor.report.table import Column, columns, render_text
+from compressor.report.table import columns, render_text
+from compressor.report.tables import baseline, engine_table, timing_table
 from compressor.results import Comparison, Throughput, Variant
 
 WIDTH = 100
-_NAME_WIDTH = 24
+_NAME_WIDTH = 20
 
 
 def short_table(report: Report) -> str:
-    """Plain text of at most 100 columns: size and quality, speed by batch size, the verdict.
-
-    Ends without a newline.
-    """
+    """Plain text of about 100 columns: size and quality, speed by batch size, the verdict."""
     blocks = [_size_table(report), *_speed_tables(report)]
     verdict = textwrap.wrap(numbers.printable(sentences.verdict(report)), WIDTH)
     for outcome in report.gate:
@@ -31,124 +29,69 @@ def short_table(report: Report) -> str:
 
 
 def _size_table(report: Report) -> str:
-    """Size and quality; names are shortened so that the table fits.
-
-    If neurons were removed, multiply-adds say more than parameters, and not both fit.
-    """
-    metric, models = facts.primary_metric(report), facts.models(report)
-    neurons = facts.shows_neurons(report)
-    quality = facts.metric_style(metric).label if metric else "quality"
-    titles = [
-        "heads",
-        *(["neurons", "multiply-adds"] if neurons else []),
-        f"{quality} (difference, 95% interval)",
-        *([] if neurons else ["parameters"]),
-        "ONNX MB",
-    ]
-    rows = [
-        [
-            phrases.kept(model, "heads"),
-            *([phrases.kept(model, "neurons"), phrases.macs(model)] if neurons else []),
-            _quality_cell(model, metric),
-            *([] if neurons else [numbers.compact(model.parameters)]),
-            # Other engines run the same graphs, or files of their own.
-            numbers.megabytes(model.onnx_bytes) if model.in_default_engine else "",
-        ]
-        for model in models
-    ]
-    unnamed = render_text([Column(title) for title in titles], rows)
-    room = min(WIDTH - 2 - max(map(len, unnamed.splitlines())), _NAME_WIDTH)
-    named = ([_shorten(x.name, room), *row] for x, row in zip(models, rows, strict=True))
-    return render_text(columns("model", *titles), named)
-
-
-def _quality_cell(model: Variant, metric: str | None) -> str:
-    if metric is None:
-        return "not measured"
-    style, compared = facts.metric_style(metric), facts.comparison(model, metric)
-    if compared is None:
-        return style.score(facts.value(model, metric))
-    return f"{style.score(compared.pruned)} ({phrases.change(compared)})"
+    metric, neurons = facts.primary_metric(report), facts.shows_neurons(report)
+    titles = ["heads", *(["neurons", "multiply-adds"] if neurons else []), "ONNX MB"]
+    if metric is not None:
+        titles.append(f"{facts.metric_style(metric).label} (difference)")
+    rows = []
+    for model in facts.models(report):
+        cells = [_shorten(model.name), phrases.kept(model, "heads")]
+        if neurons:
+            cells += [phrases.kept(model, "neurons"), numbers.percent(model.macs_share, 1, 1)]
+        # Other engines run the same graphs, or files of their own.
+        cells.append(numbers.megabytes(model.onnx_bytes) if model.in_default_engine else "")
+        if metric is not None:
+            compared = facts.comparison(model, metric)
+            change = "" if compared is None else f" ({phrases.change(compared)})"
+            cells.append(f"{facts.metric_style(metric).score(facts.value(model, metric))}{change}")
+        rows.append(cells)
+    return render_text(columns("model", *titles), rows)
 
 
 def _speed_tables(report: Report) -> Iterator[str]:
-    """Tables of sentences per second, with as many batch sizes side by side as fit."""
-    from rich.cells import cell_len
-
+    """Tables of sentences per second, two batch sizes in each, which fit side by side."""
     sizes = facts.batch_sizes(report)
     cells: dict[tuple[str, int], str] = {}
     for row in facts.all_timings(report):
-        speed = numbers.adaptive(row.sentences_per_second)
         gain = "" if row.speedup is None else f" ({phrases.speedup(row)})"
-        cells[row.variant, row.batch_size] = f"{speed}{gain}"
-    names = [model.name for model in facts.models(report)]
-    while sizes:
-        for count in range(len(sizes), 0, -1):
-            part = sizes[:count]
-            titles = columns("sentences/s (speed-up)", *(f"batch {size}" for size in part))
-            rows = [
-                [_shorten(name), *(cells.get((name, size), numbers.ABSENT) for size in part)]
-                for name in names
-            ]
-            table = render_text(titles, rows)
-            if max(map(cell_len, table.splitlines())) <= WIDTH:
-                break
-        yield table
-        sizes = sizes[count:]
-
-
-def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
-    """A name without its middle: its end tells the builds of one model apart."""
-    from rich.cells import cell_len, set_cell_size
-
-    name = numbers.printable(name)
-    if cell_len(name) <= width:
-        return name
-    tail = (width - 3) // 2
-    start = set_cell_size(name, width - 3 - tail).rstrip()
-    return f"{start}...{set_cell_size(name[::-1], tail).rstrip()[::-1]}"
-
-
-def timing_table(throughput: Throughput) -> str:
-    """The output of `compress bench`: the conditions, then a line per model and batch size.
-
-    In brackets the ratio of multiply-adds. With several engines also the gain over the first
-    artifact in the same engine, and in the fastest one.
-    """
-    rows = []
-    several = any(row.fastest is not None for row in throughput.rows)
-    for row in throughput.rows:
-        speedup = "" if row.speedup is None else phrases.speedup(row)
-        if speedup and row.macs_ratio is not None:
-            speedup += f" ({row.macs_ratio:.2f})"
-        cells = [
-            str(row.batch_size),
-            row.variant,
-            f"{row.sentences_per_second:.1f}",
-            f"{row.tokens_per_second:.0f}",
-            *(f"{row.latency_ms[name]:.1f}" for name in ("p50", "p90", "p99")),
-            "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}",
-            speedup,
+        cells[row.variant, row.batch_size] = f"{numbers.adaptive(row.sentences_per_second)}{gain}"
+    for start in range(0, len(sizes), 2):
+        part = sizes[start : start + 2]
+        titles = columns("sentences/s (speed-up)", *(f"batch {size}" for size in part))
+        rows = [
+            [_shorten(model.name), *(cells.get((model.name, size), "") for size in part)]
+            for model in facts.models(report)
         ]
-        if several:
-            cells.append(numbers.fixed(row.engine_speedup, 2))
-            cells.append(f"{numbers.fixed(row.fastest_speedup, 2)} {row.fastest}")
-        rows.append(cells)
-    titles = columns(
-        ">batch, model, >sent/s, >tok/s, >p50 ms, >p90, >p99, >MiB, speed-up (multiply-adds)"
-        + (", same engine, >fastest" if several else "")
-    )
-    return (
+        yield render_text(titles, rows)
+
+
+def _shorten(name: str) -> str:
+    """A name without its middle: its end tells the builds of one model apart."""
+    name, half = numbers.printable(name), (_NAME_WIDTH - 3) // 2
+    return name if len(name) <= _NAME_WIDTH else f"{name[:half]}...{name[-half:]}"
+
+
+def gate_text(report: Report) -> str:
+    """The output of `compress gate`: a line for each outcome, and the changes as a table."""
+    lines = [phrases.outcome_line(outcome) for outcome in report.gate]
+    if report.changes:
+        table = baseline(report)
+        lines += ["", render_text(table.columns, table.rows)]
+    return "\n".join(lines)
+
+
+def bench_text(throughput: Throughput) -> str:
+    """The output of `compress bench`: the conditions, and the tables of a report about speed."""
+    tables = [timing_table(throughput.rows), engine_table(throughput.rows)]
+    conditions = (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
-        f"lengths: {throughput.lengths}\n{render_text(titles, rows)}"
+        f"lengths: {throughput.lengths}"
     )
+    return "\n\n".join([conditions, *(render_text(x.columns, x.rows) for x in tables if x.rows)])
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """The report for scripts, with full precision and only JSON values.
-
-    Numbers that are not finite become None, which JSON can hold.
-    """
+    """The report for scripts; numbers that are not finite become None, which JSON can hold."""
     return _finite(
         {
             "model": report.model,
@@ -179,10 +122,6 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
         *("name", "directory", "precision", "engine", "default", "macs_share", "parameters"),
         *("checkpoint_bytes", "onnx_bytes"),
     }
-    timed = {
-        *("batch_size", "sentences_per_second", "tokens_per_second", "speedup", "macs_ratio"),
-        *("engine_speedup", "fastest_speedup", "fastest"),
-    }
     return {
         **model.model_dump(include=fields),
         "heads_kept": facts.kept(model, "heads"),
@@ -190,12 +129,12 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
         "neurons_kept": facts.kept(model, "neurons"),
         "neurons_total": facts.total(model, "neurons"),
         "quality": dict(model.quality.metrics) if model.quality else {},
-        "comparisons": {x.metric: _comparison_summary(x) for x in model.comparisons},
+        "comparisons": _comparisons(model.comparisons),
         "base": model.base or None,
-        "base_comparisons": {x.metric: _comparison_summary(x) for x in model.base_comparisons},
+        "base_comparisons": _comparisons(model.base_comparisons),
         "throughput": [
             {
-                **row.model_dump(include=timed),
+                **row.model_dump(),
                 "interval": row.speedup_interval,
                 "pays": None if row.speedup is None else facts.pays(row),
             }
@@ -204,18 +143,12 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
     }
 
 
-def _comparison_summary(compared: Comparison) -> dict[str, Any]:
-    fields = {"difference", "interval", "p_value", "floor", "at_floor"}
-    judged = facts.JUDGMENT_WORDS[facts.judge(compared)]
-    return {**compared.model_dump(include=fields), "judgement": judged}
+def _comparisons(made: Sequence[Comparison]) -> dict[str, Any]:
+    return {
+        x.metric: x.model_dump() | {"judgement": facts.JUDGMENT_WORDS[facts.judge(x)]} for x in made
+    }
 
 
-def _finite(value: Any) -> Any:
-    """A value in which numbers that are not finite became None, and tuples lists."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    finite: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda name: None)
+    return finite

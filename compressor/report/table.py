@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +50,21 @@ def make_table(
     notes: Sequence[str] = (),
     *,
     more: Sequence[Column] = (),
-    left_out: Collection[str] = (),
     words: Path = WORDS,
     **values: object,
 ) -> ReportTable:
-    """A table with its words of a file.
+    """A table with its words of a file, in which `values` are filled in.
 
-    Args:
-        more: columns after those that are named there.
-        left_out: titles of columns that are not shown, with their cells.
-        values: to fill in.
+    Columns are those that are named there, then `more`.
     """
     spec = _read(words)[key]
     named = columns(spec["columns"]) if "columns" in spec else ()
-    shown = [column.title not in left_out for column in (*named, *more)]
     titles = [Column(x.title.format(**values), x.numeric) for x in named]
     return ReportTable(
         key=key,
         caption=spec["caption"].format(**values),
-        columns=tuple(compress((*titles, *more), shown)),
-        rows=tuple(tuple(compress(row, shown)) for row in rows) if left_out else tuple(rows),
+        columns=(*titles, *more),
+        rows=tuple(rows),
         title=spec.get("title", "").format(**values),
         notes=tuple(notes),
         folded=spec.get("folded", False),
@@ -89,28 +84,65 @@ def columns(text: str, *numeric: str) -> tuple[Column, ...]:
 def render_text(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
     """Plain text, the same on a terminal, in a pipe and in a file: never cut or wrapped.
 
-    Aligned columns, two spaces between them; one line per row and one for the titles, if any.
     Without columns, the first cell stands left and all others right. The last cells of a row may be
-    left out. Lines have no spaces at their ends, and the last one no newline.
+    left out.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len
 
     titles = [[column.title for column in columns]] if columns else []
-    lines = [*titles, *rows]
-    if not lines:
-        return ""
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    widest = max(map(len, lines))
-    for right in [column.numeric for column in columns] or [False] + [True] * (widest - 1):
-        grid.add_column(justify="right" if right else "left", no_wrap=True)
+    lines = [[printable(cell) for cell in cells] for cells in (*titles, *rows)]
+    count = max(map(len, lines), default=0)
+    lines = [cells + [""] * (count - len(cells)) for cells in lines]
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    right = [column.numeric for column in columns] or [number > 0 for number in range(count)]
+    texts = []
     for cells in lines:
-        grid.add_row(*(Text(printable(cell)) for cell in cells))
-    # As wide as the table wants to be, whatever the terminal and its variables say.
-    console = Console(
-        width=1_000_000, color_system=None, force_terminal=False, legacy_windows=False
+        spaces = (" " * (width - cell_len(x)) for x, width in zip(cells, widths, strict=True))
+        parts = zip(cells, spaces, right, strict=True)
+        padded = [space + cell if left else cell + space for cell, space, left in parts]
+        texts.append("  ".join(padded).rstrip())
+    return "\n".join(texts)
+
+
+# --- GitHub-flavored Markdown, in which data is shown literally
+
+# Escape only what Markdown would interpret, so that the file also reads well as plain text: an
+# underscore inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay.
+_INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(\[:])")
+# What would start a heading, a quotation or a list inside a list item or a paragraph.
+_LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
+
+
+def escape(text: str) -> str:
+    """`text` as part of a line, shown literally by Markdown."""
+    return _INLINE.sub(lambda match: f"&#{ord(match[0])};", printable(text))
+
+
+def escape_line(text: str) -> str:
+    """`text` as a whole paragraph or list item, shown literally by Markdown."""
+    return _LINE_START.sub(
+        lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escape(text).strip()
     )
-    with console.capture() as captured:
-        console.print(grid)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def bullets(sentences: Iterable[str]) -> list[str]:
+    """Sentences as one list; nothing for none."""
+    text = "\n".join(f"- {escape_line(sentence)}" for sentence in sentences)
+    return [text] if text else []
+
+
+def render_table(table: ReportTable) -> list[str]:
+    return [escape_line(table.caption), table_block(table)]
+
+
+def table_block(table: ReportTable, escape: Callable[[str], str] = escape) -> str:
+    """The table alone; one without columns as a list of names and values."""
+    if not table.columns:
+        return "\n".join(f"- **{escape(key)}**: {escape(value)}" for key, value in table.rows)
+    titles = [column.title for column in table.columns]
+    rows = [
+        "| " + " | ".join(escape(cell).strip().replace("|", "&#124;") for cell in cells) + " |"
+        for cells in (titles, *table.rows)
+    ]
+    ruler = "|".join(" ---: " if column.numeric else " --- " for column in table.columns)
+    return "\n".join([rows[0], f"|{ruler}|", *rows[1:]])

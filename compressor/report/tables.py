@@ -1,15 +1,12 @@
-"""The report's tables, from its numbers to cells of text; every format shows these.
-
-A cell says nothing that another table says.
-"""
+"""The report's tables, from its numbers to cells of text; every format shows these."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import itertools
+from collections.abc import Sequence
 
-from compressor.export.precision_names import ON_DEVICE
 from compressor.report import facts, numbers, phrases, searches
+from compressor.report.phrases import outcome_result
 from compressor.report.schema import Report
 from compressor.report.table import Column, ReportTable, make_table
 from compressor.results import Source, Timing, Variant
@@ -31,8 +28,9 @@ _PAYS: dict[facts.Gain, str] = {
 
 def tables(report: Report) -> dict[str, ReportTable]:
     """All tables that have rows, by key, in their order on a page; `conclusion` stands above."""
+    outcomes = [(x.variant, x.rule, outcome_result(x), x.message) for x in report.gate]
     made = (
-        gate(report),
+        make_table("gate", outcomes),
         baseline(report),
         quality(report),
         throughput(report),
@@ -42,7 +40,6 @@ def tables(report: Report) -> dict[str, ReportTable]:
         units(report),
         checks(report),
         origin(report),
-        shapes(report),
         signatures(report),
         environment(report),
     )
@@ -50,10 +47,7 @@ def tables(report: Report) -> dict[str, ReportTable]:
 
 
 def conclusion(report: Report) -> ReportTable | None:
-    """Quality, latency and size of dense and of the most important variant, and the difference.
-
-    Beside it what the dense model's low precision gives alone. None if there is no variant.
-    """
+    """Dense, the most important variant, and what the dense model's low precision gives alone."""
     variant, metric = facts.headline(report), facts.primary_metric(report)
     if variant is None:
         return None
@@ -72,27 +66,24 @@ def conclusion(report: Report) -> ReportTable | None:
                 judgment = facts.JUDGMENT_WORDS[facts.judge(compared)]
                 change = f"{phrases.change(compared)}, {judgment}"
             cells += [style.score(facts.value(build, metric)), change]
-        rows.append(tuple(cells))
-    timed = facts.timings(report, dense.name)
-    for row in {x.batch_size: x for x in timed[:1] + timed[-1:]}.values():
-        cells = [f"Latency at batch {row.batch_size} (ms)"]
-        cells.append(numbers.adaptive(row.latency_ms.get("p50")))
-        for build in builds:
+        rows.append(cells)
+    timed = {(x.variant, x.batch_size): x for x in facts.all_timings(report)}
+    sizes = facts.batch_sizes(report)
+    for batch in dict.fromkeys(sizes[:1] + sizes[-1:]):
+        cells = [f"Latency at batch {batch} (ms)"]
+        for build in (dense, *builds):
             # The median, and `1.16 [1.14, 1.18] times as fast` or `0.99 [0.97, 1.01], no …`.
-            latency = gain = numbers.ABSENT
-            for other in facts.timings(report, build.name):
-                if other.batch_size == row.batch_size:
-                    latency = numbers.adaptive(other.latency_ms.get("p50"))
-                    gain = f"{phrases.speedup(other)}{_FASTER[facts.gain(other)]}"
-                    break
-            cells += [latency, gain]
-        rows.append(tuple(cells))
+            row = timed.get((build.name, batch))
+            cells.append(numbers.adaptive(row.latency_ms.get("p50") if row else None))
+            if build is not dense:
+                gained = row and f"{phrases.speedup(row)}{_FASTER[facts.gain(row)]}"
+                cells.append(gained or numbers.ABSENT)
+        rows.append(cells)
     cells = ["Size (ONNX MB)", numbers.megabytes(dense.onnx_bytes)]
     for build in builds:
         cells.append(numbers.megabytes(build.onnx_bytes))
         cells.append(numbers.change(build.onnx_bytes, dense.onnx_bytes))
-    rows.append(tuple(cells))
-    return make_table("conclusion", rows, more=list(map(Column, titles)))
+    return make_table("conclusion", map(tuple, [*rows, cells]), more=list(map(Column, titles)))
 
 
 def samples(report: Report) -> ReportTable | None:
@@ -101,78 +92,54 @@ def samples(report: Report) -> ReportTable | None:
     models = [report.dense, *([] if variant is None else [variant])]
     if not report.samples or not all(model.samples for model in models):
         return None
-
-    def short(text: str) -> str:
-        """A long number with four digits; other texts as they are."""
-        return f"{float(text):.4g}" if re.fullmatch(r"-?\d+\.\d{4,}(?:e-?\d+)?", text) else text
-
-    rows = []
-    answers = zip(*(model.samples for model in models), strict=True)
-    for row, both in zip(report.samples, answers, strict=False):
-        rows.append((" / ".join(row.texts), *map(short, (row.reference, *both))))
+    answers = zip(*(model.samples for model in models), strict=False)
+    rows = [
+        (" / ".join(row.texts), row.reference, *both)
+        for row, both in zip(report.samples, answers, strict=False)
+    ]
     names = [Column(model.name, numeric=False) for model in models]
     return make_table("samples", rows, more=names, count=len(report.samples))
 
 
-def gate(report: Report) -> ReportTable:
-    rows = [(x.variant, x.rule, phrases.outcome_result(x), x.message) for x in report.gate]
-    return make_table("gate", rows)
-
-
 def baseline(report: Report) -> ReportTable:
     rows = []
+    # Sizes and counts have no interval.
+    exact = facts.JUDGMENT_WORDS | {"worse": "larger", "better": "smaller", "same": "unchanged"}
     for change in report.changes:
+        words = facts.JUDGMENT_WORDS if change.interval else exact
         both = (change.before, change.after)
         values = (numbers.fixed(value, 0 if abs(value) >= 1e4 else 3) for value in both)
         bounds = "" if change.interval is None else numbers.interval(change.interval, 3)
-        result = phrases.change_result(change) + (f" ({change.note})" if change.note else "")
+        result = words[change.judgment] + (f" ({change.note})" if change.note else "")
         rows.append((change.variant, change.what, *values, bounds, result))
     return make_table("baseline", rows)
 
 
 def quality(report: Report) -> ReportTable:
-    """Every metric of every model with its difference from dense."""
     metrics, measured = facts.metrics(report), report.dense.quality
     counted = facts.metric_style(metrics[0]).counted if metrics else "rows"
     of = f", means over {measured.rows:,} {counted}" if measured and counted != "rows" else ""
-    default_of: dict[str, list[str]] = {}  # default precision -> models that come in several
-    for variant in facts.pruned(report):
-        if len(facts.precisions(report, variant)) > 1:
-            precision = facts.default_build(report, variant).precision
-            default_of.setdefault(precision, []).append(variant.name)
-    rows = (
-        row
-        for metric in metrics
-        for model in facts.models(report)
-        for row in _quality_rows(report, model, metric)
-    )
     notes = [
-        f"Unless a precision is named, {phrases.join(names)} "
-        f"{'runs' if len(names) == 1 else 'run'} in {precision}."
-        for precision, names in default_of.items()
+        f"Unless a precision is named, {variant.name} runs in "
+        f"{facts.default_build(report, variant).precision}."
+        for variant in facts.pruned(report)
+        if len(facts.precisions(report, variant)) > 1
     ]
+    rows: list[tuple[str, ...]] = []
+    for metric, model in itertools.product(metrics, facts.models(report)):
+        style = facts.metric_style(metric)
+        start = (model.name, style.title, style.score(facts.value(model, metric)))
+        # With dense, and another precision with the float32 model.
+        against = [(report.dense.name, x) for x in model.comparisons if x.metric == metric]
+        against += [(model.base, x) for x in model.base_comparisons if x.metric == metric]
+        if not against:
+            result = "reference" if model is report.dense else "not compared"
+            rows.append((*start, "", "", "", "", result))
+        for name, compared in against:
+            difference = style.difference(compared.difference), style.interval(compared.interval)
+            p, judgment = numbers.p_value(compared.p_value), facts.judge(compared)
+            rows.append((*start, name, *difference, p, facts.JUDGMENT_WORDS[judgment]))
     return make_table("quality", rows, notes, of=of)
-
-
-def _quality_rows(report: Report, model: Variant, metric: str) -> Iterator[tuple[str, ...]]:
-    """A row against dense, and one against the float32 model for another precision of it."""
-    style, compared = facts.metric_style(metric), facts.comparison(model, metric)
-    score = facts.value(model, metric)
-    if score is None and compared is not None:
-        score = compared.pruned
-    start = (model.name, style.title, style.score(score))
-    against = [(model.base, x) for x in model.base_comparisons if x.metric == metric]
-    if model is report.dense:
-        yield (*start, "", "", "", "", "reference")
-    elif compared is None:
-        missing = "not measured" if score is None else "not compared"
-        yield (*start, "", *[numbers.ABSENT] * 3, missing)
-    else:
-        against.insert(0, (report.dense.name, compared))
-    for name, compared in against:
-        difference = style.difference(compared.difference), style.interval(compared.interval)
-        p, judgment = numbers.p_value(compared.p_value), facts.judge(compared)
-        yield (*start, name, *difference, p, facts.JUDGMENT_WORDS[judgment])
 
 
 def checks(report: Report) -> ReportTable:
@@ -186,32 +153,37 @@ def checks(report: Report) -> ReportTable:
 
 
 def origin(report: Report) -> ReportTable:
-    """The model, the method, the data and the run, as names and values."""
-    pairs = [
+    pairs: list[tuple[str, str | None]] = [
         ("Model", report.model),
-        ("Revision", report.revision or "not recorded"),
+        ("Revision", report.revision),
         ("Architecture", report.model_type),
         ("Task", report.task),
     ]
     pruned = facts.pruned(report)
-    scorings = [(f" of {variant.name}", facts.scoring(report, variant)) for variant in pruned]
-    if all(variant.scoring is None for variant in pruned):
-        scorings = [("", report.scoring)]
-    for of, scoring in scorings:
-        if scoring is None:
-            pairs.append((f"Scores{of}", "none"))
-            continue
+    scorings = [(f" of {variant.name}", variant.scoring) for variant in pruned if variant.scoring]
+    for of, scoring in [*scorings, *([("", report.scoring)] if report.scoring else [])]:
         cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in scoring.cost.items())
         pairs.append((f"Scoring method{of}", scoring.method))
         pairs.append((f"Scoring signature{of}", scoring.signature))
-        pairs.append((f"Scoring cost{of}", cost or "not recorded"))
+        pairs.append((f"Scoring cost{of}", cost))
     for variant in pruned:
         pairs.append((f"Budget of {variant.name}", variant.budget))
-        if variant.selection:
-            pairs.append((f"Selection of {variant.name}", variant.selection))
-        pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
+        pairs.append((f"Selection of {variant.name}", variant.selection))
+        pairs.append((f"Recovery of {variant.name}", variant.recovery))
+    # Tokens that an encoder keeps and that decoders score, if a text says which.
+    models = [report.dense, *pruned]
+    embedded = [
+        f"{model.name} {model.embedding_rows:,} ({numbers.megabytes(model.embedding_bytes)} MB)"
+        for model in models
+        if report.source_text and model.embedding_rows and model.embedding_bytes
+    ]
+    scored = {x.name: f"{x.name} {x.output_tokens:,}" for x in models if x.output_tokens}
+    differ = len({model.output_tokens for model in models}) > 1
     pairs += [
-        *_vocabularies(report),
+        ("Source text", _source(report.source_text)),
+        ("Tokens with an embedding (float32)", "; ".join(embedded)),
+        ("Target text", _source(report.target_text)),
+        ("Tokens that the decoder scores", "; ".join(scored.values()) if differ else ""),
         ("Calibration data", _source(report.calibration)),
         ("Test data", _source(report.test)),
         ("Seed", str(report.seed)),
@@ -219,59 +191,32 @@ def origin(report: Report) -> ReportTable:
         ("Created", report.created),
         ("compress", report.tool_version),
     ]
-    return make_table("origin", pairs)
-
-
-def _vocabularies(report: Report) -> Iterator[tuple[str, str]]:
-    """Tokens that an encoder keeps and that decoders score, if a text says which."""
-    models = [report.dense, *facts.pruned(report)]
-    if report.source_text is not None:
-        embedded = "; ".join(
-            f"{model.name} {model.embedding_rows:,} ({numbers.megabytes(model.embedding_bytes)} MB)"
-            for model in models
-            if model.embedding_rows is not None and model.embedding_bytes is not None
-        )
-        yield "Source text", _source(report.source_text)
-        yield "Tokens with an embedding (float32)", embedded
-    if report.target_text is not None:
-        yield "Target text", _source(report.target_text)
-    scored = {model.name: model.output_tokens for model in models if model.output_tokens}
-    if len(set(scored.values())) > 1:
-        text = "; ".join(f"{name} {count:,}" for name, count in scored.items())
-        yield "Tokens that the decoder scores", text
+    return make_table("origin", [(name, text) for name, text in pairs if text])
 
 
 def _source(source: Source | None) -> str:
     if source is None:
-        return "none"
+        return ""
     return f"{source.rows:,} rows of {', '.join(source.files)}; SHA-256 {source.sha256}"
 
 
 def signatures(report: Report) -> ReportTable:
-    """Metric signatures, one per model if they differ: such values cannot be compared."""
-    pairs = []
-    for metric in facts.metrics(report):
-        by_model = {
-            model.name: model.quality.signatures[metric]
-            for model in facts.models(report)
-            if model.quality and metric in model.quality.signatures
-        }
-        label = facts.metric_style(metric).label
-        if len(set(by_model.values())) == 1:
-            pairs.append((label, next(iter(by_model.values()))))
-        else:
-            pairs += [(f"{label} of {name}", text) for name, text in by_model.items()]
+    signed = [model.quality.signatures for model in facts.models(report) if model.quality]
+    pairs = [
+        (facts.metric_style(metric).label, signature)
+        for metric in facts.metrics(report)
+        for signature in dict.fromkeys(of_model.get(metric) for of_model in signed)
+        if signature
+    ]
     return make_table("signatures", pairs)
 
 
 def environment(report: Report) -> ReportTable:
-    """Provider, hardware and versions of the measurements."""
-    run, pairs = report.throughput, list[tuple[str, str]]()
+    run, pairs = report.throughput, dict[str, str]()
     if run is not None:
-        pairs += [("Provider", run.provider), ("Device", run.device)]
-        pairs += [("Timed precision", run.precision), ("Threads", str(run.threads))]
-        pairs.append(("Lengths", run.lengths))
-    return make_table("environment", [*pairs, *report.hardware.items(), *report.versions.items()])
+        pairs = {"Provider": run.provider, "Device": run.device, "Timed precision": run.precision}
+        pairs |= {"Threads": str(run.threads), "Lengths": run.lengths}
+    return make_table("environment", (pairs | report.hardware | report.versions).items())
 
 
 def _by_batch(report: Report) -> list[Timing]:
@@ -280,34 +225,38 @@ def _by_batch(report: Report) -> list[Timing]:
 
 
 def throughput(report: Report) -> ReportTable:
-    """Speed of every model at every batch size."""
+    return timing_table(_by_batch(report), TASKS[report.task].counted_tokens)
+
+
+def timing_table(timings: Sequence[Timing], counted: str = "") -> ReportTable:
+    """Rates, latency and memory of timings; models without a speed-up are the reference."""
     rows = []
-    for row in _by_batch(report):
+    for row in timings:
         latencies = [row.latency_ms.get(name) for name in ("p50", "p90", "p99")]
         rates = (row.sentences_per_second, row.tokens_per_second, *latencies, row.peak_memory_mib)
         gained = ("", "", "reference")
-        if row.variant != report.dense.name:
+        if row.speedup is not None:
             pays = _PAYS[facts.gain(row)]
             gained = (phrases.speedup(row), numbers.fixed(row.macs_ratio, 2), pays)
         rows.append((row.variant, str(row.batch_size), *map(numbers.adaptive, rates), *gained))
-    # A device computes precisions that it has no kernels for mostly in float32.
-    device = report.throughput.device if report.throughput else ""
-    elsewhere = {name for names in ON_DEVICE.values() for name in names}
-    elsewhere = elsewhere - set(ON_DEVICE[device]) if device in ON_DEVICE else set()
-    timed = dict.fromkeys(x.precision for x in report.variants if x.in_default_engine)
-    notes = [
-        f"{name} is not for a {device}, which computes most of it in float32: its speed here "
-        "says nothing."
-        for name in timed
-        if name in elsewhere
-    ]
-    return make_table("throughput", rows, notes, counted=TASKS[report.task].counted_tokens)
+    return make_table("throughput", rows, counted=counted)
 
 
 def engines(report: Report) -> ReportTable:
-    """What models gain over dense ones in the same engine and in the fastest."""
-    timed = _by_batch(report)
-    timed = timed if any(row.fastest is not None for row in timed) else []
+    notes = []
+    for variant in facts.pruned(report):
+        best = facts.fastest(report, facts.builds(report, variant))
+        if best:
+            notes.append(
+                f"The fastest build of {variant.name}, over the fastest dense build of any engine: "
+                f"{phrases.join([phrases.over_fastest(row) for row in best])}."
+            )
+    return engine_table(_by_batch(report), notes)
+
+
+def engine_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> ReportTable:
+    """Speed-ups over dense builds; no rows where one engine was timed."""
+    several = any(row.fastest is not None for row in timings)
     rows = [
         (
             row.variant,
@@ -319,38 +268,12 @@ def engines(report: Report) -> ReportTable:
             phrases.ratio(row.fastest_speedup, row.fastest_speedup_interval),
             row.fastest or "",
         )
-        for row in timed
+        for row in (timings if several else ())
     ]
-    notes = []
-    for variant in facts.pruned(report):
-        names = {build.name for build in facts.builds(report, variant)}
-        gained = [row for row in timed if row.variant in names and row.fastest_speedup is not None]
-        gained.sort(key=lambda row: row.sentences_per_second)
-        best = {row.batch_size: row for row in gained}
-        gains = [phrases.over_fastest(row) for _, row in sorted(best.items())]
-        if gains:
-            notes.append(
-                f"The fastest build of {variant.name}, over the fastest dense build of any engine: "
-                f"{phrases.join(gains)}."
-            )
     return make_table("engines", rows, notes)
 
 
-def shapes(report: Report) -> ReportTable:
-    """The shape that was timed at each batch size."""
-    run, rows = report.throughput, []
-    for row in _by_batch(report):
-        tokens = (row.source_tokens, row.padded_source_tokens, row.target_tokens)
-        shape = (str(row.batch_size), *(numbers.fixed(x, 1) for x in tokens), str(row.runs))
-        precision = row.precision or (run.precision if run else "")
-        provider = row.provider or (run.provider if run else "")
-        rows.append((row.variant, *shape, precision, provider))
-    return make_table("shapes", rows)
-
-
 def size(report: Report) -> ReportTable:
-    """Units, multiply-adds, parameters and file sizes of every model."""
-
     def changed(text: str, now: int, before: int) -> str:
         return text if now == before else f"{text} ({numbers.change(now, before)})"
 
@@ -365,14 +288,13 @@ def size(report: Report) -> ReportTable:
                 model.precision,
                 phrases.kept(model, "heads"),
                 phrases.kept(model, "neurons"),
-                phrases.macs(model),
+                numbers.percent(model.macs_share, 1, 1),
                 changed(f"{model.parameters:,}", model.parameters, dense.parameters),
                 changed(checkpoint, model.checkpoint_bytes, dense.checkpoint_bytes),
                 changed(onnx, model.onnx_bytes, dense.onnx_bytes),
             )
         )
-    left_out = () if facts.shows_neurons(report) else ("Neurons",)
-    return make_table("size", rows, left_out=left_out, units=facts.units_title(report))
+    return make_table("size", rows, units=facts.units_title(report))
 
 
 def units(report: Report) -> ReportTable:

@@ -140,8 +140,8 @@ class ExportRequest(Request):
         panel="Export",
         first=True,
         help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
-        "loaders of Hugging Face optimum (fp32); ctranslate2: OUTPUT for ctranslate2.Translator, "
-        "in the one --precision that is given.",
+        "loaders of Hugging Face optimum (fp32, models of one graph); ctranslate2: OUTPUT for "
+        "ctranslate2.Translator, in the one --precision that is given.",
     )
     device: Device = DEVICE
 

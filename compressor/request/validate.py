@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.target_text import count_texts
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
 from compressor.options.declare import Options, declared_by
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
-from compressor.report.rule_kinds import Rule
-from compressor.report.rules import parse_rules
+from compressor.report.rules import Rule, parse_rules
 from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
 from compressor.request.sections import CalibrationData, Columns, Export, Gate
 from compressor.runtime.session import choose_device
@@ -160,8 +158,6 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
     """The recipe with what the task decides; `UsageError` for options without effect on it."""
     recipe.method.check_task(task)
-    for rule in gate_rules(recipe.gate):
-        rule.require_task(task)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
@@ -186,7 +182,7 @@ def texts_to_keep(
         if path is not None:
             _require_of_task(option, path, task, model)
             file = texts_of(Path(path), option, task, columns.columns())
-            count_texts(file, lambda done: progress.update("lines read", done, None))
+            file.count(lambda done: progress.update("lines read", done, None))
         files.append(file)
     source, target = files
     return source, target

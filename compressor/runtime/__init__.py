@@ -1,13 +1,7 @@
-"""Running exported models without torch or transformers.
+"""Running exported models with numpy, onnxruntime and tokenizers, and nothing else.
 
-Needs numpy, onnxruntime and tokenizers, and nothing else:
-
-    from compressor.runtime import Translator
-    print(Translator("out").translate(["First sentence.", "Second one."]))
-
-`compress-heads-runtime` has some of the files of `compress-heads`, at the same places. Of one
-version they are the same files, and both may be installed. Of two versions, whichever was installed
-last has overwritten some files of the other.
+from compressor.runtime import Translator
+print(Translator("out").translate(["First sentence.", "Second one."]))
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +10,8 @@ from compressor.errors import EnvironmentProblem
 
 
 def _require_one_version() -> None:
+    # Both distributions have the files of the runtime. Of two versions, whichever was installed
+    # last has overwritten files of the other.
     installed = {}
     for name in ("compress-heads", "compress-heads-runtime"):
         try:
@@ -35,12 +31,16 @@ _require_one_version()  # before files that may be of another version are import
 
 # ruff: noqa: E402
 from compressor.runtime.batching import collate
-from compressor.runtime.classifier import Classifier, MultiLabelClassifier
-from compressor.runtime.embedder import Embedder
 from compressor.runtime.generator import Generator, Translator
 from compressor.runtime.question_answerer import Answer, QuestionAnswerer
 from compressor.runtime.runtime import Runtime
-from compressor.runtime.scores import Regressor, Reranker
+from compressor.runtime.scores import (
+    Classifier,
+    Embedder,
+    MultiLabelClassifier,
+    Regressor,
+    Reranker,
+)
 from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import Entity, TokenClassifier
 

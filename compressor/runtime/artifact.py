@@ -1,20 +1,23 @@
 """What an artifact says about itself in `onnx/graphs.json`, and the check of its files.
 
-All of that is checked when an artifact is opened, and never again: that graphs answer as the
-weights do is for `compress verify`.
+Both when it is opened, and never again: what a file says that the manifest lists is believed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError, cannot_read, did_you_mean
 from compressor.runtime.batching import check_limits
-from compressor.runtime.fields import MOST, NOT_EMPTY, Count, FileName, Size, TokenId, parse
-from compressor.storage.input_files import parse_json, read_text
+from compressor.storage.input_files import inner_path, parse_json, read_json, read_text
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
 GRAPH_DIRECTORY = "onnx"
@@ -26,34 +29,27 @@ CTRANSLATE2_FILES = (
 )  # fmt: skip
 
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
-MOST_BEAMS = 1024
 
 # How a cross-encoder makes a score of its one logit.
 Activation = Literal["identity", "sigmoid"]
+FileName = NewType("FileName", str)  # of a file in the same directory
+Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What `graphs.json` says of every artifact; each task has its own further entries.
-
-    `opened_with` is the name of the class that runs it.
-    """
-
-    opened_with: ClassVar[str]
+    """What `graphs.json` says of every artifact; tasks have further entries."""
 
     schema: Literal[1]
     task: str
-    precisions: Annotated[Mapping[str, Mapping[str, FileName]], NOT_EMPTY]
+    precisions: Mapping[str, Mapping[str, FileName]]
     default_precision: str
     tokenizer: FileName
-    max_source_tokens: Size
-    # Where tokens of longer texts are left out.
-    truncation_side: Literal["right", "left"] = "right"
-    pad_token_id: TokenId
+    max_source_tokens: int
+    truncation_side: Literal["right", "left"] = "right"  # where tokens of long texts are left out
+    pad_token_id: int
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
-    # Of classes, in the order of the logits. Only classifiers have some; declared here, so that
-    # artifacts of any task can be compared.
-    labels: list[str] | None = None
+    labels: list[str] | None = None  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = None
     # Precision -> the device that its graphs are made for, where they run on no other.
@@ -75,10 +71,7 @@ class Artifact:
         return None
 
     def file(self, role: str, precision: str | None) -> str:
-        """Name of the graph with that role, in one precision (None: the default one).
-
-        UsageError where the artifact lacks the precision, InputError where it lacks the graph.
-        """
+        """Name of the graph with that role; UsageError for a precision that is not there."""
         chosen = precision or self.default_precision
         if chosen not in self.precisions:
             raise UsageError(
@@ -86,18 +79,11 @@ class Artifact:
                 f"{', '.join(sorted(self.precisions))}; choose one of those, or export it",
                 id="precision-not-in-artifact",
             )
-        if role not in self.precisions[chosen]:
-            raise InputError(
-                f"{GRAPHS_FILE} names no {role!r} graph of precision {chosen}; export it again",
-                id="graph-not-in-artifact",
-            )
         return self.precisions[chosen][role]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
-    """An encoder with a head: one graph, `model`."""
-
     @property
     def outputs(self) -> int:
         """How many logits a row has, or a token."""
@@ -106,9 +92,7 @@ class EncoderArtifact(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationArtifact(EncoderArtifact):
-    opened_with = "Classifier"
-
-    labels: Annotated[list[str], NOT_EMPTY]
+    labels: list[str]
 
     @property
     def outputs(self) -> int:
@@ -116,30 +100,12 @@ class ClassificationArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenClassificationArtifact(ClassificationArtifact):
-    opened_with = "TokenClassifier"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelArtifact(ClassificationArtifact):
-    opened_with = "MultiLabelClassifier"
-
-
-@dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
-    """A model with one number for each text or pair."""
-
-    opened_with = "Regressor"
-
     activation: Activation = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankingArtifact(EncoderArtifact):
-    """A model of how relevant a text is to a query: one logit, or those of two classes."""
-
-    opened_with = "Reranker"
-
     classes: Literal[1, 2]
     activation: Activation = "identity"
 
@@ -149,23 +115,8 @@ class RerankingArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringArtifact(EncoderArtifact):
-    """A model for questions; each token has logits of starting and of ending the answer."""
-
-    opened_with = "QuestionAnswerer"
-
-    @property
-    def outputs(self) -> int:
-        return 2
-
-
-@dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
-    """An encoder of texts; its logits are embeddings."""
-
-    opened_with = "Embedder"
-
-    width: Size
+    width: int
     similarity: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
@@ -179,37 +130,31 @@ class EmbeddingArtifact(EncoderArtifact):
 class Generation:
     """How to decode; names and meanings are those of transformers' `GenerationConfig`.
 
-    Lengths include the start token, except `max_new_tokens`, which takes precedence over
-    `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
+    Lengths include the start token, but for `max_new_tokens`, which takes precedence, and
+    `positions`: the most tokens that the decoder can generate (None: not known).
     """
 
-    decoder_start_token_id: TokenId
-    eos_token_id: list[TokenId]
-    # At least the start token and one more.
-    max_length: Annotated[int, range(2, MOST + 1)] | None = None
-    max_new_tokens: Size | None = None
-    positions: Size | None = None
-    min_length: Count = 0
-    num_beams: Annotated[int, range(1, MOST_BEAMS + 1)] = 1
+    decoder_start_token_id: int
+    eos_token_id: list[int]
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    positions: int | None = None
+    min_length: int = 0
+    num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: Literal[True, False, "never"] = False
-    forced_bos_token_id: TokenId | None = None
-    forced_eos_token_id: list[TokenId] | TokenId | None = None
-    suppress_tokens: list[TokenId] = field(default_factory=list)
-    no_repeat_ngram_size: Count = 0
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: list[int] | int | None = None
+    suppress_tokens: list[int] = field(default_factory=list)
+    no_repeat_ngram_size: int = 0
     renormalize_logits: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_length is None and self.max_new_tokens is None:
-            raise ValueError("either max_length or max_new_tokens must be set")
 
     @property
     def limit(self) -> int:
         """The most tokens to generate, the start token not counted."""
         limit = self.max_new_tokens
         if limit is None:
-            assert self.max_length is not None  # checked on reading
-            limit = self.max_length - 1
+            limit = (self.max_length or 0) - 1  # one of the two is written
         return limit if self.positions is None else min(limit, self.positions)
 
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
@@ -232,24 +177,12 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Languages:
-    """The languages of a multilingual translator.
+    """The languages of a multilingual translator."""
 
-    Args:
-        codes: code of each language -> its token.
-        source: what it translates from; every source holds its token.
-        target: what it translates into.
-        starts: decoders start with the target's token; else it is forced to be the first.
-    """
-
-    codes: Annotated[Mapping[str, TokenId], NOT_EMPTY]
-    source: str
+    codes: Mapping[str, int]  # code of each language -> its token
+    source: str  # what it translates from; every source holds its token
     target: str | None = None
-    starts: bool = False
-
-    def __post_init__(self) -> None:
-        for code in (self.source, self.target):
-            if code is not None and code not in self.codes:
-                raise ValueError(f"language {code!r:.40} is none of its languages")
+    starts: bool = False  # decoders start with the target's token; else it is forced to be first
 
     def token(self, option: str, code: str) -> int:
         """The token of the language that an option names; UsageError if the model has no such."""
@@ -265,30 +198,18 @@ class Languages:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationArtifact(Artifact):
-    """A translator: the graphs `encoder` and `decoder`, and how to decode."""
-
-    opened_with = "Translator"
-
-    decoder_self_heads: list[Count]
-    cross_heads: list[Count]
-    head_dim: Size
-    # A table of so many numbers is made, so a damaged file must not name any number.
-    vocab_size: Annotated[int, range(1, (1 << 26) + 1)]
-    # The file with the tokens that the decoder scores; None: all.
-    output_tokens: FileName | None = None
+    decoder_self_heads: list[int]
+    cross_heads: list[int]
+    head_dim: int
+    vocab_size: int
+    output_tokens: FileName | None = None  # those that the decoder scores; None: all
     generation: Generation
-    # What every source begins with.
-    source_prefix: str = ""
+    source_prefix: str = ""  # what every source begins with
     languages: Languages | None = None
 
     @property
     def scored(self) -> tuple[int, str | None]:
         return self.vocab_size, self.output_tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class SummarizationArtifact(TranslationArtifact):
-    opened_with = "Generator"
 
 
 # By task. A task from outside this package adds its own class here.
@@ -297,11 +218,11 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "embedding": EmbeddingArtifact,
     "regression": RegressionArtifact,
     "reranking": RerankingArtifact,
-    "multilabel": MultiLabelArtifact,
+    "multilabel": ClassificationArtifact,
     "translation": TranslationArtifact,
-    "token-classification": TokenClassificationArtifact,
-    "question-answering": QuestionAnsweringArtifact,
-    "summarization": SummarizationArtifact,
+    "token-classification": ClassificationArtifact,
+    "question-answering": EncoderArtifact,
+    "summarization": TranslationArtifact,
 }
 
 
@@ -309,37 +230,61 @@ def read_artifact(directory: Path) -> Artifact:
     """`onnx/graphs.json` of an artifact; InputError where it is missing or of another layout."""
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
-        contents = read_text(path)
+        values = parse_json(read_text(path))
+        task = dict(values).get("task")
+        if task not in ARTIFACTS:
+            raise ValueError(f"it does not name a task, one of {', '.join(ARTIFACTS)}")
+        return _build(ARTIFACTS[task], values)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
             "or `compress export`",
             id="artifact-unreadable",
         ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8 text ({error}); export the model again", id="artifact-not-utf8"
-        ) from error
-    try:
-        values = parse_json(contents)
-        # First, since the task says which entries there must be.
-        task = values.get("task") if isinstance(values, dict) else None
-        if not isinstance(task, str) or task not in ARTIFACTS:
-            raise ValueError(f"the file: it does not name a task, one of {', '.join(ARTIFACTS)}")
-        return parse(ARTIFACTS[task], values, task)
-    except ValueError as error:
-        raise InputError(
-            f"{path} does not describe an artifact: {error}; export the model again",
-            id="artifact-invalid",
-        ) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: Exception) -> InputError:
+    """The error of a file that is damaged, or not of an artifact."""
+    reason = " ".join(str(error).split())
+    return InputError(
+        f"{path} cannot be used ({reason:.300}); export the model again", id="artifact-invalid"
+    )
+
+
+def _build(cls: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass of the values of a JSON object; ValueError or TypeError for other ones."""
+    types = get_type_hints(cls)
+    # The constructor refuses what is unknown, so that no setting is ignored silently.
+    return cls(**{name: _typed(types.get(name), x, name) for name, x in values.items()})
+
+
+def _typed(kind: Any, value: Any, name: str) -> Any:
+    """The value as a field of that type holds it; ValueError for one of another type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for one in inner:
+            with suppress(ValueError):
+                return _typed(one, value, name)
+    elif origin is list and isinstance(value, list):
+        return [_typed(inner[0], item, name) for item in value]
+    elif origin is Mapping and isinstance(value, dict):
+        return {key: _typed(inner[1], item, f"{name}.{key}") for key, item in value.items()}
+    elif is_dataclass(kind) and isinstance(value, dict):
+        return _build(kind, value)
+    elif kind is FileName:
+        return inner_path(value)
+    elif kind is float and type(value) is int:
+        return float(value)
+    # Not `isinstance`: to that, `true` is an integer.
+    elif kind is None or type(value) is kind or (origin is Literal and value in inner):
+        return value
+    raise ValueError(f"{name} is {value!r:.60}")
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:
-    """`read_artifact`, checked against the manifest first if `verify`.
-
-    None of its files is a link to a place outside of the directory, but for links of the Hugging
-    Face hub's cache, from `snapshots` to `blobs`; InputError else.
-    """
+    """`read_artifact`, checked against the manifest first if `verify`; no file is a link out."""
     description = f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
     if verify:
         require_unchanged(directory, [description], warn=False)
@@ -353,10 +298,7 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 
 
 def require_files(directory: Path, files: Sequence[str], *, verify: bool = True) -> None:
-    """Raise InputError for a file, or its external weights, that cannot be read.
-
-    With `verify` also for one that is damaged, or that the directory's manifest does not list.
-    """
+    """Raise InputError for a file, or its weights, that is unreadable, or with `verify` changed."""
     for path in (directory / name for file in files for name in (file, f"{file}_data")):
         try:
             path.open("rb").close()  # engines say why they cannot, or end their process
@@ -366,3 +308,65 @@ def require_files(directory: Path, files: Sequence[str], *, verify: bool = True)
             raise cannot_read(path, error) from error
     if verify:
         require_unchanged(directory, files)
+
+
+class OutputTokens:
+    """The ids of tokens that a decoder scores, ascending; the search numbers them from 0 on."""
+
+    def __init__(self, ids: Sequence[int] | Tokens) -> None:
+        self.ids: Tokens = np.asarray(ids, dtype=np.int64)
+
+    def indices(self, ids: Tokens) -> Tokens:
+        """Indices of tokens, any shape; InputError for one that the decoder does not score."""
+        missing = ids[~np.isin(ids, self.ids)]
+        if missing.size:
+            raise InputError(
+                f"this decoder cannot produce token {missing[0]}; see its output tokens",
+                id="token-not-in-output",
+            )
+        return np.searchsorted(self.ids, ids)
+
+    def settings(self, settings: Generation) -> Generation:
+        """Generation settings with ids -> the same settings with indices."""
+
+        def one(token: int | None) -> int | None:
+            return None if token is None else int(self.indices(np.array(token)))
+
+        def some(tokens: Sequence[int]) -> list[int]:
+            # Tokens that the decoder does not score cannot occur.
+            ids = np.array(tokens, np.int64)
+            indices: list[int] = self.indices(ids[np.isin(ids, self.ids)]).tolist()
+            return indices
+
+        forced = settings.forced_eos_token_id
+        return replace(
+            settings,
+            decoder_start_token_id=int(self.indices(np.array(settings.decoder_start_token_id))),
+            eos_token_id=some(settings.eos_token_id),
+            forced_bos_token_id=one(settings.forced_bos_token_id),
+            forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
+            suppress_tokens=some(settings.suppress_tokens),
+        )
+
+    def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Rows of indices -> rows of ids."""
+        return [self.ids[list(row)].tolist() for row in rows]
+
+
+def count_output_tokens(directory: Path) -> int | None:
+    """How many tokens the decoder of the artifact in `directory` scores; None for an encoder."""
+    artifact = read_artifact(directory)
+    return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
+
+
+def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
+    """The tokens that the decoder of the artifact in `directory` scores."""
+    assert artifact.scored is not None  # it has a decoder
+    vocabulary, file = artifact.scored
+    if file is None:
+        return OutputTokens(np.arange(vocabulary))
+    path = directory / GRAPH_DIRECTORY / file
+    try:
+        return OutputTokens(read_json(path))
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise unusable(path, error) from error

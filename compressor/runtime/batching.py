@@ -13,9 +13,7 @@ from compressor.errors import UsageError
 
 Batch = Mapping[str, NDArray[np.int64]]  # name -> [rows, longest row]
 Floats = NDArray[np.float32]
-# Elements of a block of rows whose exponentials fit into the CPU's cache.
-_BLOCK = 1 << 18
-
+_BLOCK = 1 << 18  # elements of a block of rows whose exponentials fit into the CPU's cache
 CHUNK_ROWS = 2048  # that a stream reads ahead, to sort them by length
 
 Item = TypeVar("Item")
@@ -26,10 +24,8 @@ def collate(
 ) -> dict[str, NDArray[np.int64]]:
     """Pad rows of token ids on the right: name -> int64 array [rows, longest row].
 
-    Args:
-        rows: token ids; for `token_type_ids` other than 0, `Encoded` rows.
-        pad_id: fills `input_ids`; the other arrays are filled with 0.
-        names: which of `input_ids`, `attention_mask` and `token_type_ids` to make.
+    `names` are those of `input_ids` (filled up with `pad_id`, the others with 0), `attention_mask`
+    and `token_type_ids`, which are other than 0 for `Encoded` rows alone.
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     real = np.arange(lengths.max(initial=0)) < lengths[:, None]  # [rows, longest row]
@@ -56,12 +52,8 @@ def by_length(
 ) -> list[list[int]]:
     """Numbers of the rows of each batch: rows of similar length, longest first, ties in order.
 
-    Longest first, so that too little memory shows in the first batch.
-
-    Args:
-        batch_size: rows per batch at most; UsageError below 1, as for tokens.
-        batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
-            If neither is given it is `default_tokens`; if both are, both hold.
+    So too little memory shows in the first batch. At most `batch_size` rows, and `batch_tokens` in
+    rows x longest row (a longer row is alone). Without both these are `default_tokens`.
     """
     check_limits(batch_size=batch_size, batch_tokens=batch_tokens)
     if batch_size is None and batch_tokens is None:
@@ -81,10 +73,7 @@ def by_length(
 
 
 def require_texts(texts: object, pairs: object = None) -> None:
-    """Raise `UsageError` for a text where texts belong, and for other numbers of both columns.
-
-    Each character of a text would be one.
-    """
+    """Raise `UsageError` for one text, whose characters would be texts, and for unequal columns."""
     for column in (texts, pairs):
         if isinstance(column, str):
             raise UsageError(
@@ -107,15 +96,10 @@ def check_limits(**limits: int | None) -> None:
 
 
 def require_right_padding(mask: NDArray[np.int64]) -> None:
-    """Raise `UsageError` unless the tokens of each row of a mask come before its padding.
-
-    Graphs for CUDA read the mask as the length of each row.
-    """
-    wrong = (mask[:, 1:] > mask[:, :-1]).any(axis=1)  # [rows]
-    if wrong.any():
-        row = int(wrong.argmax())
+    """Raise `UsageError` for padding before a token: graphs for CUDA read masks as lengths."""
+    if (mask[:, 1:] > mask[:, :-1]).any():
         raise UsageError(
-            f"row {row} of the batch has padding before a token; pad rows on the right",
+            "the batch has padding before a token; pad rows on the right",
             id="padding-not-on-the-right",
         )
 

@@ -1,24 +1,18 @@
-"""The one-step decoder graph behind `search.Decoder`, with its caches in one of two forms.
-
-`CachedDecoder` gets new caches from every step, on the session's device. `InPlaceDecoder` runs a
-graph that writes keys and values into the buffers it reads, on CPUs only: a step copies nothing but
-the new token's, and its inputs and outputs are the same memory in every step, so they are bound
-once. Each is also its own `search.Step`: the outputs of the step that it ran last.
-"""
+"""The one-step decoder graph behind `search.Decoder`, with its caches in one of two forms."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compressor.runtime.search import Scores, Tokens
-from compressor.runtime.session import bind
+from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.engines import Setup
+from compressor.runtime.search import Decoder, Scores, Tokens
+from compressor.runtime.session import bind, open_to_capture, to_device
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
@@ -30,11 +24,10 @@ ROWS = "rows"
 CAPACITY = "capacity"  # name of the caches' length where the graph writes them in place
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
-# all heads' rows would fall into the same sets of the processor's cache: a step of a 6+6 model with
-# 64 sentences took 5.3 ms with 32 and 4.5 ms with 24.
+# all heads' rows would fall into the same sets of the processor's cache: 5.3 ms a step, not 4.5.
 FIRST_LENGTH = 24
 
-Cache = NDArray[np.float32]  # [rows, heads, length, head_dim]
+Cache = Floats  # [rows, heads, length, head_dim]
 
 
 def selected(cache: str) -> str:
@@ -48,30 +41,63 @@ def present(past: str) -> str:
 
 
 class DecoderGraph:
-    """The session of `decoder.onnx` that all decodings share, and the graphs that move its caches.
+    """The sessions that all decodings share: encoder, decoder, and graphs that move its caches."""
 
-    `small` has, by role, those that take rows of the past and of all caches
-    (`compressor.export.translator_graphs`); none for caches that the decoder does not have.
-    """
+    further: ClassVar[tuple[str, ...]] = ()  # roles of small graphs that this form needs, too
 
-    def __init__(
-        self, session: InferenceSession, device: str, small: Mapping[str, InferenceSession]
-    ) -> None:
-        self.session, self.device, self.small = session, device, small
-        self.inputs = {value.name: value for value in session.get_inputs()}
+    def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
+        self.setup, self.device = setup, setup.device
+        captures = bool(self.further) and setup.captures
+        pairs = [
+            open_to_capture(open_graph, role, setup.directory, captures)
+            for role in ("encoder", "decoder")
+        ]
+        self.encoder, self.session = (session for session, _ in pairs)
+        self.captures = [session for session, captured in pairs if captured]
+        self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.cross = [name for name in self.inputs if name.startswith("cross_")]
         self.past = [name for name in self.inputs if name.startswith("past_")]
         self.reads_mask = "attention_mask" in self.inputs
-        # [batch, heads, length, head_dim], of which heads and head_dim are fixed in the graph.
-        self.past_shapes = {name: self.inputs[name].shape for name in self.past}
-        outputs = {value.name: value.shape for value in session.get_outputs()}
+        outputs = {value.name: value.shape for value in self.session.get_outputs()}
         self.scored = outputs["logits"][-1]  # how many tokens
+        # Such a graph writes its caches into the buffers that it reads them from.
+        self.in_place = not self.further and any(
+            value.shape[2:3] == [CAPACITY] for value in self.inputs.values()
+        )
+        # Caches in NumPy's buffers are moved by NumPy, without a graph.
+        taken = {SELECT_PAST: self.past, SELECT_CACHES: [*self.past, *self.cross]}
+        roles = [role for role, caches in taken.items() if caches and not self.in_place]
+        self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
+
+    def start(self, batch: Batch) -> Decoder:
+        """Run the encoder on a padded batch; the decoder before its first step."""
+        ids, mask, cross = batch["input_ids"], batch["attention_mask"], {}
+        if self.setup.artifact.only_device(self.setup.precision):
+            require_right_padding(mask)
+        if self.cross:  # without cross-attention heads the decoder does not read the source
+            inputs = {"input_ids": self.value(ids), "attention_mask": self.value(mask)}
+            binding = bind(self.encoder, inputs, dict.fromkeys(self.cross, self.device))
+            self.encoder.run_with_iobinding(binding)
+            cross = dict(zip(self.cross, binding.get_outputs(), strict=True))
+        return (InPlaceDecoder if self.in_place else CachedDecoder)(self, cross, mask)
 
     def value(self, array: Any, device: str | None = None) -> OrtValue:
-        """The array on a device, by default the session's; on a CPU both share their memory."""
-        from onnxruntime import OrtValue
+        """`to_device`, by default the session's."""
+        return to_device(array, device or self.device)
 
-        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device or self.device, 0)
+    def shapes(
+        self, names: Iterable[str], rows: int, length: int
+    ) -> dict[str, tuple[int, int, int, int]]:
+        """[rows, heads, length, head_dim] of caches; heads and head_dim are fixed in the graph."""
+        fixed = {name: self.inputs[name].shape for name in names}
+        return {name: (rows, heads, length, size) for name, (_, heads, _, size) in fixed.items()}
+
+    def caches(self, names: Iterable[str], rows: int, length: int) -> dict[str, OrtValue]:
+        """Empty caches of these names."""
+        return {
+            name: self.value(np.zeros(shape, FLOATS[self.inputs[name].type]))
+            for name, shape in self.shapes(names, rows, length).items()
+        }
 
     def run_small(
         self, role: str, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
@@ -83,7 +109,6 @@ class DecoderGraph:
         return values
 
     def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
-        """Rows of each cache, on the device."""
         if not caches:
             return {}
         # A graph has fixed inputs, so there is one for the past and one for all caches.
@@ -95,25 +120,17 @@ class DecoderGraph:
 
 
 class CachedDecoder:
-    """One batch being decoded.
+    """One batch being decoded, with new caches from every step, on the session's device.
 
-    Args:
-        cross: cross-attention keys and values of the sources, from the encoder.
-        mask: the sources' attention mask [rows, source].
+    `cross` has keys and values of the sources, from the encoder, `mask` is theirs [rows, source].
     """
 
-    def __init__(
-        self, graph: DecoderGraph, rows: int, cross: Mapping[str, OrtValue], mask: Tokens
-    ) -> None:
-        self._graph, self._position = graph, 0
-        self.cross = {name: cross[name] for name in graph.cross}
-        self.past = {
-            name: graph.value(np.zeros((rows, heads, 0, head_dim), FLOATS[graph.inputs[name].type]))
-            for name, (_, heads, _, head_dim) in graph.past_shapes.items()
-        }
+    def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
+        self._graph, self._position, self.cross = graph, 0, dict(cross)
+        self.past = graph.caches(graph.past, len(mask), 0)
         self._bind_source(mask)
 
-    def step(self, tokens: Tokens) -> CachedDecoder:
+    def step(self, tokens: Tokens) -> None:
         graph, binding = self._graph, self._binding
         binding.bind_ortvalue_input("input_ids", graph.value(tokens[:, None]))  # [rows, 1]
         binding.bind_ortvalue_input("position", graph.value(np.array([self._position])))
@@ -128,7 +145,6 @@ class CachedDecoder:
         self._logits, self._best, *past = binding.get_outputs()
         self.past = dict(zip(self.past, past, strict=True))
         self._position += 1
-        return self
 
     def best(self) -> Tokens:
         return np.asarray(self._best.numpy(), np.int64)
@@ -157,21 +173,23 @@ class CachedDecoder:
 
 
 class InPlaceDecoder:
-    """One batch being decoded; arguments are those of `CachedDecoder`."""
+    """As `CachedDecoder`, on CPUs, by a graph that writes its caches into the buffers it reads.
 
-    def __init__(
-        self, graph: DecoderGraph, rows: int, cross: Mapping[str, OrtValue], mask: Tokens
-    ) -> None:
+    A step copies the new token's alone, in memory that is the same for every step: bound once.
+    """
+
+    def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
         self._graph, self._position, self._mask = graph, 0, mask
         self._encoded = cross  # owns the memory that the other two look at
-        self._cross = {name: cross[name] for name in graph.cross}
+        self._cross = dict(cross)
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
-        self._sources = np.arange(rows)  # of every row; the beams of a sentence have the same one
+        # The source of every row; the beams of a sentence have the same one.
+        self._sources = np.arange(len(mask))
         self.past: dict[str, Cache] = {}
         self._move_past(self._sources, FIRST_LENGTH)
         self._bind()
 
-    def step(self, tokens: Tokens) -> InPlaceDecoder:
+    def step(self, tokens: Tokens) -> None:
         # A decoder without self-attention heads has no buffers to outgrow.
         if self._position == self._length and self.past:
             self._move_past(np.arange(len(tokens)), 2 * self._position - 8)
@@ -180,7 +198,6 @@ class InPlaceDecoder:
         self._position_input[0] = self._position
         self._graph.session.run_with_iobinding(self._binding)
         self._position += 1
-        return self
 
     def best(self) -> Tokens:
         return self._best
@@ -219,17 +236,11 @@ class InPlaceDecoder:
         old, filled = self.past, self._position
         # More rows than before do not fit into the old memory, nor does a longer past.
         self._length = max(length, filled)
-        shapes = {
-            name: (len(rows), heads, self._length, head_dim)
-            for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
-        }
+        shapes = self._graph.shapes(self._graph.past, len(rows), self._length)
         # In one block: the system takes several back when they are freed.
-        ends = list(accumulate(prod(shape) for shape in shapes.values()))
-        block = np.empty(ends[-1] if ends else 0, np.float32)
-        self.past = {
-            name: block[end - prod(shape) : end].reshape(shape)
-            for (name, shape), end in zip(shapes.items(), ends, strict=True)
-        }
+        sizes = [prod(shape) for shape in shapes.values()]
+        parts = np.split(np.empty(sum(sizes), np.float32), np.cumsum(sizes)[:-1])
+        self.past = {name: x.reshape(shapes[name]) for name, x in zip(shapes, parts, strict=False)}
         for name, cache in self.past.items() if filled else ():
             cache[:, :, :filled] = old[name][rows, :, :filled]
 

@@ -1,16 +1,14 @@
 """A decoder whose state stays on the device, for `compressor.export.device_step`'s graphs.
 
-Each step reads and writes the same buffers, of sizes that are rounded up to a few classes. So a GPU
-replays a step as a CUDA graph, and the token that it chose is already where the next step reads it:
-greedy search runs several steps before it looks at what was chosen. Rows that fill a class up
-decode the first source again; their outputs are ignored.
+Each step reads and writes the same buffers, of a few sizes, so a GPU replays it as a CUDA graph,
+and finds the token that the last one chose: greedy search runs several steps at once.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation
-from compressor.runtime.batching import Batch
-from compressor.runtime.cuda_graphs import Captured, numbered, uncaptured
+from compressor.runtime.batching import Batch, require_right_padding
 from compressor.runtime.decoder import (
     BEST,
     FLOATS,
@@ -30,8 +27,9 @@ from compressor.runtime.decoder import (
     present,
     selected,
 )
+from compressor.runtime.engines import Setup
 from compressor.runtime.search import Scores, Tokens, apply_rules, forced_tokens
-from compressor.runtime.session import bind
+from compressor.runtime.session import UNCAPTURED, Captured, bind, numbered, size_of
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -46,12 +44,10 @@ TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "toke
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
-# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies:
-# about a tenth of a captured step, an estimate that no GPU has confirmed. Steps behind the last
-# row's end, 1.5 in the mean, are lost.
+# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
+# a tenth of a captured step (an estimate); steps behind the last row's end are lost, 1.5 in mean.
 STEPS_AT_ONCE = 4
-# CUDA graphs of a session: each keeps its memory as long as the session. More shapes than that run
-# without one.
+# CUDA graphs of a session, which keep their memory as long; more shapes run without one.
 MOST_CAPTURED = 48
 # Buffers of batches that are done wait for others of their size, up to this much of them.
 MOST_KEPT_BYTES = 4 << 30
@@ -97,25 +93,16 @@ class Buffers:
         held = [*self.cross.values(), *self.values.values(), *self.inputs.values()]
         for step in self.steps.values():
             held += [*step.past.values(), step.history]
-        return sum(value.tensor_size_in_bytes() for value in held)
+        return size_of(held)
 
 
 class DeviceGraph(DecoderGraph):
-    """As `DecoderGraph`, with the encoder, and buffers that the steps of batches are bound to.
+    """As `DecoderGraph`, with buffers that the steps of batches are bound to."""
 
-    `small` has `LENGTHEN` and `TOP`, too; `captures` are the sessions that capture CUDA graphs.
-    """
+    further = (LENGTHEN, TOP)
 
-    def __init__(
-        self,
-        session: InferenceSession,
-        device: str,
-        small: Mapping[str, InferenceSession],
-        encoder: InferenceSession,
-        captures: Collection[InferenceSession] = (),
-    ) -> None:
-        super().__init__(session, device, small)
-        self.encoder, self.captures = encoder, captures
+    def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
+        super().__init__(open_graph, setup)
         # Rows and source tokens of the encoder's; also the room, of the decoder's.
         self.captured: list[Captured] = []
         self.reads_source = SOURCE_LENGTHS in self.inputs
@@ -123,6 +110,11 @@ class DeviceGraph(DecoderGraph):
         self._free: list[Buffers] = []
         self._lock = threading.Lock()
         self._threads = threading.local()
+
+    def start(self, batch: Batch) -> DeviceDecoder:
+        require_right_padding(batch["attention_mask"])
+        artifact = self.setup.artifact
+        return DeviceDecoder(self, batch, artifact.pad_token_id, artifact.max_source_tokens)
 
     def acquire(self, rows: int, source: int) -> Buffers:
         """Buffers for exclusive use, for so many rows and source tokens."""
@@ -133,7 +125,7 @@ class DeviceGraph(DecoderGraph):
                     return block
         ones = np.ones((rows, source), np.int64)
         inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
-        cross = self._caches(self.cross, rows, source)
+        cross = self.caches(self.cross, rows, source)
         values = {
             "input_ids": self.value(np.zeros((rows, 1), np.int64)),
             "position": self.value(np.zeros(1, np.int64)),
@@ -159,7 +151,7 @@ class DeviceGraph(DecoderGraph):
     def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
         """The step over caches of a length, and whether it ran: its position is then any."""
         if (room, side) not in block.steps:
-            past = self._caches(self.past, block.rows, room)
+            past = self.caches(self.past, block.rows, room)
             history = self.value(np.zeros((block.rows, room + 1), np.int64))
             inputs = {**block.values, **block.cross, **past, HISTORY: history}
             logits = inputs.pop("logits")
@@ -189,22 +181,13 @@ class DeviceGraph(DecoderGraph):
         """One step; `wait` for its end, so that its outputs can be read."""
         self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
 
-    def _caches(self, names: Iterable[str], rows: int, length: int) -> dict[str, OrtValue]:
-        """Empty buffers [rows, heads, length, head_dim] for these inputs."""
-        sizes = {name: self.inputs[name].shape for name in names}
-        return {
-            name: self.value(np.zeros((rows, heads, length, head_dim), self.float))
-            for name, (_, heads, _, head_dim) in sizes.items()
-        }
-
     def _options(
         self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
     ) -> tuple[RunOptions, RunOptions]:
         """Of a run that waits for its end, and of one that does not; captured if a session does."""
         if session not in self.captures or len(self.captured) == MOST_CAPTURED:
-            return uncaptured(), uncaptured()
-        held = sum(value.tensor_size_in_bytes() for value in values)
-        self.captured.append(Captured(shape, held))
+            return numbered(UNCAPTURED), numbered(UNCAPTURED)
+        self.captured.append(Captured(shape, size_of(values)))
         number = len(self.captured)
         waiting, going_on = numbered(number), numbered(number)
         # Replayed graphs stay in order; other runs may take each other's memory.
@@ -218,10 +201,7 @@ def size_class(size: int, least: int = 1) -> int:
 
 
 class DeviceDecoder:
-    """One batch being decoded; a `search.Decoder`, and the `RankedStep` that it ran last.
-
-    The batch is padded on the right; it is padded further to at most `most_source` tokens.
-    """
+    """One batch being decoded, padded on the right, further to at most `most_source` tokens."""
 
     def __init__(self, graph: DeviceGraph, batch: Batch, pad: int, most_source: int) -> None:
         ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -240,12 +220,11 @@ class DeviceDecoder:
                 inputs[name].update_inplace(_filled_up(wide, rows))
             graph.encoder.run_with_iobinding(self.block.encoding, self.block.options)
 
-    def step(self, tokens: Tokens) -> DeviceDecoder:
+    def step(self, tokens: Tokens) -> None:
         self.feed(tokens)
         self._make_room(1)
         self._graph.run(self._step)
         self._position += 1
-        return self
 
     def best(self) -> Tokens:
         # A copy: the next step reads its tokens there.
@@ -346,7 +325,7 @@ class DeviceDecoder:
 
 
 def _filled_up(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    """As many rows as buffers have: the further ones repeat the first."""
+    """As many rows as buffers have: further ones repeat the first; their outputs are ignored."""
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])
 
 

@@ -1,14 +1,12 @@
 """Encoders' graphs that are made for CUDA: small batches captured, large ones without padding.
 
-Small batches run at shapes that they are rounded up to, each captured as a CUDA graph when it is
-met first. Of large ones with much padding the layers compute the real tokens alone; that is a graph
-of its own, which is opened when it is needed first. It holds the weights a second time.
+Small batches run at shapes that they are rounded up to. Large ones with much padding run a graph of
+its own, which is opened when it is needed first, and holds the weights a second time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock, get_ident
@@ -17,19 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.batching import Batch, require_right_padding
-from compressor.runtime.cuda_graphs import (
-    CAPTURING,
-    LOG,
-    Captured,
-    numbered,
-    open_to_capture,
-    uncaptured,
-    warn_uncaptured,
-)
+from compressor.runtime.batching import Batch, Floats, require_right_padding
 from compressor.runtime.decoder import FLOATS
 from compressor.runtime.engines import Setup
-from compressor.runtime.session import bind, run_errors, run_failures
+from compressor.runtime.session import (
+    CAPTURING,
+    UNCAPTURED,
+    Captured,
+    bind,
+    numbered,
+    open_to_capture,
+    run_errors,
+    run_failures,
+    size_of,
+    to_device,
+    warn_uncaptured,
+)
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -40,13 +41,12 @@ LOGITS = "logits"
 TOKENS = "tokens"  # numbers of the real tokens, row by row
 OFFSETS = "token_offsets"  # [rows, longest row]: those, and behind them the numbers of the padding
 STARTS = "row_starts"  # [rows + 1]: where each row begins among the real tokens, and their number
-# Packing pays by the tokens that are left out, and costs two nodes and a few indices. These are
-# estimates, which no GPU has confirmed: half a microsecond a token was measured for a model of
-# BERT-base's size.
+# Packing pays by the tokens that are left out (half a microsecond each for a model of BERT-base's
+# size), and costs two nodes and a few indices. These are estimates, which no GPU has confirmed.
 LEAST_PADDING, LEAST_SHARE = 2048, 0.2
 MOST_SHAPES = 64
-# Larger batches keep a GPU busy for longer than it takes to launch their nodes: a fused graph of
-# BERT-base's size takes 0.9 ms for any batch of up to 16 x 32 tokens, and 1.3 ms for 16 x 128.
+# Larger batches take longer than the launch of their nodes: a fused graph of BERT-base's size
+# takes 0.9 ms for any batch of up to 16 x 32 tokens, and 1.3 ms for 16 x 128.
 MOST_TOKENS = 2048
 
 
@@ -59,38 +59,30 @@ class _Buffers:
     binding: IOBinding
     options: RunOptions
 
-    @property
-    def bytes(self) -> int:
-        return sum(x.tensor_size_in_bytes() for x in (*self.inputs.values(), self.logits))
-
 
 class FusedEncoder:
     """Logits of batches. Threads may share it; one alone runs captured graphs.
 
-    `open_graph` opens the graph with a role; and whether runs of it are to be captured. With
-    several workers nothing is captured. On a CPU nothing is either, but buffers are fixed all the
-    same.
+    `open_graph` as for `open_to_capture`. On a CPU nothing is captured, but buffers are fixed.
     """
 
     def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
         self._open_graph, self._setup = open_graph, setup
+        self._model, self._captures = open_to_capture(
+            open_graph, MODEL, setup.directory, setup.captures
+        )
         self._fixed = setup.cuda_graphs and setup.workers == 1
-        if self._fixed and setup.device == "cuda":
-            self._model, self._captures = open_to_capture(open_graph, MODEL, setup.directory)
-            self._fixed = self._captures
-        else:
-            self._model, self._captures = open_graph(MODEL, False), False
+        self._fixed &= self._captures or not setup.captures
         self._inputs = [value.name for value in self._model.get_inputs()]
         (self._output,) = self._model.get_outputs()
         self._shapes: dict[tuple[int, int], _Buffers] = {}
         self._thread: int | None = None  # that captures
-        # The shapes that run as one CUDA graph, with their memory.
         self.captured: list[Captured] = []
         self._packed: InferenceSession | None = None
         self._has_packed = PACKED in setup.artifact.precisions[setup.precision]
         self._opening = Lock()
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> Floats:
         """Logits [rows, outputs] or [rows, tokens, outputs]; UsageError for padding on the left."""
         mask = batch["attention_mask"]
         require_right_padding(mask)
@@ -109,9 +101,9 @@ class FusedEncoder:
                 inputs = {name: batch[name] for name in self._inputs}
                 logits = self._at_fixed_shape(inputs)
                 if logits is None:
-                    options = uncaptured() if self._captures else None
+                    options = numbered(UNCAPTURED) if self._captures else None
                     logits = self._model.run([LOGITS], inputs, options)[0]
-        answers: NDArray[np.float32] = logits.astype(np.float32, copy=False)
+        answers: Floats = logits.astype(np.float32, copy=False)
         return answers
 
     def _sizes(self, rows: int, tokens: int) -> list[int]:
@@ -120,7 +112,7 @@ class FusedEncoder:
         return [known.get(size, size) for size in self._output.shape]
 
     def _at_fixed_shape(self, inputs: Batch) -> NDArray[Any] | None:
-        """None for large batches, where as many shapes as can be are others, or a thread."""
+        """Logits; None for large batches, and where all shapes, or the thread, are taken."""
         rows, tokens = inputs["attention_mask"].shape
         artifact = self._setup.artifact
         shape = rounded(rows, tokens, artifact.max_source_tokens)
@@ -138,7 +130,6 @@ class FusedEncoder:
         buffers = self._shapes[shape]
         for name, value in enlarged(inputs, shape, artifact.pad_token_id).items():
             buffers.inputs[name].update_inplace(value)
-        before = used_bytes() if new else 0
         try:
             self._model.run_with_iobinding(buffers.binding, buffers.options)
         except run_failures() as error:
@@ -151,33 +142,24 @@ class FusedEncoder:
             self._model = self._open_graph(MODEL, False)
             return None
         if new:
-            taken = buffers.bytes + max(0, used_bytes() - before)
-            self.captured.append(Captured(shape, taken))
-            LOG.debug("shape %s: %s bytes", shape, taken)
+            held = size_of([*buffers.inputs.values(), buffers.logits])
+            self.captured.append(Captured(shape, held))
         # A copy: on a CPU this array is the buffer itself.
         logits = np.array(buffers.logits.numpy()[:rows])
         return logits[:, :tokens] if logits.ndim == 3 else logits
 
     def _new_buffers(self, shape: tuple[int, int]) -> _Buffers:
-        from onnxruntime import OrtValue
-
         device = self._setup.device
-        inputs = {
-            name: OrtValue.ortvalue_from_numpy(np.zeros(shape, np.int64), device, 0)
-            for name in self._inputs
-        }
+        inputs = {name: to_device(np.zeros(shape, np.int64), device) for name in self._inputs}
         zeros = np.zeros(self._sizes(*shape), FLOATS[self._output.type])
-        logits = OrtValue.ortvalue_from_numpy(zeros, device, 0)
+        logits = to_device(zeros, device)
         binding = bind(self._model, inputs, {LOGITS: logits})
-        options = numbered(len(self._shapes) + 1) if self._captures else uncaptured()
+        options = numbered(len(self._shapes) + 1 if self._captures else UNCAPTURED)
         return _Buffers(inputs, logits, binding, options)
 
 
 def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
-    """The shape of the buffers for a batch: 1, 2, 4, 8, … rows of 16, 24, 32, 48, 64, … tokens.
-
-    The model has positions for `most_tokens`.
-    """
+    """The shape of the buffers for a batch: 1, 2, 4, 8, … rows of 16, 24, 32, 48, 64, … tokens."""
     longest = 16
     while longest < tokens:
         longest = longest * 4 // 3 if longest % 3 == 0 else longest * 3 // 2
@@ -209,14 +191,3 @@ def enlarged(batch: Batch, shape: tuple[int, int], pad_id: int) -> dict[str, NDA
         if name == "attention_mask":
             larger[name][rows:, 0] = 1  # attention over no token at all is not defined
     return larger
-
-
-def used_bytes() -> int:
-    """Memory of the current thread's GPU that is in use, by whomever; 0 where there is none."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    failed = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-    return 0 if failed else total.value - free.value

@@ -13,39 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import Batch, require_right_padding, require_texts
-from compressor.runtime.cuda_graphs import CAPTURING, open_to_capture
-from compressor.runtime.decoder import (
-    CAPACITY,
-    SELECT_CACHES,
-    SELECT_PAST,
-    CachedDecoder,
-    DecoderGraph,
-    InPlaceDecoder,
+from compressor.runtime.artifact import (
+    Generation,
+    OutputTokens,
+    TranslationArtifact,
+    open_output_tokens,
 )
-from compressor.runtime.device_decoder import (
-    LENGTHEN,
-    TOP,
-    DeviceDecoder,
-    DeviceGraph,
-    greedy_on_device,
-)
-from compressor.runtime.engines.onnxruntime import OnnxRuntime
-from compressor.runtime.runtime import Line, Runtime, StreamLimits
+from compressor.runtime.batching import Batch, Floats
+from compressor.runtime.decoder import DecoderGraph
+from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph, greedy_on_device
+from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import bind, run_errors
-from compressor.runtime.vocabulary import OutputTokens, open_output_tokens
+from compressor.runtime.session import CAPTURING, run_errors
 
 
 class Generator(Runtime[TranslationArtifact]):
-    """An exported encoder-decoder model; arguments and errors are those of `Runtime`.
+    """An exported model for summarization; arguments and errors are those of `Runtime`.
 
     `source_language` and `target_language` are codes of a multilingual model's languages; None:
     those that the artifact was made for. `between` gives the same model for others.
 
-    It opens models for summarization; `Translator` is the same for translation. Decodes as
-    `generate` of transformers does with the model's generation settings and `do_sample=False`.
+    Decodes as `generate` of transformers with the model's settings and `do_sample=False`.
     """
 
     task = "summarization"
@@ -54,7 +42,6 @@ class Generator(Runtime[TranslationArtifact]):
     kind = "encoder-decoder"
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
-    _on_device: DeviceGraph | None = None
 
     def __init__(
         self,
@@ -66,25 +53,11 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> None:
         super().__init__(directory, **options)
         self._set_languages(source_language, target_language)
-        languages, settings = self.artifact.languages, self.artifact.generation
-        if languages is None or target_language is not None or languages.target is not None:
-            return
-        # An artifact of an earlier version, which may yet begin with a language.
-        first = {settings.forced_bos_token_id, settings.decoder_start_token_id}
-        if first.isdisjoint(languages.codes.values()):
-            raise UsageError(
-                f"{directory} does not say which language it translates into; give target_language "
-                "(--target-language), one of "
-                f"{', '.join(sorted(languages.codes)[:12])}, …",
-                id="target-language-missing",
-            )
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """The same opened model, translating from and into these languages; None: unchanged.
 
-        Raises:
-            UsageError: the model has no languages, or not that one, or the engine cannot.
-            InputError: the decoder does not score the target's token.
+        UsageError if the model has no languages, or not that one, or the engine cannot.
         """
         # Not a deep copy: both share the sessions, which hold the weights.
         other = copy(self)
@@ -92,16 +65,15 @@ class Generator(Runtime[TranslationArtifact]):
         return other
 
     def _set_languages(self, source: str | None, target: str | None) -> None:
+        if source is None and target is None:
+            return
         languages = self.artifact.languages
         if languages is None:
-            for option, code in (("source_language", source), ("target_language", target)):
-                if code is not None:
-                    raise UsageError(
-                        f"{option} {code} is for models with a token for each language, and this "
-                        "one has none; leave it out",
-                        id="option-without-use",
-                    )
-            return
+            raise UsageError(
+                f"language {source or target}: this model has no token for each language; leave "
+                "the option out",
+                id="option-without-use",
+            )
         if source is not None:
             old, new = languages.codes[languages.source], languages.token("source_language", source)
             self._tokenizer = self._tokenizer.with_language(old, new)
@@ -122,51 +94,16 @@ class Generator(Runtime[TranslationArtifact]):
         self._tokenizer.prefix = artifact.source_prefix
         self._generator = self._engine.translator()
         if self._generator is None:
-            self._open_graphs()
+            self.tokens = open_output_tokens(self._directory, artifact)
+            self._graph: DecoderGraph = self._engine.decoder()
         else:
             self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         self._generation = self.tokens.settings(artifact.generation)
 
-    def _open_graphs(self) -> None:
-        """Open the graphs that the search of this package runs."""
-        artifact, engine = self.artifact, self._engine
-        assert isinstance(engine, OnnxRuntime)  # others search by themselves
-        self.tokens = open_output_tokens(self._directory, artifact)
-        on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
-        captures = []
-        if on_device and engine.captures:
-            pairs = [
-                open_to_capture(engine.session, role, self._directory)
-                for role in ("encoder", "decoder")
-            ]
-            captures = [session for session, captured in pairs if captured]
-            self._encoder, decoder = (session for session, _ in pairs)
-        else:
-            self._encoder, decoder = engine.session("encoder"), engine.session("decoder")
-        # Such a graph writes its caches into the buffers that it reads them from.
-        in_place = not on_device and any(
-            value.shape[2:3] == [CAPACITY] for value in decoder.get_inputs()
-        )
-        past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
-        # Caches in NumPy's buffers are moved by NumPy, without a graph.
-        roles = {
-            SELECT_PAST: past and not in_place,
-            SELECT_CACHES: (past or cross) and not in_place,
-            LENGTHEN: on_device,
-            TOP: on_device,
-        }
-        small = {role: engine.session(role) for role, needed in roles.items() if needed}
-        self._form = InPlaceDecoder if in_place else CachedDecoder
-        if on_device:
-            self._on_device = DeviceGraph(decoder, self._device, small, self._encoder, captures)
-            engine.captured = self._on_device.captured
-        else:
-            self._decoder = DecoderGraph(decoder, self._device, small)
-
     @property
     def feeds_back(self) -> bool:
         """Whether the decoder chooses tokens on the device and reads them there."""
-        return self._on_device is not None
+        return isinstance(self._graph, DeviceGraph)
 
     @property
     def end_ids(self) -> list[int]:
@@ -181,27 +118,19 @@ class Generator(Runtime[TranslationArtifact]):
         self,
         texts: Sequence[str],
         *,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
         num_beams: int | None = None,
         max_new_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[str]:
         """The answer to each text; to an empty one, or one of white space, an empty one.
 
         Args:
-            texts: in any order of lengths; rows of similar length share a batch.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
             num_beams: 1 is greedy search; None takes the model's own setting, as below.
             max_new_tokens: the most tokens of an answer.
-
-        Raises:
-            UsageError: a number below 1.
+            limits: as of `Classifier.logits`.
         """
-        require_texts(texts)
-        answer = self._answering(num_beams, max_new_tokens)
-        filled = [text for text in texts if text.strip()]
-        answers = iter(self._answer(self.encode(filled), answer, batch_size, batch_tokens))
-        return [next(answers) if text.strip() else "" for text in texts]
+        answers = self._texts_to(self._answering(num_beams, max_new_tokens))
+        return list(self._stream(texts, answers, "", len(texts) or 1, **limits))
 
     def generate_stream(
         self,
@@ -211,12 +140,9 @@ class Generator(Runtime[TranslationArtifact]):
         max_new_tokens: int | None = None,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[str]:
-        """Answers to a stream of texts of any length, in their order, as of `generate_texts`.
-
-        One warning at the end counts the texts that were cut. For `limits` see
-        `Classifier.probabilities_stream`.
-        """
-        return self._stream(texts, self._answering(num_beams, max_new_tokens), "", **limits)
+        """As `generate_texts`, for a stream; `limits` as of `Classifier.probabilities_stream`."""
+        answer = self._answering(num_beams, max_new_tokens)
+        return self._stream(texts, self._texts_to(answer), "", **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The text that is generated from each line; in JSON by its name, `answer_name`."""
@@ -233,23 +159,13 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> list[list[int]]:
         """Token ids of the answers to a batch, `input_ids` and `attention_mask` [rows, source].
 
-        Without the start token, up to and including the end token where there is one. UsageError
-        for a number below 1, or `forced_length` together with beams or a limit.
-
-        Args:
-            forced_length: the exact number of tokens for every row, by greedy search that does not
-                stop at end tokens; for timing the same work with every model.
+        Without the start token, up to and including the end token where there is one. For timing
+        the same work with every model `forced_length` is the exact length, by greedy search.
         """
-        settings = self._generation
-        if forced_length is None:
-            return self._search(batch, settings.with_options(num_beams, max_new_tokens))
-        if max_new_tokens is not None or num_beams not in (None, 1):
-            raise UsageError(
-                f"forced_length={forced_length} is greedy and sets the length by itself; leave "
-                "num_beams and max_new_tokens out",
-                id="forced-length-with-other-limits",
-            )
-        return self._search(batch, settings.with_length(forced_length))
+        settings = self._generation.with_options(num_beams, max_new_tokens)
+        if forced_length is not None:
+            settings = settings.with_length(forced_length)
+        return self._search(batch, settings)
 
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
         """`generate` with every token chosen on the host, for comparing the device's choice."""
@@ -258,14 +174,12 @@ class Generator(Runtime[TranslationArtifact]):
             return self.tokens.rows(greedy(self.start(batch), rows, settings))
 
     def compute(self, batch: Batch, **options: Any) -> object:
-        """Generate, with the options of `generate`."""
         return self.generate(batch, **options)
 
-    def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Logits of the token after each of `tokens` [rows, steps], the start token first.
+    def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> Floats:
+        """Logits [rows, steps, tokens] of what follows each of `tokens` [rows, steps].
 
-        For comparing with another runtime: [rows, steps, tokens], in the order of
-        `self.tokens.ids`.
+        The start token is the first; logits are in the order of `self.tokens.ids`.
         """
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
@@ -273,40 +187,21 @@ class Generator(Runtime[TranslationArtifact]):
         with self._alone():
             decoder = self.start(batch)
             for step, column in enumerate(columns):
-                logits[:, step] = decoder.step(column).scores()
+                decoder.step(column)
+                logits[:, step] = decoder.scores()
         return logits
 
     def start(self, batch: Batch) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step."""
-        if self._generator is not None:
-            raise UsageError(
-                f"the engine {self.engine} searches by itself, and shows no single steps; use the "
-                "engine onnxruntime",
-                id="engine-without-steps",
-            )
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        if self._on_device is not None or self.artifact.only_device(self.precision):
-            require_right_padding(mask)
-        if self._on_device is not None:
-            most = self.artifact.max_source_tokens
-            return DeviceDecoder(self._on_device, batch, self.artifact.pad_token_id, most)
-        graph, cross = self._decoder, {}
-        if graph.cross:  # without cross-attention heads the decoder does not read the source
-            inputs = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
-            binding = bind(self._encoder, inputs, dict.fromkeys(graph.cross, self._device))
-            self._encoder.run_with_iobinding(binding)
-            cross = dict(zip(graph.cross, binding.get_outputs(), strict=True))
-        return self._form(graph, len(ids), cross, mask)
+        return self._graph.start(batch)
 
     def _alone(self) -> contextlib.AbstractContextManager[Any]:
         """Inside this context no other thread uses the GPU, if steps may be captured."""
-        captures = self._on_device is not None and self._on_device.captures
-        return CAPTURING if captures else contextlib.nullcontext()
+        return CAPTURING if self._graph.captures else contextlib.nullcontext()
 
     def _answering(
         self, num_beams: int | None, max_new_tokens: int | None
     ) -> Callable[[Batch], list[str]]:
-        """The texts that a batch is answered with, by these settings."""
         settings = self._generation.with_options(num_beams, max_new_tokens)
         return lambda batch: self.decode(self._search(batch, settings))
 

@@ -1,31 +1,24 @@
-"""Answering questions by a part of a text, with an exported model.
-
-A context that is too long for the model is read in windows that overlap.
-"""
+"""Answering questions by a part of a text, which is read in windows that overlap."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compressor.runtime.artifact import QuestionAnsweringArtifact
-from compressor.runtime.batching import check_limits, require_texts
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
-from compressor.runtime.text import Encoded, TextsCut
+from compressor.runtime.artifact import EncoderArtifact
+from compressor.runtime.batching import Floats, check_limits, require_texts
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
+from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import Span
-from compressor.storage.input_files import panics_raised
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# The usual sizes for SQuAD, in tokens: of a window, of what two windows share, of a question, and
-# of an answer.
+# Tokens of a window, of what two windows share, of a question, and of an answer; usual for SQuAD.
 WINDOW, STRIDE, MOST_QUESTION, MOST_ANSWER = 384, 128, 64, 30
 
 
@@ -47,22 +40,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Window:
-    """A question and a part of its context.
+    """A question and a part of its context."""
 
-    Args:
-        ids, types: of all tokens.
-        first: number of the context's first token; its tokens follow one another.
-        offsets: characters in the context of each of its tokens.
-        words: number of the word of each of them, None where the tokenizer knows none.
-        cut: whether the question lost tokens.
-    """
-
-    ids: list[int]
+    ids: list[int]  # as `types` of all tokens
     types: list[int]
-    first: int
-    offsets: list[Span]
-    words: list[int | None]
-    cut: bool
+    first: int  # number of the context's first token; its tokens follow one another
+    offsets: list[Span]  # characters in the context of each of its tokens
+    words: list[int | None]  # number of the word of each of them; None where there is none
+    cut: bool  # whether the question lost tokens
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
         """First and last token of the characters [start, end); None where they are not all here."""
@@ -87,16 +72,14 @@ class Window:
         return self.offsets[first][0], self.offsets[last][1]
 
 
-class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
-    """An exported model for questions; arguments and errors are those of `Runtime`.
-
-    A context that is too long is read in windows that overlap; the best answer of all counts.
-    """
+class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
+    """An exported model for questions; arguments and errors are those of `Runtime`."""
 
     task = "question-answering"
     line_options = ("null_answers", "stride")
     pair_lines = "each line is a question and a text"
     cuts_texts = False
+    cut_message = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of all windows of questions and their contexts, question by question."""
@@ -119,20 +102,17 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         *,
         null_answers: bool = False,
         stride: int = STRIDE,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
         """The answer to each question, in their order.
 
         Args:
             questions: of more than 64 tokens the rest is left out, with a warning.
-            contexts: of each question.
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            batch_size, batch_tokens: as in `logits`; rows are windows.
+            limits: `batch_size`, `batch_tokens` as in `Classifier.logits`; rows are windows.
         """
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
         return answers
@@ -145,31 +125,23 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[Answer]:
-        """The answer to each (question, context) of a stream; one of white space alone has none.
-
-        All else as `answers` and `Classifier.probabilities_stream`.
-        """
+        """As `answers`, for (question, context) pairs of a stream; blank ones have no answer."""
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
-        return self._stream_chunks(rows, answers, Answer("", 0.0, 0, 0), **limits)
+        return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The answer to each line; `answer` with its score and characters in JSON."""
         for answer in self.answer_stream(rows, **options):
-            characters = {"start": answer.start, "end": answer.end}
-            score = round(answer.score, 6)
-            yield answer.text, {"answer": answer.text, "score": score, **characters}
+            place = {"start": answer.start, "end": answer.end}
+            yield answer.text, {"answer": answer.text, "score": round(answer.score, 6), **place}
 
     def _windows(
         self, questions: Sequence[str], contexts: Sequence[str], stride: int
     ) -> list[list[Window]]:
         check_limits(stride=stride)
         require_texts(questions, contexts)
-        tokenizer, most = self._tokenizer, self.artifact.max_source_tokens
-        try:
-            with panics_raised():
-                return split(tokenizer.library, questions, contexts, most, stride)
-        except ValueError as error:
-            raise tokenizer.invalid(error) from error
+        most = self.artifact.max_source_tokens
+        return split(self._tokenizer.library, questions, contexts, most, stride)
 
     def _answers(
         self,
@@ -200,12 +172,6 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         # All windows of a question have the same part of it.
         return answers, sum(windows[0].cut for windows in groups)
 
-    def _warn_of_cut(self, cut: int, texts: int) -> None:
-        if cut:
-            what = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
-            # The level points at the line that called `answers`.
-            warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
-
 
 def split(
     tokenizer: Tokenizer,
@@ -216,10 +182,8 @@ def split(
 ) -> list[list[Window]]:
     """The windows of each question: as many as its context needs, at least one.
 
-    Args:
-        tokenizer: without truncation and padding; ValueError for one that makes no pairs.
-        most: tokens that the model can read; a window has `WINDOW` at most.
-        stride: tokens of the context that two windows share; at most half of what a window holds.
+    They have at most `WINDOW` tokens, of the `most` that the model can read, and share `stride`
+    ones of the context. ValueError for a tokenizer that makes no pairs; it has no truncation.
     """
     # Any pair shows which special tokens there are before a question, between it and its context
     # and behind that, and of which type the tokens of both texts are.
@@ -266,11 +230,11 @@ def split(
     return groups
 
 
-def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, int, float]:
+def best_span(logits: Floats, window: Window) -> tuple[float, int, int, float]:
     """Score, first and last token of a window's best answer, and the score of having none.
 
-    The score is that of `Answer`: both probabilities are among the tokens of the context and the
-    window's first token, which stands for no answer. Logits are [tokens, 2], of start and end.
+    Probabilities are among the tokens of the context and the window's first token, which stands for
+    no answer. Logits are [tokens, 2], of start and end.
     """
     count = len(window.offsets)
     context = slice(window.first, window.first + count)

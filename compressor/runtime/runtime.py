@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Artifact,
@@ -22,28 +22,37 @@ from compressor.runtime.artifact import (
 from compressor.runtime.batching import (
     CHUNK_ROWS,
     Batch,
+    Floats,
     by_length,
     check_limits,
     collate,
     in_chunks,
     require_texts,
 )
-from compressor.runtime.cuda_graphs import Captured
-from compressor.runtime.engines import DEFAULT, Engine, Setup, choose_engine
-from compressor.runtime.text import Encoded, TextTokenizer
+from compressor.runtime.engines import DEFAULT, Setup, choose_engine
+from compressor.runtime.session import Captured
+from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
 DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
 Answer = TypeVar("Answer")
+_CLASSES: dict[str, str] = {}  # task -> the class that runs its models
+# From texts (and second texts, of pairs) and `BatchSizes` to answers, and how many texts were cut.
+Answers = Callable[..., tuple[list[Answer], int]]
 Line = tuple[str, dict[str, Any]]
 
 
-class StreamLimits(TypedDict, total=False):
+class BatchSizes(TypedDict, total=False):
+    """How large batches may get, see `compressor.runtime.batching.by_length`."""
+
+    batch_size: int | None
+    batch_tokens: int | None
+
+
+class StreamLimits(BatchSizes, total=False):
     """The options of every stream."""
 
     chunk_rows: int  # that are read ahead and sorted by length; all that is held at a time
-    batch_size: int | None  # see `compressor.runtime.batching.by_length`
-    batch_tokens: int | None
 
 
 class Runtime(ABC, Generic[Described]):
@@ -51,44 +60,41 @@ class Runtime(ABC, Generic[Described]):
 
     Threads may share one. Each call computes by itself; with several threads give `threads=1`.
 
-    A subclass names its `task`, the `kind` of model that engines know it as, and the padded tokens
-    of a batch by device where nothing else is asked for (`batch_tokens`). One that reads long texts
-    in parts does not let the tokenizer cut them (`cuts_texts`). For `compress predict` it names the
-    options of `answer_lines` (`line_options`), and what a line is where that is two texts
-    (`pair_lines`).
-
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
         precision: one that the engine has for the artifact; None takes the artifact's default, or
             fp32 where the engine lacks that one.
         device: `cpu` or `cuda`; there is no fallback to another one.
-        threads: threads within an operation; None leaves the choice to the engine, and is 1 with
-            several workers.
+        threads: within an operation; None leaves the choice to the engine, and is 1 with workers.
         workers: batches that are computed at the same time, by one copy of the weights. Small
             models gain more from them than from threads (docs/tuning.md, "Workers").
-        verify: check the files against `manifest.json` first, about 3 s for each gigabyte; warn
-            where there is none.
+        verify: check the files against `manifest.json` first, about 3 s a gigabyte.
         engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
             no fallback to another one. `auto` is the one that was the fastest in the same precision
             when the artifact was made, where that was measured, and onnxruntime elsewhere.
-        cache: directory where an engine that compiles models keeps them, outside of the artifact;
-            None: they are compiled whenever they are opened.
-        cuda_graphs: on CUDA, run small batches as captured CUDA graphs, where the graphs are made
-            for that (docs/gpu-guide.md); answers are the same without.
+        cache: directory where OpenVINO keeps the models that it compiles.
+        cuda_graphs: on CUDA, run small batches as captured CUDA graphs (docs/gpu-guide.md).
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.
-        UsageError: an unknown engine, precision or device, or one that the engine cannot run the
-            artifact with.
+        UsageError: an unknown engine, precision or device, or one that the others exclude.
         EnvironmentProblem: a package is missing or too old, or the device is not usable.
     """
 
     task: ClassVar[str]
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # of model, as engines know it
+    # Padded tokens of a batch by device, where nothing else is asked for.
     batch_tokens: ClassVar[Mapping[str, int]]
-    cuts_texts: ClassVar[bool] = True
-    line_options: ClassVar[tuple[str, ...]] = ()
-    pair_lines: ClassVar[str] = ""
+    cuts_texts: ClassVar[bool] = True  # else it reads long texts in parts
+    cut_message: ClassVar[str] = (
+        "texts were cut to the {most} tokens that the model can read; split them into sentences"
+    )
+    line_options: ClassVar[tuple[str, ...]] = ()  # of `answer_lines`
+    pair_lines: ClassVar[str] = ""  # what a line is, where that is two texts
+
+    def __init_subclass__(cls) -> None:
+        if "task" in vars(cls):
+            _CLASSES[cls.task] = cls.__name__
 
     def __init__(
         self,
@@ -113,7 +119,7 @@ class Runtime(ABC, Generic[Described]):
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
-                f"{artifact.opened_with}, or use `compress predict`",
+                f"{_CLASSES.get(artifact.task)}, or use `compress predict`",
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)
@@ -127,36 +133,12 @@ class Runtime(ABC, Generic[Described]):
             artifact.max_source_tokens if self.cuts_texts else None,
             artifact.truncation_side,
         )
-        compiled = None if cache is None else self._cache_directory(Path(cache), library)
         setup = Setup(
-            self._directory, artifact, self.precision, device, threads, workers, compiled,
-            cuda_graphs,
-        )  # fmt: skip
+            self._directory, artifact, self.precision, device, threads, workers, cache, cuda_graphs
+        )
         self._engine = library(setup)
         self._open()
         self.provider = self._engine.provider
-
-    def _cache_directory(self, cache: Path, engine: type[Engine]) -> Path:
-        if not engine.compiles:
-            raise UsageError(
-                f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",
-                id="option-without-use",
-            )
-        if cache.resolve().is_relative_to(self._directory.resolve()):
-            raise UsageError(
-                f"cache {cache} lies in the artifact, whose files are those of its manifest; "
-                "choose a directory elsewhere",
-                id="cache-in-artifact",
-            )
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cannot make the directory {cache} for compiled models: {error.strerror}; choose "
-                "another one",
-                id="cache-not-writable",
-            ) from error
-        return cache
 
     @property
     def captured(self) -> Sequence[Captured]:
@@ -173,7 +155,7 @@ class Runtime(ABC, Generic[Described]):
 
     @abstractmethod
     def _open(self) -> None:
-        """Open the model with the engine, and check it against the artifact's description."""
+        """Open the model with the engine."""
 
     @abstractmethod
     def compute(self, batch: Batch, **options: Any) -> object:
@@ -183,23 +165,20 @@ class Runtime(ABC, Generic[Described]):
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The answer to each line of a stream: as text, and as the fields of a JSON object.
 
-        Args:
-            rows: texts, or (text, pair) tuples.
-            options: `chunk_rows`, `batch_size` and `batch_tokens`, and those of `line_options`.
+        Options are those of `StreamLimits` and of `line_options`.
         """
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or (text, pair), cut to the model's longest input."""
         rows = self._tokenizer.encode(texts, pairs)
-        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
+        self._warn_of_cut(sum(row.cut for row in rows), len(rows))
         return rows
 
     def _answer(
         self,
         rows: Sequence[Encoded],
         answer: Callable[[Batch], Iterable[Answer]],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
         """Answers to encoded rows in their order; rows of similar length share a batch."""
 
@@ -208,7 +187,7 @@ class Runtime(ABC, Generic[Described]):
             padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
             return list(zip(numbers, answer(padded), strict=True))
 
-        batches = by_length(rows, batch_size, batch_tokens, self.batch_tokens[self._device])
+        batches = by_length(rows, default_tokens=self.batch_tokens[self._device], **limits)
         # One batch cannot be shared out, so threads would only cost time.
         if self._workers == 1 or len(batches) < 2:
             answered = [compute(numbers) for numbers in batches]
@@ -220,36 +199,24 @@ class Runtime(ABC, Generic[Described]):
         answers = dict(pair for pairs in answered for pair in pairs)
         return [answers[number] for number in range(len(rows))]
 
+    def _texts_to(self, answer: Callable[[Batch], Iterable[Answer]]) -> Answers[Answer]:
+        """Answers for `_stream`, from what a batch is answered with."""
+
+        def answers(*columns: Sequence[str], **limits: Any) -> tuple[list[Answer], int]:
+            encoded = self._tokenizer.encode(*columns)
+            return self._answer(encoded, answer, **limits), sum(row.cut for row in encoded)
+
+        return answers
+
     def _stream(
         self,
         rows: Iterable[str] | Iterable[tuple[str, str]],
-        answer: Callable[[Batch], Iterable[Answer]],
-        blank: Answer,
-        **limits: Any,
-    ) -> Iterator[Answer]:
-        """Answers to a stream by what a batch is answered with; all else as `_stream_chunks`."""
-
-        def answers(*columns: Sequence[str], **sizes: Any) -> tuple[list[Answer], int]:
-            encoded = self._tokenizer.encode(*columns)
-            return self._answer(encoded, answer, **sizes), sum(row.cut for row in encoded)
-
-        return self._stream_chunks(rows, answers, blank, **limits)
-
-    def _stream_chunks(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
-        answers: Callable[..., tuple[list[Answer], int]],
+        answers: Answers[Answer],
         blank: Answer,
         chunk_rows: int = CHUNK_ROWS,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Any,
     ) -> Iterator[Answer]:
-        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space.
-
-        `answers` takes a chunk's texts (and, of pairs, its second texts), `batch_size` and
-        `batch_tokens`; it returns answers, and how many texts were cut.
-        """
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
         # Here, since a generator raises only when its first answer is asked for.
         check_limits(chunk_rows=chunk_rows, **limits)
         require_texts(rows)
@@ -269,22 +236,27 @@ class Runtime(ABC, Generic[Described]):
         return answered()
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
-        # The level points at the line that reads the stream.
-        self._tokenizer.warn_of_cut(cut, texts, 4)
+        if cut:
+            what = self.cut_message.format(most=self.artifact.max_source_tokens)
+            # The level points at the line that reads the stream.
+            warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 
 class EncoderRuntime(Runtime[DescribedEncoder]):
     """An exported encoder with a head; arguments and errors are those of `Runtime`."""
 
     kind = "encoder"
-    # docs/tuning.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
-    # GPU runs more rows at once, and 4096 are 32 rows of 128 tokens.
+    # docs/tuning.md, "How batches are made", has the measurements on CPUs; CUDA is not measured.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
 
     def _open(self) -> None:
         self._model = self._engine.encoder()
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def _logits_to(self, answer: Callable[[Floats], Iterable[Answer]]) -> Answers[Answer]:
+        """Answers for `_stream`, from what logits are answered with."""
+        return self._texts_to(lambda batch: answer(self.run(batch)))
+
+    def run(self, batch: Batch) -> Floats:
         """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
         return self._model(batch)
 
@@ -292,22 +264,14 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
         return self.run(batch)
 
     def logits(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Logits [rows, outputs] in the order of the texts.
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> Floats:
+        """Logits [rows, outputs] in the order of the texts; rows of similar length share a batch.
 
         Args:
-            texts: in any order of lengths; rows of similar length share a batch.
             pairs: the second text of each row, for tasks on pairs.
-            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
-
-        Raises:
-            UsageError: a number below 1, or not as many pairs as texts.
+            limits: `batch_size` rows in a batch at most, and `batch_tokens` padded tokens.
         """
-        rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
+        rows = self._answer(self.encode(texts, pairs), self.run, **limits)
         # NumPy cannot know how many logits no rows would have.
         return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)

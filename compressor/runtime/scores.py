@@ -1,18 +1,142 @@
-"""A number for each text or pair, and texts in the order of their relevance to a query."""
+"""What encoders say of texts or pairs: labels, numbers, an order by relevance, embeddings."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compressor.errors import UsageError
-from compressor.runtime.artifact import Activation, RegressionArtifact, RerankingArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, in_chunks, sigmoid
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
-from compressor.runtime.text import one_warning_of_cut
+from compressor.errors import UsageError, did_you_mean
+from compressor.runtime.artifact import (
+    Activation,
+    ClassificationArtifact,
+    EmbeddingArtifact,
+    RegressionArtifact,
+    RerankingArtifact,
+)
+from compressor.runtime.batching import Floats, check_limits, log_softmax, require_texts, sigmoid
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
+from compressor.runtime.text import Encoded
+
+_LEAST = 1e-12  # norm of a vector of zeros
+Probable = Sequence[tuple[str, float]]  # labels with their probabilities
+
+
+class LabelRuntime(EncoderRuntime[ClassificationArtifact]):
+    """An exported model of labels; arguments and errors are those of `Runtime`."""
+
+    line_options = ("pairs", "top_k", "probabilities")
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes in the order of the logits."""
+        return self.artifact.labels
+
+    @abstractmethod
+    def _probabilities_of(self, logits: Floats) -> Floats:
+        """[rows, labels] of logits, which may be overwritten."""
+
+    @abstractmethod
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        """The answer to a row, a field in JSON, and its labels; a blank row has none."""
+
+    def probabilities(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> Floats:
+        """Probabilities [rows, labels]; arguments and errors of `logits`."""
+        return self._probabilities_of(self.logits(texts, pairs, **limits))
+
+    def probabilities_stream(
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
+    ) -> Iterator[Floats | None]:
+        """Probabilities [labels] of each row of a stream of any length, in their order.
+
+        A row of white space alone gives None. One warning at the end counts the rows that were cut.
+
+        Args:
+            rows: texts, or (text, pair) tuples; read a chunk at a time.
+            limits: those of `logits`, and `chunk_rows` that are read ahead, sorted by length; all
+                that is held at a time.
+        """
+        return self._stream(rows, self._logits_to(self._probabilities_of), None, **limits)
+
+    def answer_lines(
+        self,
+        rows: Iterable[Any],
+        top_k: int | None = None,
+        probabilities: bool = False,
+        **options: Any,
+    ) -> Iterator[Line]:
+        """The labels of each line.
+
+        Args:
+            top_k: the most probable ones with their probabilities, instead of the answer alone.
+            probabilities: without `top_k`, all in the model's order, with their probabilities.
+        """
+        for row in self.probabilities_stream(rows, **options):
+            probable = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
+            answer, shown = self._chosen(probable)
+            if top_k is not None:
+                shown = sorted(probable, key=lambda pair: -pair[1])[:top_k]
+            elif probabilities:
+                shown = probable
+            text = "\t".join(label for label, _ in shown)
+            if top_k is not None or probabilities:
+                text = "\t".join(f"{label}\t{value:.6f}" for label, value in shown)
+            yield text, answer | {"probabilities": {label: round(x, 6) for label, x in shown}}
+
+
+class Classifier(LabelRuntime):
+    """An exported classifier, whose probabilities are the softmax of its logits."""
+
+    task = "classification"
+
+    def _probabilities_of(self, logits: Floats) -> Floats:
+        log_softmax(logits)
+        return np.exp(logits)
+
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        best = [max(probable, key=lambda pair: pair[1])] if probable else []
+        return {"label": best[0][0] if best else None}, best
+
+    def classify(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> list[str]:
+        """The most probable label of each text or pair; arguments and errors of `logits`."""
+        # The softmax would not change which logit is the largest.
+        best = self.logits(texts, pairs, **limits).argmax(axis=1)
+        return [self.labels[label] for label in best]
+
+    def classify_stream(
+        self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
+    ) -> Iterator[str]:
+        """The most probable label of each row, "" where `probabilities_stream` gives None."""
+        probabilities = self.probabilities_stream(rows, **limits)
+        return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
+
+
+class MultiLabelClassifier(LabelRuntime):
+    """An exported classifier of any number of labels, each with a probability of its own."""
+
+    task = "multilabel"
+
+    def _probabilities_of(self, logits: Floats) -> Floats:
+        return sigmoid(logits)
+
+    def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
+        likely = [pair for pair in probable if pair[1] > 0.5]
+        return {"labels": [label for label, _ in likely]}, likely
+
+    def classify(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> list[list[str]]:
+        """The labels of each text or pair whose probability is over 0.5, in the model's order."""
+        # The sigmoid is over 0.5 where the logit is over 0.
+        rows = self.logits(texts, pairs, **limits) > 0
+        return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]
 
 
 class Regressor(EncoderRuntime[RegressionArtifact]):
@@ -22,38 +146,29 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
     line_options = ("pairs",)
 
     def predict(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-    ) -> NDArray[np.float32]:
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
+    ) -> Floats:
         """The number of each text or pair, [rows]; arguments and errors of `logits`.
 
-        The activation function of a cross-encoder of sentence-transformers is applied, as in
-        `CrossEncoder.predict`.
+        As of `CrossEncoder.predict` in sentence-transformers: with its activation function.
         """
-        logits = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
-        return _activated(logits, self.artifact.activation)
+        return self._numbers_of(self.logits(texts, pairs, **limits))
 
     def predict_stream(
         self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[float | None]:
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
+        numbers = self._stream(rows, self._logits_to(self._numbers_of), None, **limits)
+        return (None if number is None else float(number) for number in numbers)
 
-        def numbers(batch: Batch) -> Iterable[float | None]:
-            scores = _activated(self.run(batch)[:, 0], self.artifact.activation)
-            return list(scores.tolist())
-
-        return self._stream(rows, numbers, None, **limits)
+    def _numbers_of(self, logits: Floats) -> Floats:
+        return _activated(logits[:, 0], self.artifact.activation)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The number of each line; `score` in JSON."""
         for number in self.predict_stream(rows, **options):
-            if number is None:
-                yield "", {"score": None}
-            else:
-                yield f"{number:.6f}", {"score": round(number, 6)}
+            text = "" if number is None else f"{number:.6f}"
+            yield text, {"score": None if number is None else round(number, 6)}
 
 
 class Ranked(NamedTuple):
@@ -70,31 +185,27 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     line_options = ("query", "top_k")
 
     def scores(
-        self,
-        queries: Sequence[str],
-        texts: Sequence[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-    ) -> NDArray[np.float32]:
+        self, queries: Sequence[str], texts: Sequence[str], **limits: Unpack[BatchSizes]
+    ) -> Floats:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
-        The activation function of a cross-encoder of sentence-transformers is applied, as in
-        `CrossEncoder.predict`. Errors are those of `logits`.
+        As of `Regressor.predict`. Errors are those of `logits`.
         """
-        logits = relevance(self.logits(queries, texts, batch_size, batch_tokens))
-        return _activated(logits, self.artifact.activation)
+        return self._scores_of(self.logits(queries, texts, **limits))
+
+    def _scores_of(self, logits: Floats) -> Floats:
+        return _activated(relevance(logits), self.artifact.activation)
 
     def rank(
         self,
         query: str,
         texts: Sequence[str],
         top_k: int | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        **limits: Unpack[BatchSizes],
     ) -> list[Ranked]:
         """The texts, or `top_k` of them, the most relevant first; equal ones in their order."""
         check_limits(top_k=top_k)
-        scores = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
+        scores = self.scores([query] * len(texts), texts, **limits)
         # Negated: reversing the order would also reverse that of equal ones.
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Ranked(int(number), float(scores[number])) for number in order]
@@ -104,42 +215,139 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         rows: Iterable[Any],
         query: str = "",
         top_k: int | None = None,
-        chunk_rows: int = CHUNK_ROWS,
         **options: Any,
     ) -> Iterator[Line]:
         """Score and text of each line that is not blank, the most relevant one first.
 
-        In JSON `line` is its number among the lines that were read. UsageError for no query.
+        In JSON `line` is its number among the lines that were read.
         """
         if not query:
             raise UsageError(
                 "--query is missing: what are the lines to be relevant to?", id="query-missing"
             )
-        scored: list[tuple[int, str, float]] = []
-        filled = ((number, text) for number, text in enumerate(rows, 1) if text.strip())
-        with one_warning_of_cut():
-            for chunk in in_chunks(filled, chunk_rows):
-                texts = [text for _, text in chunk]
-                scores = self.scores([query] * len(texts), texts, **options).tolist()
-                scored += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
-        for number, text, score in sorted(scored, key=lambda line: -line[2])[:top_k]:
+        filled = [(number, text) for number, text in enumerate(rows, 1) if text.strip()]
+        pairs = [(query, text) for _, text in filled]
+        scores = self._stream(pairs, self._logits_to(self._scores_of), 0.0, **options)
+        scored = zip(filled, map(float, scores), strict=True)
+        for (number, text), score in sorted(scored, key=lambda line: -line[1])[:top_k]:
             data = {"line": number, "score": round(score, 6), "text": text}
             yield f"{score:.6f}\t{text}", data
 
 
-def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def relevance(logits: Floats) -> Floats:
     """The logit of "relevant", the second of two classes, in each row of logits, [rows]."""
     if logits.shape[1] == 1:
         return logits[:, 0]
     # Its sigmoid is the second class's probability by the softmax.
-    difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0]
+    difference: Floats = logits[:, 1] - logits[:, 0]
     return difference
 
 
-def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def probabilities(logits: Floats) -> Floats:
     """The probability of "relevant" in each row of logits, [rows]."""
     return sigmoid(relevance(logits))
 
 
-def _activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np.float32]:
+def _activated(logits: Floats, activation: Activation) -> Floats:
     return sigmoid(logits) if activation == "sigmoid" else logits
+
+
+class Embedder(EncoderRuntime[EmbeddingArtifact]):
+    """An exported encoder of texts; arguments and errors are those of `Runtime`."""
+
+    task = "embedding"
+    line_options = ("prompt",)
+
+    def _open(self) -> None:
+        super()._open()
+        self._tokenizer.prefix = self.artifact.default_prompt
+
+    @property
+    def width(self) -> int:
+        """How many numbers an embedding has."""
+        return self.artifact.width
+
+    def with_prompt(self, name: str | None) -> Embedder:
+        """The same model, all of whose texts begin with another prompt; None: the default one.
+
+        UsageError for a name that is not in `artifact.prompts`. Where it has no prompts for them,
+        those of `query` and `document` are empty.
+        """
+        known = {"query": "", "document": ""} | dict(self.artifact.prompts)
+        if name is not None and name not in known:
+            raise UsageError(
+                f"prompt {name}: the model has no such prompt{did_you_mean(name, known)}; it has "
+                f"{', '.join(known)}",
+                id="prompt-unknown",
+            )
+        other = copy(self)
+        other._tokenizer = copy(self._tokenizer)
+        other._tokenizer.prefix = self.artifact.default_prompt if name is None else known[name]
+        return other
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
+        """Token ids of each text, and then of each of `pairs`: every text has a row."""
+        require_texts(texts)
+        require_texts(pairs)
+        return super().encode([*texts, *(pairs or ())])
+
+    def embed(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> Floats:
+        """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
+        return self.logits(texts, None, **limits)
+
+    def similarities(
+        self, texts: Sequence[str], pairs: Sequence[str], **limits: Unpack[BatchSizes]
+    ) -> Floats:
+        """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
+        require_texts(texts, pairs)
+        # In one list, so that rows of similar length share a batch on both sides.
+        both = self.embed([*texts, *pairs], **limits)
+        return self.compare(both[: len(texts)], both[len(texts) :])
+
+    def compare(self, first: Floats, second: Floats) -> Floats:
+        """How similar each row of two arrays of embeddings [rows, width] is, as the model says."""
+        return similarities(self.artifact.similarity, first, second)
+
+    def embed_stream(self, rows: Iterable[str], **limits: Unpack[StreamLimits]) -> Iterator[Floats]:
+        """The embedding [width] of each row of a stream, zeros for one of white space alone.
+
+        All else as `Classifier.probabilities_stream`.
+        """
+        blank = np.zeros(self.width, dtype=np.float32)
+        return self._stream(rows, self._texts_to(self.run), blank, **limits)
+
+    def answer_lines(
+        self, rows: Iterable[Any], prompt: str | None = None, **options: Any
+    ) -> Iterator[Line]:
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON."""
+        for row in self.with_prompt(prompt).embed_stream(rows, **options):
+            # As NumPy writes a float32: the digits that make it the same again.
+            numbers = [float(str(number)) for number in row]
+            yield "\t".join(map(str, numbers)), {"embedding": numbers}
+
+
+def cosines(first: Floats, second: Floats) -> Floats:
+    """The cosine of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
+    # A blank text has a vector of zeros, by whose norm nothing can be divided.
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosine: Floats = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
+    return cosine
+
+
+def similarities(kind: str, first: Floats, second: Floats) -> Floats:
+    """How similar each row of two arrays [rows, width] is, [rows]: distances have a minus."""
+    similarity: Floats = cosines(first, second)
+    if kind == "dot":
+        similarity = (first * second).sum(axis=1)
+    elif kind == "euclidean":
+        similarity = -np.linalg.norm(first - second, axis=1)
+    elif kind == "manhattan":
+        similarity = -np.abs(first - second).sum(axis=1)
+    return similarity
+
+
+def unit(vectors: Floats) -> Floats:
+    """Floats [rows, width] with a norm of 1; zeros stay."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Floats = vectors / np.maximum(norms, _LEAST)
+    return scaled

@@ -1,13 +1,7 @@
 """Greedy and beam search in NumPy, with the same tokens as transformers' `generate`.
 
-Follows `GenerationMixin._sample` (without sampling) and `_beam_search` of transformers 5; the
-latter is based on the vectorized beam search of flax and T5X. Rows here are rows of the decoder's
-batch; in beam search, beam b of sentence s is row `s * num_beams + b`.
-
-No Python loop runs over the vocabulary, or within a step over rows, and greedy search leaves the
-choice of the best token to the graph. With the bundled translator in int8, on one thread,
-onnxruntime takes 93 % of the time of a greedy translation at batch 1 and 98 % at 64
-(a single trial).
+Follows `GenerationMixin._sample` (without sampling) and `_beam_search` of transformers 5. Rows are
+rows of the decoder's batch; in beam search, beam b of sentence s is row `s * num_beams + b`.
 """
 
 from __future__ import annotations
@@ -19,51 +13,44 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation
-from compressor.runtime.batching import log_softmax
+from compressor.runtime.artifact import Generation, Tokens
+from compressor.runtime.batching import Floats, log_softmax
 
-Scores = NDArray[np.float32]
-Tokens = NDArray[np.int64]
+Scores = Floats
 
-# transformers adds this to the score of a hypothesis that must not be chosen. It is so large that
-# in float32 the sum is this number itself.
+# transformers adds this to the score of a hypothesis that must not be chosen; in float32 the sum is
+# this number itself.
 EXCLUDED = np.float32(-1e9)
-# Finished sentences leave the batch when they are at least this share of it: copying the caches
-# of the others costs less than a step of the finished ones, and it is paid once. Greedy search with
-# the bundled translator (454 lines, batches of 1024 tokens, one thread) took 6.1 CPU seconds when
-# none ever left, and 3.5 to 3.8, within the noise, when a half to a sixteenth had to be finished.
+# Finished sentences leave the batch when they are at least this share of it. Greedy search took 6.1
+# CPU seconds when none ever left, and 3.5 to 3.8 with shares from a half to a sixteenth.
 MIN_FINISHED_SHARE = 0.125
-
-
-class Step(Protocol):
-    """A decoder's output for the next token; not to be used after the decoder changes."""
-
-    def best(self) -> Tokens:
-        """The token with the largest logit in each row [rows]."""
-
-    def scores(self) -> Scores:
-        """Logits [rows, vocabulary]; the caller may overwrite them."""
-
-
-@runtime_checkable
-class RankedStep(Step, Protocol):
-    """One that selects the best tokens of each row where its logits are."""
-
-    def top(self, count: int) -> tuple[Scores, Tokens]:
-        """The largest log-probabilities of each row [rows, count], best first, and their tokens."""
 
 
 class Decoder(Protocol):
     """A model that has read the sources, with the tokens decoded so far for each row."""
 
-    def step(self, tokens: Tokens) -> Step:
+    def step(self, tokens: Tokens) -> None:
         """Append one token per row [rows]."""
+
+    def best(self) -> Tokens:
+        """The next token with the largest logit in each row [rows]."""
+
+    def scores(self) -> Scores:
+        """Logits [rows, vocabulary] of the next token, which may be overwritten."""
 
     def reorder(self, rows: Tokens) -> None:
         """Row i continues what row `rows[i]`, of the same source, has decoded."""
 
     def keep(self, rows: Tokens) -> None:
         """Reduce the batch to these rows, with their sources; rows may repeat."""
+
+
+@runtime_checkable
+class RankedDecoder(Decoder, Protocol):
+    """One that selects the best tokens of each row where its logits are."""
+
+    def top(self, count: int) -> tuple[Scores, Tokens]:
+        """The largest log-probabilities of each row [rows, count], best first, and their tokens."""
 
 
 def apply_rules(settings: Generation, scores: Scores, tokens: Tokens) -> None:
@@ -99,10 +86,9 @@ def forced_tokens(settings: Generation, step: int) -> list[int] | None:
 
 
 def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The most probable token in each step; logits are read where a rule may change which that is.
+    """The most probable tokens of each row, up to and including an end token, without the start.
 
-    Returns:
-        Token ids of each row without the start token, up to and including the end token.
+    Logits are read where a rule may change which token is the best.
     """
     ends = frozenset(settings.eos_token_id)
     tokens = np.full((rows, settings.limit + 1), settings.decoder_start_token_id, dtype=np.int64)
@@ -111,8 +97,8 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
     done = np.zeros(rows, dtype=bool)  # ended, but still a row of the decoder
     chosen = tokens[:, 0]
     for step in range(1, settings.limit + 1):
-        output = decoder.step(chosen)
-        chosen = output.best()
+        decoder.step(chosen)
+        chosen = decoder.best()
         best = chosen.tolist()  # Python's sets are faster than NumPy for so few
         # Not `renormalize_logits`: log-probabilities have the order of the logits.
         if (
@@ -121,7 +107,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
             or forced_tokens(settings, step) is not None
             or not set(settings.suppress_tokens).isdisjoint(best)
         ):
-            scores = output.scores()
+            scores = decoder.scores()
             apply_rules(settings, scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
             best = chosen.tolist()
@@ -182,14 +168,13 @@ class _Beams:
     ) -> tuple[Tokens, NDArray[np.bool_]]:
         """Continue each sentence's hypotheses by one token, by what `_log_probabilities` gives.
 
-        Returns:
-            The beam that each running hypothesis continues [sentences, beams], and which sentences
-            [sentences] have a result that cannot change any more.
+        Returns the beam that each running hypothesis continues [sentences, beams], and which
+        sentences [sentences] have a result that cannot change any more.
         """
         sentences, beams = self.scores.shape
         totals = scores.reshape(sentences, beams, -1)  # [sentences, beams, next tokens]
         totals += self.scores[:, :, None]
-        # [sentences, candidates]
+        # All [sentences, candidates].
         values, columns = top_k(totals.reshape(sentences, -1), _enough(settings))
         parents, chosen = np.divmod(columns, totals.shape[2])
         if tokens is not None:
@@ -205,8 +190,7 @@ class _Beams:
         self.scores, self.tokens = _take(values, order), _take(longer, order)
         # Without `early_stopping` a result cannot change where the best running hypothesis does not
         # beat the worst finished one at its present length; with "never", at no length that it can
-        # reach. Sums of log-probabilities are negative: only with a positive penalty do longer
-        # texts gain.
+        # reach. Sums are negative: only with a positive penalty do longer texts gain.
         longest = settings.early_stopping == "never" and settings.length_penalty > 0
         length = settings.limit if longest else step
         possible = self.scores[:, :1] / length**settings.length_penalty
@@ -259,14 +243,14 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
     live = np.arange(rows)  # output row of each sentence still in the batch
     for step in range(1, settings.limit + 1):
         if step == 1:  # the beams of a sentence are still equal
-            output = decoder.step(state.tokens[:, 0, 0])
-            scores, tokens = _log_probabilities(output, settings, step)
+            decoder.step(state.tokens[:, 0, 0])
+            scores, tokens = _log_probabilities(decoder, settings, step)
             scores = np.repeat(scores, beams, axis=0)
             tokens = None if tokens is None else np.repeat(tokens, beams, axis=0)
             decoder.keep(np.repeat(live, beams))
         else:
-            output = decoder.step(state.tokens[:, :, -1].ravel())
-            scores, tokens = _log_probabilities(output, settings, step)
+            decoder.step(state.tokens[:, :, -1].ravel())
+            scores, tokens = _log_probabilities(decoder, settings, step)
         if tokens is None:
             apply_rules(settings, scores, state.tokens.reshape(-1, step))
         parents, closed = state.advance(scores, tokens, settings, step)
@@ -284,26 +268,25 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
 
 
 def _log_probabilities(
-    output: Step, settings: Generation, step: int
+    decoder: Decoder, settings: Generation, step: int
 ) -> tuple[Scores, Tokens | None]:
     """Log-probabilities of the next tokens of each row, which may be overwritten, and the tokens.
 
-    Only the best tokens where the decoder selects them and no rule changes others; else all, in
-    the vocabulary's order, for which None stands.
+    Only of the best tokens where the decoder selects them; else of all, in order, with None.
     """
     changes_scores = (
         settings.no_repeat_ngram_size > 0
         or settings.renormalize_logits
         or forced_tokens(settings, step) is not None
     )
-    if isinstance(output, RankedStep) and not changes_scores:
+    if isinstance(decoder, RankedDecoder) and not changes_scores:
         ends = settings.eos_token_id if step < settings.min_length else []
         left_out = [*settings.suppress_tokens, *ends]
         # The best of each row are the only ones that can be among the best of their sentence.
-        scores, tokens = output.top(_enough(settings) + len(left_out))
+        scores, tokens = decoder.top(_enough(settings) + len(left_out))
         scores[np.isin(tokens, left_out)] = -np.inf
         return scores, tokens
-    scores = output.scores()
+    scores = decoder.scores()
     log_softmax(scores)  # before the rules, as in transformers
     return scores, None
 
@@ -327,9 +310,8 @@ def _descending(scores: Scores) -> Tokens:
 def top_k(scores: Scores, k: int) -> tuple[Scores, Tokens]:
     """The `k` largest entries of each row [rows, n] and their indices, largest first.
 
-    Two passes. A row is arranged as a grid; the `k` columns with the largest maxima contain its `k`
-    largest entries. Finding these columns reads the scores once, at the speed of memory; for a
-    vocabulary of 60,000 a partition of the whole row takes about 25 times as long.
+    A row is arranged as a grid: the `k` columns with the largest maxima contain its `k` largest
+    entries. For a vocabulary of 60,000 a partition of the whole row takes 25 times as long.
     """
     rows, n = scores.shape
     height = max(1, min(64, n // (4 * k)))

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
-from compressor.runtime.artifact import CPU_ONLY
-from compressor.runtime.batching import check_limits
+from compressor.runtime.artifact import CPU_ONLY, unusable
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, IOBinding, OrtValue
+    from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_ERRORS_ONLY = 3  # onnxruntime's number of the severity
 
 
 def open_session(
@@ -32,15 +36,12 @@ def open_session(
     without: Sequence[str] = (),
     captures: bool = False,
 ) -> InferenceSession:
-    """Open a graph on `device` with all graph optimizations but those named.
+    """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
 
-    Args:
-        threads: threads within an operation; None leaves the choice to onnxruntime.
-        without: onnxruntime's names of the optimizations to leave out.
-        captures: whether runs on CUDA may be captured (`compressor.runtime.cuda_graphs`).
+    Threads are those within an operation; `captures` is for `CAPTURING`.
 
     Raises:
-        UsageError: an unknown device, or less than one thread.
+        UsageError: an unknown device.
         EnvironmentProblem: onnxruntime is not installed, or the device is not usable.
         InputError: no such file, or not an ONNX graph that this onnxruntime can run.
     """
@@ -58,12 +59,11 @@ def open_session(
         prepare_cuda()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    # It would warn that shape arithmetic stays on the CPU, where it belongs.
-    options.log_severity_level = _ERRORS_ONLY
+    # Errors only: it would warn that shape arithmetic stays on the CPU, where it belongs.
+    options.log_severity_level = 3
     # Idle workers otherwise spin for tens of milliseconds after a run, on the cores that the next
     # session needs: a translator has three, and a benchmark runs several models in turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    check_limits(threads=threads)
     if threads is not None:
         options.intra_op_num_threads = threads
     session = _create(ort, graph, options, device, without, captures)
@@ -76,8 +76,6 @@ def open_session(
 def _create(
     ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], captures: bool
 ) -> Any:
-    if not graph.is_file():
-        raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
     if device == "cuda":
         # Without TF32, which would round the factors of float32 products to 10 bits, and with
@@ -95,26 +93,21 @@ def _create(
     except failures as error:
         if device == "cuda" and not isinstance(error, _graph_errors()):
             raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"onnxruntime {ort.__version__} cannot open {graph}: {_reason(error):.300}; export the "
-            "model again",
+            f"onnxruntime {ort.__version__} cannot open {graph}: {reason:.300}; export it again",
             id="graph-invalid",
         ) from error
 
 
 def _graph_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises because of a graph."""
-    # These classes are in no public module.
+    """What onnxruntime raises because of a graph; the classes are in no public module."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     return (
         state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
         state.InvalidArgument, state.NoSuchFile, state.NoModel,
         UnicodeDecodeError,  # its message quotes a name from the graph that is no text
     )  # fmt: skip
-
-
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
@@ -128,8 +121,6 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
 
 def try_device(device: str) -> str:
     """Run a small graph on `device`: the provider that ran it; errors as `open_session`."""
-    import numpy as np
-
     import_onnxruntime()
     from onnxruntime.datasets import get_example
 
@@ -140,36 +131,31 @@ def try_device(device: str) -> str:
 
 
 def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
-    """The device to run on: `auto` is `cuda` where that works and `cpu` elsewhere.
-
-    It is also `cpu` for graphs of precisions that only the CPU has kernels for. UsageError for an
-    unknown device, EnvironmentProblem for a named one that is not usable.
-    """
-    if device == "auto" and set(precisions) & set(CPU_ONLY):
+    """The device to run on: `auto` is `cuda` where that works, and the precisions run there."""
+    if device == "auto":
         device = "cpu"
-    if device != "auto":
-        try_device(device)
-        return "cuda" if device == "cuda" else "cpu"
+        if not set(precisions) & set(CPU_ONLY):
+            with contextlib.suppress(EnvironmentProblem):
+                try_device("cuda")
+                return "cuda"
+    try_device(device)
+    return "cuda" if device == "cuda" else "cpu"
+
+
+def import_package(name: str, advice: str) -> Any:
+    """The package; EnvironmentProblem with the advice where it is not installed."""
     try:
-        try_device("cuda")
-    except EnvironmentProblem:
-        # Raises if not even that works.
-        try_device("cpu")
-        return "cpu"
-    return "cuda"
+        return import_module(name)
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the package {name} is not installed; {advice}", id=f"{name}-not-installed"
+        ) from error
 
 
 def import_onnxruntime() -> Any:
-    """The module; raises `EnvironmentProblem` where no package has it."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the package onnxruntime is not installed; install `onnxruntime-gpu` for NVIDIA GPUs "
-            "and CPUs, or `onnxruntime` for CPUs only, and not both",
-            id="onnxruntime-not-installed",
-        ) from error
-    return onnxruntime
+    """The module; EnvironmentProblem where neither of its two packages is installed."""
+    advice = "`onnxruntime-gpu` for NVIDIA GPUs and CPUs, or `onnxruntime` for CPUs only"
+    return import_package("onnxruntime", f"install {advice}, and not both")
 
 
 def require_device(device: str) -> None:
@@ -182,8 +168,12 @@ def require_device(device: str) -> None:
         )
 
 
+@cache
 def prepare_cuda() -> None:
-    """Load the libraries of CUDA; raises `EnvironmentProblem` without a driver."""
+    """Load the libraries of CUDA, once per process; EnvironmentProblem without a driver.
+
+    onnxruntime looks for those of Python packages beside itself, but its folder may be another.
+    """
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
@@ -194,19 +184,9 @@ def prepare_cuda() -> None:
             "use device 'cpu'",
             id="gpu-driver-missing",
         ) from error
-    preload_cuda()
-
-
-@cache
-def preload_cuda() -> None:
-    """Load the CUDA libraries that came as Python packages, once per process.
-
-    onnxruntime looks for them only beside itself; where it is installed in a folder of its own,
-    they are elsewhere on Python's path.
-    """
     ort = import_onnxruntime()
     beside = Path(ort.__file__).parent.parent / "nvidia"
-    spec = importlib.util.find_spec("nvidia")
+    spec = find_spec("nvidia")
     roots = [Path(root) for root in (spec and spec.submodule_search_locations) or []]
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what each folder lacks
         for root in roots:
@@ -231,15 +211,10 @@ def run_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except run_failures() as error:
-        reason = _reason(error)
         # The device, or memory ("Failed to allocate", "bad_alloc…"): not the graph.
-        if type(error).__name__ == "EPFail" or "llocat" in reason:
+        if type(error).__name__ == "EPFail" or "llocat" in str(error):
             raise
-        raise InputError(
-            f"the graphs in {directory} fail ({reason:.300}); the tokenizer or graphs.json may be "
-            "of another model: export it again",
-            id="graph-fails",
-        ) from error
+        raise unusable(directory, error) from error
 
 
 def bind(
@@ -257,3 +232,65 @@ def bind(
         else:
             binding.bind_ortvalue_output(name, target)
     return binding
+
+
+# A captured CUDA graph is launched at once, not node by node. It reads and writes the same buffers
+# each time, stays until the session ends, and only the thread that captured it can replay it.
+# Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
+# that other runs may be given: batches take turns.
+CAPTURING = RLock()
+UNCAPTURED = -1  # number of runs that are neither captured nor replayed
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A shape that runs at once, and the bytes of its buffers."""
+
+    shape: tuple[int, ...]
+    bytes: int
+
+
+def to_device(array: Any, device: str) -> OrtValue:
+    """The array on a device; on a CPU both share their memory."""
+    from onnxruntime import OrtValue
+
+    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+
+
+def size_of(buffers: Iterable[OrtValue]) -> int:
+    """Bytes of buffers."""
+    return sum(buffer.tensor_size_in_bytes() for buffer in buffers)
+
+
+def numbered(graph: int) -> RunOptions:
+    """Options of runs that are captured as, and replay, the graph with a number from 1 on."""
+    from onnxruntime import RunOptions
+
+    options = RunOptions()
+    # onnxruntime captures the first run with a new number; 0 is its own.
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
+
+
+def open_to_capture(
+    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path, captures: bool
+) -> tuple[InferenceSession, bool]:
+    """What `open_graph` opens by a role, and whether its runs can be captured, as it is told to."""
+    if not captures:
+        return open_graph(role, False), False
+    try:
+        return open_graph(role, True), True
+    except InputError as error:
+        if "graph capture" not in str(error.__cause__):  # onnxruntime's words
+            raise
+        warn_uncaptured(role, directory, str(error.__cause__))
+        return open_graph(role, False), False
+
+
+def warn_uncaptured(role: str, directory: Path, reason: str) -> None:
+    """Warn that a session launches each node, since its graph cannot be captured here."""
+    warnings.warn(
+        f"onnxruntime cannot capture the {role} graph in {directory} "
+        f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
+        stacklevel=3,
+    )

@@ -1,9 +1,7 @@
 """Texts to token ids and back, from the `tokenizer.json` of an artifact.
 
-Tokenizers that came from SentencePiece (Marian) need two things that the `tokenizers` library
-cannot express, see `compressor.export.tokenizer`: texts are normalized here by
-`SentencePieceNormalizer`, and pieces without an id in the model's vocabulary become the unknown
-token here.
+The library `tokenizers` cannot express two things of SentencePiece (see
+`compressor.export.tokenizer`): its normalization, and that pieces without an id become unknown.
 """
 
 from __future__ import annotations
@@ -19,31 +17,24 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import CompressWarning, EnvironmentProblem, InputError
+from compressor.errors import CompressWarning
+from compressor.runtime.artifact import unusable
 from compressor.runtime.batching import require_texts
-from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
+from compressor.storage.input_files import MIB, panics_raised, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-_MOST_BYTES = 512 * MIB  # the largest tokenizers have some 20
-
 # A noncharacter: it occurs in no text, so a vocabulary entry that starts with it never matches.
 MARK = "\ufdd0"
 UNKNOWN_CHARACTER = "\ufdd1"  # another one: in no vocabulary
-# Stands inside of what normalizing has made and what looks like an added token.
-NO_TOKEN = "\ufdd2"
+NO_TOKEN = "\ufdd2"  # stands inside of what looks like an added token after normalizing
 # The entry after the model's last id; after it come the pieces without an id.
 FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
 
 
 class Encoded(list[int]):
-    """The token ids of one row.
-
-    Args:
-        type_ids: as many entries; None for all 0, as they are unless the row is a pair.
-        cut: whether it was longer than the model can read.
-    """
+    """The token ids of one row, their types (None: all 0), and whether it had to be cut."""
 
     def __init__(
         self, ids: Iterable[int], type_ids: Iterable[int] | None = None, cut: bool = False
@@ -54,10 +45,7 @@ class Encoded(list[int]):
 
 
 class TextsCut(CompressWarning):
-    """Some texts were longer than the model can read: `cut` of `texts`, if that number is known.
-
-    `what` is the rest of the sentence: what they are, and what happened to them.
-    """
+    """Some texts were too long for the model: `cut` of `texts` `what`, if that number is known."""
 
     def __init__(self, cut: int, texts: int | None, what: str) -> None:
         super().__init__(f"{cut} of {'the' if texts is None else texts} {what}")
@@ -83,38 +71,20 @@ def one_warning_of_cut() -> Iterator[None]:
 class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
-    `library` is the tokenizer of the library `tokenizers`, `prefix` what every text begins with.
-
-    Args:
-        max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
-        side: that they are cut on.
+    Rows are cut to `max_tokens`, special tokens kept; None never cuts. Texts begin with `prefix`.
     """
 
     def __init__(self, path: Path, max_tokens: int | None = None, side: str = "right") -> None:
-        self._path, self.prefix = path, ""
-        self._max_tokens: int | None = None
-        try:
-            text = read_text(path, _MOST_BYTES)
-        except OSError as error:
-            raise InputError(
-                f"cannot read tokenizer {path}: {error.strerror}; export the model again",
-                id="tokenizer-unreadable",
-            ) from error
-        except UnicodeDecodeError as error:
-            raise self.invalid(error) from error
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise EnvironmentProblem(
-                "the package tokenizers is not installed; install it with `pip install tokenizers`",
-                id="tokenizers-not-installed",
-            ) from error
+        from tokenizers import Tokenizer
+
+        self.prefix = ""
         try:
             with panics_raised():
-                self.library = Tokenizer.from_str(text)
+                # The largest tokenizers have some 20 MiB.
+                self.library = Tokenizer.from_str(read_text(path, 512 * MIB))
                 self._normalizer = _take_normalizer(self.library)
         except Exception as error:  # the library raises nothing more specific
-            raise self.invalid(error) from error
+            raise unusable(path, error) from error
         if self._normalizer is not None:
             added = [x.content for x in self.library.get_added_tokens_decoder().values()]
             longest_first = sorted(map(re.escape, added), key=len, reverse=True)
@@ -128,42 +98,20 @@ class TextTokenizer:
         self._language: tuple[int, int] | None = None  # its place in a row, and its token
 
     def cut_to(self, max_tokens: int, side: str) -> None:
-        """Cut rows to this many tokens from now on; InputError if special tokens leave no room."""
-        special = self.library.num_special_tokens_to_add(False)
-        if max_tokens <= special:
-            raise InputError(
-                f"{self._path} adds {special} special tokens to a row of at most {max_tokens}; "
-                "export the model again",
-                id="tokenizer-invalid",
-            )
+        """Cut rows to this many tokens from now on."""
         self.library.enable_truncation(max_tokens, direction=side)
-        self._max_tokens = max_tokens
-
-    def invalid(self, error: Exception) -> InputError:
-        """What to raise for a damaged file."""
-        reason = " ".join(str(error).split())
-        return InputError(
-            f"{self._path} is not a tokenizer file ({reason:.300}); export the model again",
-            id="tokenizer-invalid",
-        )
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
         """A copy whose rows have the token `new` where this one's have the language token `old`."""
         # An empty text has the special tokens alone.
         ids = self.library.encode("").ids
-        if old not in ids:
-            raise self.invalid(ValueError(f"no row has the language token {old}"))
         other = copy(self)
         # Counted from the end that it stands at.
         other._language = (0 if ids[0] == old else ids.index(old) - len(ids)), new
         return other
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids of each text, or of each (text, pair), special tokens included.
-
-        The `cut` of a row says whether it had to be cut; `warn_of_cut` warns of such rows.
-        InputError for damage to the file that only shows now.
-        """
+        """Token ids of each text, or of each (text, pair), special tokens included."""
         return self.rows(self.encodings(texts, pairs))
 
     def encodings(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
@@ -172,8 +120,7 @@ class TextTokenizer:
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
             rows = list(zip(rows, self._normalized(pairs), strict=True))
-        with self._panics_as_errors():
-            return list(self.library.encode_batch(rows))
+        return list(self.library.encode_batch(rows))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
@@ -191,27 +138,8 @@ class TextTokenizer:
         return rows
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each row of ids, special tokens left out; errors as `encode`."""
-        with self._panics_as_errors():
-            return list(self.library.decode_batch([list(row) for row in rows]))
-
-    def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
-        """Warn that some texts had to be cut; level 3 names the line that called the caller."""
-        if cut:
-            what = (
-                f"texts were cut to the {self._max_tokens} tokens that the model can read; split "
-                "them into sentences"
-            )
-            warnings.warn(TextsCut(cut, texts, what), stacklevel=stacklevel)
-
-    @contextmanager
-    def _panics_as_errors(self) -> Iterator[None]:
-        """The library is written in Rust, and may panic only now where the file is damaged."""
-        try:
-            with panics_raised():
-                yield
-        except Panic as error:
-            raise self.invalid(error) from error
+        """The text of each row of ids, special tokens left out."""
+        return list(self.library.decode_batch([list(row) for row in rows]))
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         """Texts by SentencePiece's rules, but for added tokens, which are matched before."""
@@ -233,8 +161,7 @@ class TextTokenizer:
 def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     """Take SentencePiece's rules out of the tokenizer, which would apply them inexactly.
 
-    Only where SentencePiece itself reads the checkpoint's texts: other checkpoints' tokenizers are
-    the library's, and as inexact.
+    Only where SentencePiece itself reads the checkpoint's texts: others are as inexact.
     """
     if tokenizer.normalizer is None:
         return None
@@ -258,10 +185,9 @@ def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
 class SentencePieceNormalizer:
     """SentencePiece's text normalization, which applies the longest rule at each position.
 
-    A SentencePiece model contains its rules (NFKC and a few more, `precompiled_charsmap`) as a
-    precompiled double-array trie over UTF-8 (Darts-clone, https://github.com/s-yata/darts-clone)
-    followed by the replacement strings, zero-terminated. The `tokenizers` library reads the same
-    bytes, but works on grapheme clusters and takes the *shortest* rule that matches: it drops the
+    Its rules (`precompiled_charsmap`) are a double-array trie over UTF-8 (Darts-clone,
+    https://github.com/s-yata/darts-clone), followed by the replacement strings, zero-terminated.
+    The library takes the *shortest* rule that matches within a grapheme cluster: it drops the
     second accent of a decomposed Vietnamese letter and does not compose decomposed kana or Hangul.
     """
 
@@ -277,8 +203,7 @@ class SentencePieceNormalizer:
         """`text` with the longest rule applied at each position, left to right."""
         if self._plain.issuperset(text):
             return text
-        pieces = []
-        start = 0
+        pieces, start = [], 0
         while start < len(text):
             end, replacement = self._longest(text, start)
             pieces.append(text[start] if replacement is None else replacement)
@@ -287,8 +212,7 @@ class SentencePieceNormalizer:
 
     def _longest(self, text: str, start: int) -> tuple[int, str | None]:
         """End and replacement of the longest rule at `start`; (start + 1, None) without one."""
-        node, position = 0, start
-        end, leaf = start + 1, -1
+        node, position, end, leaf = 0, start, start + 1, -1
         while position < len(text):
             node = self._child(node, text[position])
             if node < 0:

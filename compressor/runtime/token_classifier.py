@@ -6,18 +6,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import TokenClassificationArtifact
-from compressor.runtime.batching import Batch, log_softmax, require_texts
-from compressor.runtime.runtime import EncoderRuntime, Line, StreamLimits
+from compressor.runtime.artifact import ClassificationArtifact
+from compressor.runtime.batching import Batch, Floats, log_softmax, require_texts
+from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 Span = tuple[int, int]  # of characters, the last one not included
 Scheme = Mapping[str, tuple[str, str]]  # label -> prefix and type; none of `O`
-LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
+LabeledTokens = tuple[NDArray[np.intp], Floats]  # label and probability of each token
 
 OUTSIDE = "O"
 _STANDARD = "BIES"  # begin, inside, end, single
@@ -44,7 +47,7 @@ class Entity:
     score: float
 
 
-class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
+class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
     """An exported token classifier; arguments and errors are those of `Runtime`.
 
     The label of a word is that of its first token: tokens that go on with a word have no labels in
@@ -58,35 +61,26 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         """Names of the labels in the order of the logits."""
         return self.artifact.labels
 
-    def tag(
-        self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
-    ) -> list[list[Entity]]:
+    def tag(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> list[list[Entity]]:
         """The entities of each text, in their order; arguments and errors of `logits`.
 
         What lies beyond the model's longest input is left out, with a warning.
         """
-        tagged, cut = self._tag(texts, batch_size=batch_size, batch_tokens=batch_tokens)
-        self._tokenizer.warn_of_cut(cut, len(texts))
-        return tagged
+        return list(self.tag_stream(texts, chunk_rows=len(texts) or 1, **limits))
 
     def tag_words(
-        self,
-        sentences: Sequence[Sequence[str]],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, sentences: Sequence[Sequence[str]], **limits: Unpack[BatchSizes]
     ) -> list[list[str]]:
         """A label for each word of sentences that are split into words; all else as `tag`.
 
-        Words that no token is left of, and those beyond the model's longest input, get `O`. Of a
-        word with spaces in it the first token counts.
+        Words that no token is left of, and those beyond the model's longest input, get `O`.
         """
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):
             require_texts(texts)
-        encodings = self._tokenizer.encodings([" ".join(words) for words in sentences])
-        rows = self._tokenizer.rows(encodings)
-        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
-        labeled = self._answer(rows, self._labeled, batch_size, batch_tokens)
+        joined = [" ".join(words) for words in sentences]
+        encodings, labeled, cut = self._label(joined, **limits)
+        self._warn_of_cut(cut, len(joined))
         answers = []
         for words, encoding, (best, _) in zip(sentences, encodings, labeled, strict=True):
             ends = accumulate(len(word) + 1 for word in words)
@@ -99,7 +93,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[list[Entity]]:
         """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
-        return self._stream_chunks(rows, self._tag, [], **limits)
+        return self._stream(rows, self._tag, [], **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
         """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
@@ -110,9 +104,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
 
     def _tag(self, texts: Sequence[str], **limits: Any) -> tuple[list[list[Entity]], int]:
         """Entities of each text, and how many texts were cut."""
-        encodings = self._tokenizer.encodings(texts)
-        rows = self._tokenizer.rows(encodings)
-        labeled = self._answer(rows, self._labeled, **limits)
+        encodings, labeled, cut = self._label(texts, **limits)
         scheme, tagged = scheme_of(self.labels), []
         for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)
@@ -123,13 +115,12 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 mean = sum(float(scores[x]) for x in tokens[first : last + 1]) / (last + 1 - first)
                 entities.append(Entity(kind, start, end, text[start:end], mean))
             tagged.append(entities)
-        return tagged, sum(row.cut for row in rows)
+        return tagged, cut
 
-    def _words(self, text: str, encoding: Any) -> tuple[list[int], list[Span]]:
+    def _words(self, text: str, encoding: Encoding) -> tuple[list[int], list[Span]]:
         """The first token of each word of a text, and the characters of the words.
 
-        Where the tokenizer marks the tokens that go on with a word (as `##`), words are its own.
-        Elsewhere a word ends at a space.
+        Words are the tokenizer's where it marks tokens that go on (as `##`); else spaces end them.
         """
         marks = getattr(self._tokenizer.library.model, "continuing_subword_prefix", None)
         tokens: list[int] = []
@@ -153,12 +144,20 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 words.append((start, end))
         return tokens, words
 
-    def _labeled(self, batch: Batch) -> Iterable[LabeledTokens]:
-        """The most probable label of each token, padding included, and its probability."""
-        logits = self.run(batch)  # [rows, tokens, labels]
-        best = logits.argmax(-1)
-        log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
-        return zip(best, np.exp(logits.max(-1)), strict=True)
+    def _label(
+        self, texts: Sequence[str], **limits: Any
+    ) -> tuple[list[Encoding], list[LabeledTokens], int]:
+        """Tokens of each text, their labels, padding included, and how many texts were cut."""
+
+        def label(batch: Batch) -> Iterable[LabeledTokens]:
+            logits = self.run(batch)  # [rows, tokens, labels]
+            best = logits.argmax(-1)
+            log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
+            return zip(best, np.exp(logits.max(-1)), strict=True)
+
+        encodings = self._tokenizer.encodings(texts)
+        rows = self._tokenizer.rows(encodings)
+        return encodings, self._answer(rows, label, **limits), sum(row.cut for row in rows)
 
 
 def word_spans(text: str) -> list[Span]:
@@ -187,15 +186,9 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
 def scheme_of(labels: Sequence[str]) -> Scheme:
     """Prefix (B, I, E or S) and type of each label of a model but `O`, as written `B-location`.
 
-    So are IOB1, IOB2, IOE1, IOE2 and IOBES (BMES but for its M) written. BILOU and BMEWO have other
-    letters for the same: L and U, M and W. A label without a prefix counts as inside, which makes
-    an entity of words that follow each other with the same label. Where every label is such a
-    letter alone, all entities are of the type `_`.
-
-    >>> scheme_of(["O", "B-location", "U-location"])
-    {'B-location': ('B', 'location'), 'U-location': ('S', 'location')}
-    >>> scheme_of(["U-turn", "NOUN"])
-    {'U-turn': ('I', 'U-turn'), 'NOUN': ('I', 'NOUN')}
+    BILOU and BMEWO have other letters for the same: L and U, M and W. A label without a prefix
+    counts as inside: words that follow each other with it are an entity. Where every label is such
+    a letter alone, all entities are of the type `_`.
     """
     named = [label for label in labels if label != OUTSIDE]
     bare = all(label in _LETTERS for label in named)
@@ -211,8 +204,7 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
 def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, int]]:
     """Type, first and last word of each entity of a text, from its words' labels.
 
-    An entity is a run of one type that is not broken by B or S, nor after E or S. It may start with
-    I or E, as the CoNLL-2003 script counts.
+    A run of one type, not broken by B or S, nor after E or S; as the CoNLL-2003 script counts.
     """
     runs: list[tuple[str, int, int]] = []
     last_prefix, last_kind = "", OUTSIDE

@@ -25,7 +25,7 @@ _MEBIBYTE = 1 << 20
 
 
 def disk_problem(error: BaseException) -> str:
-    """`No space left on device`, and the like, if that is what an error comes from; or else ``."""
+    """`No space left on device`, and the like, if an error comes from that; or else ``."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _ERRORS:
@@ -43,24 +43,14 @@ def disk_problem(error: BaseException) -> str:
 def translate_disk_errors(
     output: Path, needed: Callable[[], int], doing: Callable[[], str]
 ) -> Iterator[None]:
-    """Turn what a disk refuses while the block runs into an error that says what to do.
-
-    Args:
-        needed: about how many bytes the block writes in all.
-        doing: what the block does at the moment, in words.
-
-    Raises:
-        InputError: instead of the error of whichever library was writing.
-    """
+    """Raise InputError for what a disk refuses while the block writes about `needed` bytes."""
     try:
         yield
-    except CompressError:
-        raise
     except Exception as error:
         problem = disk_problem(error)
         path = getattr(error, "filename", None)
         elsewhere = path is not None and not Path(str(path)).is_relative_to(output)
-        if not problem or elsewhere:
+        if not problem or elsewhere or isinstance(error, CompressError):
             raise
         room = "it no longer exists"
         with suppress(OSError, StopIteration):

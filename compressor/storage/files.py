@@ -22,12 +22,7 @@ def require_directory(directory: Path, option: str = "--output") -> None:
     try:
         while not existing.exists():
             existing = existing.parent
-        if not existing.is_dir():
-            raise InputError(
-                f"cannot write {directory}, because {existing} is a file; choose another {option}",
-                id="output-not-writable",
-            )
-        with TemporaryFile(dir=existing):
+        with TemporaryFile(dir=existing):  # an error where it is a file
             pass
     except OSError as error:
         raise InputError(
@@ -39,35 +34,21 @@ def require_directory(directory: Path, option: str = "--output") -> None:
 def require_file(
     path: Path, kind: str, is_compress_output: Callable[[Path], bool], option: str = "--output"
 ) -> None:
-    """Raise InputError if `path` cannot be written, or exists and `is_compress_output` is false.
-
-    Args:
-        kind: what will be written, for the message.
-    """
+    """Raise InputError if `path` cannot be written, or is a file that is not `kind` of ours."""
     require_directory(path.parent, option)
-    if path.is_dir():
-        raise InputError(
-            f"{path} is a directory; give {option} the name of a file", id="output-is-a-directory"
-        )
     if path.exists() and not (path.is_file() and is_compress_output(path)):
         raise InputError(
-            f"{path} exists and is not {kind} of compress; remove it, or choose another {option}",
+            f"{path} exists and is not {kind} of compress; choose another {option}",
             id="output-not-ours",
         )
 
 
 @contextmanager
 def written_at_once(path: Path, replace: bool = True) -> Iterator[Path]:
-    """Write a file so that readers see the whole file or none, also after a power cut.
+    """A path to write to, which takes the place of `path` when the block ends without an error.
 
-    Gives the path to write to, which takes `path`'s place when the block ends without an error.
-    The directory is created if needed. Leftovers of a killed process's writing are removed.
-
-    Args:
-        replace: whether it may take the place of a file; else that raises FileExistsError.
-
-    Raises:
-        OSError: the disk refuses; with the name of the file.
+    Readers see the whole file or none, also after a power cut. Raises OSError with the name of the
+    file, FileExistsError where it exists and `replace` is false.
     """
     try:
         with staging(path.parent) as directory:
@@ -88,8 +69,6 @@ def _link(staged: Path, path: Path) -> bool:
     """Give a file a name that must be free; False where the file system has no hard links."""
     try:
         path.hardlink_to(staged)
-    except FileExistsError:
-        raise
     except OSError:
         if path.exists() or path.is_symlink():
             raise FileExistsError(errno.EEXIST, "File exists", str(path)) from None

@@ -12,11 +12,7 @@ _REPORTED_MIB = 64
 
 
 def sha256_of(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> str:
-    """Hex SHA-256 of a file's bytes.
-
-    Args:
-        progress: called with (MiB done, MiB in all), of large files.
-    """
+    """Hex SHA-256 of a file's bytes; `progress` is called with MiB done and in all, if large."""
     digest, done = hashlib.sha256(), 0
     total = -(-path.stat().st_size // MIB)
     with path.open("rb") as file:
@@ -29,12 +25,10 @@ def sha256_of(path: Path, progress: Callable[[int, int], None] = lambda done, to
 
 
 def sha256_of_text(text: str) -> str:
-    """Hex SHA-256 of a text in UTF-8."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def sha256_below(directory: Path) -> dict[str, str]:
-    """Path from a directory -> SHA-256, of all files below it."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {path.relative_to(directory).as_posix(): sha256_of(path) for path in files}
 

@@ -1,7 +1,6 @@
 """Reading files that others made, with bounds: nothing that is damaged or hostile hangs or crashes.
 
-Problems raise an `OSError` (with `strerror`) or a `ValueError`, which callers turn into an
-`InputError` that names the file and says what to give instead.
+Problems raise an `OSError` (with `strerror`) or a `ValueError`, of which callers make InputErrors.
 """
 
 from __future__ import annotations
@@ -42,37 +41,28 @@ def panics_raised() -> Iterator[None]:
 
 
 def inner_path(name: object, *, nested: bool = False) -> str:
-    """The name of a file, as JSON gives it, that stays in the directory that it is looked up in.
+    """The name of a file, as JSON gives it, that stays in its directory, or a `nested` one.
 
     Raises ValueError if it is no text, absolute, on a drive, has `..`, or is too long.
-
-    Args:
-        nested: it may lie in a directory below, with `/` between the parts.
     """
     parts = str(name).split("/") if nested else [str(name)]
-    if not isinstance(name, str) or any(
-        part in ("", ".", "..") or set(part) & set("/\\:\0") for part in parts
-    ):
+    is_short = len(parts) <= _DEEPEST and all(len(x.encode()) <= _LONGEST_NAME for x in parts)
+    is_plain = not any(x in ("", ".", "..") or set(x) & set("/\\:\0") for x in parts)
+    if not (isinstance(name, str) and is_short and is_plain):
         where = "in its directory" if nested else "beside it"
         raise ValueError(f"{str(name)[:60]!r} must be the name of a file {where}")
-    if len(parts) > _DEEPEST or max(len(part.encode()) for part in parts) > _LONGEST_NAME:
-        raise ValueError(f"{name[:60]!r} is longer than names of files are")
     return name
 
 
 def require_regular(path: Path) -> None:
     """Raise OSError if opening a file could wait for a writer or read a device."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise _not_a_file(mode, path)
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise _not_a_file(path)
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """A file, a pipe that somebody writes into, or a terminal, opened to read bytes.
-
-    Raises OSError if it is something else, cannot be read, or the pipe has no writer.
-    """
+    """A file, a pipe that somebody writes into, or a terminal; raises OSError for all else."""
     # Opening a named pipe would wait for a writer, without end where there is none.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:
@@ -85,22 +75,18 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
                 if time.monotonic() > deadline:
                     raise OSError(errno.EAGAIN, "it is a pipe without a writer", str(path))
         elif not stat.S_ISREG(mode) and not os.isatty(descriptor):
-            raise _not_a_file(mode, path)
+            raise _not_a_file(path)
         os.set_blocking(descriptor, True)
         yield file
 
 
-def _not_a_file(mode: int, path: Path) -> OSError:
-    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-    kind = kinds.get(stat.S_IFMT(mode), "a device")
-    return OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+def _not_a_file(path: Path) -> OSError:
+    reason = "it is a directory, a pipe or a device, not a file"
+    return OSError(errno.EINVAL, reason, str(path))
 
 
 def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
-    """The UTF-8 of `open_file`, of at most so many bytes; None does not limit them.
-
-    Raises OSError for more, and UnicodeDecodeError, a ValueError, where it is none.
-    """
+    """The UTF-8 of `open_file`; raises OSError where it has more bytes than `most`."""
     with open_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
@@ -110,12 +96,7 @@ def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value.
-
-    Raises:
-        ValueError: it is none, is nested too deeply, or has halves of surrogate pairs, which no
-            file can hold.
-    """
+    """A JSON value; raises ValueError where it is none, too deep, or no text for a file."""
     try:
         value = json.loads(text)
         if _SURROGATE.search(text if isinstance(text, bytes) else text.encode()):
@@ -128,11 +109,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """A file's JSON value; raises as `read_text` and `parse_json`."""
     return parse_json(read_text(path))
 
 
 def shown(value: Any, most: int = 60) -> str:
-    """A value of a file, for messages."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}…"

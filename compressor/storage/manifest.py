@@ -1,7 +1,4 @@
-"""`manifest.json`: every file of an output directory with its size and SHA-256.
-
-Hashes are taken of what was written, when it was written: a file that changed since is an error.
-"""
+"""`manifest.json`: every file of an output directory with its size and SHA-256 when written."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ _TOOL = "compress "  # what `tool` starts with, in manifests of ours
 
 @dataclass(frozen=True)
 class Listed:
-    """A manifest's entry for a file."""
-
     bytes: int
     sha256: str
 
@@ -43,12 +38,7 @@ class Listed:
 def manifest_of(
     directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The contents of a manifest, as JSON: facts about the files, and the files.
-
-    Args:
-        facts: `tool`, the program with its version, and what else is known.
-        hashes: path from the directory -> SHA-256, taken when the file was written.
-    """
+    """The contents of a manifest; facts are `tool`, the program with its version, and others."""
     files = {
         name: {"bytes": (directory / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(hashes.items())
@@ -57,10 +47,7 @@ def manifest_of(
 
 
 def read_contents(path: Path) -> dict[str, Any] | None:
-    """The contents of a manifest; None for a file of another program.
-
-    Raises InputError if it is damaged or cannot be read.
-    """
+    """The contents of a manifest of ours, or None; raises InputError where it is damaged."""
     if not path.is_file():
         return None
     try:
@@ -93,7 +80,6 @@ def read_manifest(directory: Path) -> dict[str, Listed] | None:
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of ours that can be read."""
     try:
         return read_contents(path) is not None
     except InputError:
@@ -116,18 +102,13 @@ def find_change(directory: Path, name: str, listed: Listed) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _digest(path: Path, inode: int, size: int, changed: int) -> str:
+def _digest(path: Path, *facts: int) -> str:
     # Remembered while the process lasts and the file does not change.
     return sha256_of(path)
 
 
 def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = True) -> None:
-    """Check files against the manifest of their directory before they are used.
-
-    Args:
-        names: paths from the directory; files of weights beside graphs (`NAME_data`) are added.
-        warn: say so where there is no manifest.
-    """
+    """Check files, and weights beside graphs (`NAME_data`), against their directory's manifest."""
     listed = read_manifest(directory)
     if listed is None:
         if warn:
@@ -154,21 +135,15 @@ def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = Tru
 
 
 def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
-    """Raise InputError if a file of a directory is a link to a place outside of it.
-
-    Links of the Hugging Face hub's cache, from `snapshots` to `blobs`, may be.
-    """
+    """Raise InputError if a file is a link out of its directory, and not into the hub's cache."""
     root = directory.resolve()
-    allowed = [root]
-    if root.parent.name == "snapshots":
-        allowed.append(root.parent.parent / "blobs")
     for path in (directory / name for name in names):
         target = path.resolve()
-        if not any(target.is_relative_to(parent) for parent in allowed):
+        cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
+        if not target.is_relative_to(root) and not cached:
             raise InputError(
-                f"{path} is a link to {target}, outside of the artifact; copy the file itself "
-                "there",
-                id="artifact-file-outside",
+                f"{path} is a link to {target}, outside of {directory}; copy the file itself there",
+                id="file-outside",
             )
 
 

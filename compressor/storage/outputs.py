@@ -1,9 +1,7 @@
 """What goes into an output directory: of a single step, or beside the stages' files of a run.
 
-Everything is listed in the manifest, with the hash of what was written. A run writes reports,
-cards, recipes and manifests over its own and over nothing else: their hashes are noted in the state
-directory before they are written. A file of that name with another hash is the user's, or is
-damaged: the run stops, and says so.
+A run writes reports, cards, recipes and manifests over its own and over nothing else: their hashes
+are noted in the state directory before. A file with another hash is the user's, or is damaged.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ _KEPT = 50  # hashes of a file
 
 
 def write_manifest(directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
-    """List files with their sizes and hashes; arguments are those of `manifest_of`."""
     write_json(directory / MANIFEST, manifest_of(directory, facts, hashes))
 
 
@@ -61,12 +58,7 @@ def require_new(output: Path) -> None:
 def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
     """A directory whose contents go to `output` when the block ends, and nowhere on an error.
 
-    They are listed in its manifest, which is made for them if there is none; then it lists the
-    checkpoint that lies there too. A disk that refuses raises InputError.
-
-    Args:
-        needed: about how many bytes are written.
-        doing: what is done, in words, for that error.
+    They are listed in its manifest; a new one lists the checkpoint that lies there, too.
     """
     with (
         translate_disk_errors(output, lambda: needed, lambda: doing),
@@ -101,12 +93,7 @@ def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Pa
 
 
 def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> None:
-    """Raise InputError if one of the files exists, and this run did not write it.
-
-    Args:
-        root: the output directory.
-        state: where the run keeps its records.
-    """
+    """Raise InputError if one of the files exists, and this run did not write it."""
     noted = _noted(state)
     for path in paths:
         if not (path.exists() or path.is_symlink()):

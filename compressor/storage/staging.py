@@ -1,12 +1,7 @@
-"""Directories in which files are written until they are complete, and locks between processes.
+"""Directories beside their target in which files are written until they can be moved whole.
 
-What is under its final name is whole, also after a power cut: files are written in a directory
-beside their target and moved from there. A lock in that directory says that its process is alive.
-A directory whose lock is free was left by a process that was killed; the next process that
-writes there removes it.
-
-The operating system releases locks however a process ends. Where a file system has none (some
-network ones), every process gets the lock.
+A lock in such a directory, which the system releases however a process ends, says that its process
+is alive; else the next process that writes there removes it.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ _MOVING = "moving.json"  # files that are moved out, with their SHA-256
 
 
 class Lock:
-    """An exclusive lock on a file; the file and its directory are made for it, the file removed."""
+    """An exclusive lock on a file, which is made for it and removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,26 +49,21 @@ class Lock:
         except OSError as error:
             if error.filename is not None:
                 raise
-            # The file exists, and the file system has no locks.
+            # The file exists, and the file system has no locks (some network ones): all get it.
         self._held = True
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with suppress(OSError):
+            holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}"
+            self._holder.write_text(holder, encoding="utf-8")
         return True
 
-    def sign(self) -> None:
-        """Write down who holds the lock."""
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
-        self._holder.write_text(json.dumps(holder), encoding="utf-8")
-
     def holder(self) -> str:
-        """Who holds the lock, in words: process, machine and since when."""
         try:
-            holder = json.loads(self._holder.read_text(encoding="utf-8"))
-            return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-        except (OSError, ValueError, LookupError, TypeError):
+            return self._holder.read_text(encoding="utf-8")
+        except (OSError, ValueError):
             return "another process"
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
         if not self._held:
             return
         self._held = False
@@ -96,11 +86,6 @@ def lock_output(path: Path, output: Path) -> Lock:
             "another --output",
             id="output-in-use",
         )
-    try:
-        lock.sign()
-    except BaseException:
-        lock.release()
-        raise
     return lock
 
 
@@ -108,13 +93,17 @@ def lock_output(path: Path, output: Path) -> Lock:
 def staging(parent: Path, exclusive: bool = False) -> Iterator[Path]:
     """An empty directory below `parent`, which is made if needed; removed when the block ends.
 
-    Args:
-        exclusive: of one process at a time, else it raises InputError; its block ends with
-            `move_output`. After an error nothing is left, not even `parent` if that was made.
+    An `exclusive` one, of one process at a time, ends with `move_output`; after an error nothing is
+    left, not even a new `parent`.
     """
     is_new = not parent.exists()
     parent.mkdir(parents=True, exist_ok=True)
-    directory, lock = _lock_only(parent) if exclusive else _lock_new(parent)
+    if exclusive:
+        directory = parent / _ONLY
+        directory.mkdir(exist_ok=True)
+        lock = lock_output(directory / _LOCK, parent)
+    else:
+        directory, lock = _lock_new(parent)
     try:
         _undo(directory)  # what a killed process did
         (directory / _NEW).mkdir()
@@ -127,12 +116,6 @@ def staging(parent: Path, exclusive: bool = False) -> Iterator[Path]:
                 parent.rmdir()
         raise
     _remove(directory, lock)
-
-
-def _lock_only(parent: Path) -> tuple[Path, Lock]:
-    directory = parent / _ONLY
-    directory.mkdir(exist_ok=True)
-    return directory, lock_output(directory / _LOCK, parent)
 
 
 def _lock_new(parent: Path) -> tuple[Path, Lock]:
@@ -156,7 +139,6 @@ def require_free(output: Path) -> None:
 
 
 def remove_leftovers(parent: Path, recursive: bool = False) -> None:
-    """Remove leftovers of killed processes in a directory."""
     for directory in [*(parent.rglob if recursive else parent.glob)(f"{PREFIX}*")]:
         if not (directory / _LOCK).exists():
             with suppress(OSError):
@@ -196,11 +178,7 @@ def _remove(directory: Path, lock: Lock) -> None:
 
 
 def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = "") -> None:
-    """`move_files` out of an exclusive directory; if the process is killed, they are removed.
-
-    Args:
-        hashes: path below `staged` -> SHA-256.
-    """
+    """`move_files` out of an exclusive directory; they are removed if the process is killed."""
     moving = staged.with_name(_MOVING)
     moving.write_text(json.dumps(hashes), encoding="utf-8")
     sync(moving)
@@ -209,12 +187,7 @@ def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = 
 
 
 def move_files(source: Path, target: Path, names: Iterable[str], last: str = "") -> None:
-    """Move files into another directory on the same file system, each at once.
-
-    Args:
-        names: paths below `source`.
-        last: name of the file that names others, and so is moved after them.
-    """
+    """Move files to another directory of a file system; `last`, which names others, behind them."""
     paths = [Path(name) for name in names]
     for path in sorted(paths, key=lambda path: (path.name == last, path)):
         follow_umask(source / path, source)
@@ -226,12 +199,8 @@ def move_files(source: Path, target: Path, names: Iterable[str], last: str = "")
 
 
 def follow_umask(path: Path, directory: Path) -> None:
-    """Give a file the mode of a new one, since libraries write theirs for their owner alone.
-
-    Args:
-        directory: one that `mkdir` made; its mode is the only one that tells the umask without
-            setting it, which would be seen by other threads.
-    """
+    """Give a file the mode of a new one, since libraries write theirs for their owner alone."""
+    # The mode of a directory that `mkdir` made tells the umask; asking for it would set it.
     path.chmod(directory.stat().st_mode & 0o666)
 
 

@@ -1,8 +1,4 @@
-"""Opening text files that others made: plain, or packed by gzip (`.gz`) or Zstandard (`.zst`).
-
-They are read piece by piece, so that a file may be larger than memory. The format follows from the
-suffix; `rows.tsv.gz` is a table like `rows.tsv`.
-"""
+"""Opening text files that others made: plain, or packed by gzip (`.gz`) or Zstandard (`.zst`)."""
 
 from __future__ import annotations
 
@@ -24,38 +20,17 @@ REPORTED_LINES = 10_000  # how often who reads a long file says how far it is
 _PIECE = 1 << 18  # bytes that are unpacked at once
 
 
-class _Unpacked(io.RawIOBase):
-    """Bytes of a packed file, whose library's errors become errors that name the file."""
-
-    def __init__(self, stream: Any, path: Path, tool: str, error: type[Exception]) -> None:
-        self._stream, self._path, self._tool = stream, path, tool
-        self._errors = (EOFError, zlib.error, error)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            return int(self._stream.readinto(buffer))
-        except self._errors as error:
-            reason = str(error).splitlines()[0].rstrip(".") if str(error) else "it is damaged"
-            raise InputError(
-                f"{self._path} cannot be unpacked ({reason}); give a whole file, which "
-                f"`{self._tool} -t` finds no fault with",
-                id="packed-file-damaged",
-            ) from error
-
-
-def _unpack(file: BinaryIO, path: Path) -> _Unpacked:
+def _unpack(file: BinaryIO, path: Path) -> tuple[Any, str, type[Exception]]:
+    """The unpacked bytes, the tool that tests such files, and the library's error."""
     if path.suffix.lower() == ".gz":
-        return _Unpacked(gzip.GzipFile(fileobj=file, mode="rb"), path, "gzip", gzip.BadGzipFile)
+        return gzip.GzipFile(fileobj=file, mode="rb"), "gzip", gzip.BadGzipFile
     # Python's own from 3.14 on, or else the package that has it for older ones.
     for name in ("compression.zstd", "backports.zstd"):
         try:
             library = importlib.import_module(name)
         except ImportError:
             continue
-        return _Unpacked(library.ZstdFile(file, "rb"), path, "zstd", library.ZstdError)
+        return library.ZstdFile(file, "rb"), "zstd", library.ZstdError
     raise EnvironmentProblem(
         f"the package backports.zstd, which unpacks {path}, is not installed; install it with "
         "`pip install 'backports.zstd>=1,<2'`",
@@ -64,7 +39,6 @@ def _unpack(file: BinaryIO, path: Path) -> _Unpacked:
 
 
 def is_packed(path: str | Path) -> bool:
-    """Whether a file has to be unpacked to be read, by its suffix."""
     return Path(path).suffix.lower() in PACKED
 
 
@@ -76,19 +50,22 @@ def format_suffix(path: str | Path) -> str:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[BinaryIO]:
-    """A file, opened to read its bytes, unpacked where it is packed.
-
-    Raises:
-        OSError: as `open_file`.
-        EnvironmentProblem: the package that unpacks it is not installed.
-        InputError: it is damaged or cut off; also from reading.
-    """
+    """`open_file`, unpacked where it is packed; reading a damaged one raises InputError."""
     with open_file(path) as file:
         if not is_packed(path):
             yield file
             return
-        with io.BufferedReader(_unpack(file, path), _PIECE) as unpacked:
-            yield cast(BinaryIO, unpacked)
+        stream, tool, unpacking_error = _unpack(file, path)
+        try:
+            with io.BufferedReader(stream, _PIECE) as unpacked:
+                yield cast(BinaryIO, unpacked)
+        except (EOFError, zlib.error, unpacking_error) as error:
+            reason = str(error).splitlines()[0].rstrip(".") if str(error) else "it is damaged"
+            raise InputError(
+                f"{path} cannot be unpacked ({reason}); give a whole file, which `{tool} -t` finds "
+                "no fault with",
+                id="packed-file-damaged",
+            ) from error
 
 
 def raw_lines(file: BinaryIO, path: str | Path) -> Iterator[bytes]:

@@ -194,17 +194,17 @@ def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[Repor
         for row in rows[:1] if len(rows) == 2 else rows:
             kind = f"all {of}" if row["kind"] == "all" else kind_label(row["kind"])
             values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
-            p = numbers.p_value(row.get("p"))
-            ranks.append((name, kind, str(row["units"]), *values, p))
+            p = [numbers.p_value(row["p"])] if "p" in row else []
+            ranks.append((name, kind, str(row["units"]), *values, *p))
         for row in pair["lowest"]:
             shared, chance = numbers.fixed(row["shared"], 0), numbers.fixed(row["by_chance"], 1)
-            p = numbers.p_value(row.get("p"))
-            lowest.append((name, str(row["units"]), shared, chance, p))
+            p = [numbers.p_value(row["p"])] if "p" in row else []
+            lowest.append((name, str(row["units"]), shared, chance, *p))
     tested = all("p" in row for pair in pairs.values() for row in pair["lowest"])
     by_shuffling = f"; p by shuffling {of} (two-sided, Spearman)" if tested else ""
     at_least = f"; p is the probability of at least as many shared {of} by chance" if tested else ""
     sublayers = "attention" if of == "heads" else "sublayer"
-    fill = partial(table, left_out=[] if tested else ["p"], of=of, sublayers=sublayers)
+    fill = partial(table, more=[Column("p")] if tested else [], of=of, sublayers=sublayers)
     correlations = fill("correlations", ranks, tested=by_shuffling)
     return [correlations, fill("overlap", lowest, tested=at_least)]
 

@@ -183,7 +183,6 @@ def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
 
 
 def _heads_figure(layers: Mapping[str, Sequence[Effect]], label: str) -> Figure:
-    """The change without each head, significant ones dotted."""
     figure, panels = head_panels({name: len(tests) for name, tests in layers.items()})
     # The same range to both sides, so that white is no change; any range where all are zero.
     limit = max(abs(test["difference"]) for tests in layers.values() for test in tests) or 1.0

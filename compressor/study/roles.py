@@ -24,7 +24,7 @@ from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS
-from compressor.report.table import ReportTable
+from compressor.report.table import Column, ReportTable
 from compressor.study import attention as a
 from compressor.study.attention import NO_WORD, Sentence
 from compressor.study.options import RolesStudy
@@ -164,9 +164,9 @@ def _sentences(data: dict[str, Any]) -> list[str]:
 
 def _tables(data: dict[str, Any]) -> tuple[list[ReportTable], ReportTable]:
     """The tables for the terminal and the page, and that of all heads for the page alone."""
-    tables, left_out = [], ["after pruning"]
+    tables, kept, more = [], [], []
     if "pruned" in data:
-        kept, left_out = [], []
+        more.append(Column("after pruning"))
         for one in data["pruned"]["survival"]:
             role = {"any": "any role", "none": "no role"}.get(one["role"], one["role"])
             counts = kind_label(one["kind"]), role, str(one["heads"]), str(one["kept"])
@@ -176,11 +176,11 @@ def _tables(data: dict[str, Any]) -> tuple[list[ReportTable], ReportTable]:
     heads = [(x, i, has) for x, roles in data["heads_roles"].items() for i, has in enumerate(roles)]
     with_role = [_cells(data, name, head) for name, head, has in heads if has]
     if with_role:
-        tables.append(table("roles", with_role, left_out=left_out, which="Heads with a role."))
+        tables.append(table("roles", with_role, more=more, which="Heads with a role."))
     if data["relations"]:
         tables.append(table("dependencies", map(_dependency_cells, data["relations"])))
     every = [_cells(data, name, head) for name, head, _ in heads]
-    return tables, table("roles", every, left_out=left_out, which="All self-attention heads.")
+    return tables, table("roles", every, more=more, which="All self-attention heads.")
 
 
 def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
@@ -196,10 +196,10 @@ def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
             f"{100 * best['accuracy'][name][head]:.0f}% ({100 * best['baseline']:.0f}%)",
             numbers.p_value(best["p_holm"][name][head]),
         )
-    after_pruning = "removed"  # left out where nothing was pruned
+    after_pruning = ["removed"] if "pruned" in data else []
     if "pruned" in data and head in (kept := data["pruned"]["kept"][name]):
         roles = data["pruned"]["heads_roles"][name][kept.index(head)]
-        after_pruning = f"kept: {', '.join(roles) or 'no role'}"
+        after_pruning = [f"kept: {', '.join(roles) or 'no role'}"]
     return (
         name,
         str(head),
@@ -208,7 +208,7 @@ def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
         *syntax,
         f"{counted['rare'][head]:.0%}" if "rare" in counted else "",
         f"{counted['special'][head]:.0%}",
-        after_pruning,
+        *after_pruning,
     )
 
 

@@ -29,9 +29,15 @@ from compressor.pipeline.score import score
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.report.facts import kind_label
-from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.plots import COLORS, MARKERS, PLOT_FORMATS, plot_style, save_figure
-from compressor.report.table import ReportTable, make_table, render_text
+from compressor.report.table import (
+    ReportTable,
+    bullets,
+    escape,
+    make_table,
+    render_table,
+    render_text,
+)
 from compressor.request.sections import CalibrationData
 from compressor.request.validate import check_options, require_rows
 from compressor.storage import staging
@@ -212,7 +218,6 @@ def facts_of(rows: Rows) -> dict[str, Any]:
 
 
 def tables_as_text(tables: Sequence[ReportTable]) -> str:
-    """Tables with their captions, for a terminal."""
     return "\n\n".join(f"{x.caption}\n{render_text(x.columns, x.rows)}" for x in tables)
 
 

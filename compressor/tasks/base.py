@@ -1,8 +1,7 @@
 """The interface of tasks: no other code depends on which task it is.
 
-It has four parts, each of which can be read alone: `RowReader` in `rows` (data files and rows),
-`Objective` (batches, loss, teacher), `Answerer` (answers and metrics), `Deployment` (graphs and
-runtime).
+Its parts are `RowReader` in `rows` (data files and rows), `Objective` (batches, loss, teacher),
+`Answerer` (answers and metrics), and `Deployment` (graphs and runtime).
 """
 
 from __future__ import annotations
@@ -13,17 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.errors import InputError
 from compressor.model.sublayers import Kind
 from compressor.options.table import opened
-from compressor.tasks.batching import (
-    BATCH_TOKENS,
-    Batch,
-    Example,
-    group,
-    most_tokens,
-    pad,
-    pad_token_id,
-)
+from compressor.tasks.batching import BATCH_TOKENS, IGNORED, Batch, Example, group, most_tokens, pad
 from compressor.tasks.rows import RowReader, Rows, Texts
 
 if TYPE_CHECKING:
@@ -56,10 +48,7 @@ class Objective(ABC):
 
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """Token ids of every row, in order, with special tokens; longer rows are cut.
-
-        Raises InputError if rows or tokenizer lack what the task needs.
-        """
+        """Token ids of every row, in order, with special tokens; longer rows are cut."""
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         """An example for the encoder alone; `end` is the id of the token that ends a text."""
@@ -84,22 +73,26 @@ class Objective(ABC):
     ) -> list[Batch]:
         """Batches of rows of similar length, longest first: tensors in the host's memory.
 
-        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. The
-        model decides about padding and inputs; it is not run. For the sizes see `batching.group`;
-        `batch_tokens` is at most `most_tokens` of the model on the device, and on a GPU just that.
-
-        Raises:
-            InputError: the model's configuration lacks the padding id.
+        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. For
+        the sizes see `batching.group`; `batch_tokens` is at most `most_tokens` of the model on the
+        device, and on a GPU just that. InputError if the model's configuration has no padding id.
         """
         lengths = [(len(example.source), self.target_tokens(example)) for example in examples]
         if batch_tokens is not None:
             most = most_tokens(model, device)
             batch_tokens = most if device.startswith("cuda") else min(batch_tokens, most)
+        # What the model itself takes for padding, by which RoBERTa counts positions.
+        padding = getattr(model.config, "pad_token_id", None)
+        if padding is None:
+            raise InputError(
+                "the checkpoint's config.json has no pad_token_id; add the tokenizer's",
+                id="pad-token-missing",
+            )
         batches = []
         for members in group(lengths, batch_tokens, batch_size):
             chosen = [examples[index] for index in members]
             tensors = {
-                "input_ids": pad([example.source for example in chosen], pad_token_id(model)),
+                "input_ids": pad([example.source for example in chosen], padding),
                 "attention_mask": pad([[1] * len(example.source) for example in chosen], 0),
                 **self.tensors(chosen, model),
             }
@@ -114,31 +107,33 @@ class Objective(ABC):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """The model's logits; the last dimension is the vocabulary or the classes."""
 
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The loss in nats, summed over the batch; divide by `loss_terms` for the mean.
+    def classes(self, batch: Tensors) -> Tensor:
+        """The right classes that `loss` compares logits with, `IGNORED` where there are none."""
+        return batch["labels"]
 
-        Computed from the logits alone, so a row's part does not depend on the others of its batch.
-        """
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """Cross-entropy of the right classes in nats, summed over `loss_terms`."""
+        from torch.nn.functional import cross_entropy
+
+        logits = self.logits(model, batch).flatten(0, -2).float()  # [terms, classes]
+        right = self.classes(batch).flatten()  # [terms]
+        return cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum")
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """What distillation compares: by default log-probabilities, float32."""
+        """What distillation compares: log-probabilities, float32."""
         from torch.nn.functional import log_softmax
 
         return log_softmax(logits.float(), -1)
 
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """Distance of a model's predictions from the dense model's, summed over the loss's terms.
-
-        By default KL(dense || model) in nats; both are [loss terms, vocabulary or outputs].
-        """
+        """KL(dense || model) in nats, summed over the terms; both are [loss terms, outputs]."""
         from torch.nn.functional import kl_div
 
         return kl_div(actual, dense, reduction="sum", log_target=True)
 
-    @abstractmethod
     def loss_terms(self, batch: Tensors) -> int:
         """Number of terms in the sum `loss`."""
+        return int(self.term_mask(batch).sum())
 
     @abstractmethod
     def term_mask(self, batch: Tensors) -> Tensor:
@@ -186,14 +181,9 @@ class Answerer(ABC):
 
     @abstractmethod
     def answer(
-        self,
-        runtime: Any,
-        sources: Texts,
-        pairs: Texts | None = None,
-        *,
-        num_beams: int | None = None,
+        self, runtime: Any, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        """An artifact's answers to texts; `num_beams` is that of its settings by default."""
+        """An artifact's answers to texts; `settings` are `num_beams` and `answer_settings`."""
 
     def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
         """How all models of a measurement run their batches; `runtime` is the reference model's."""
@@ -201,10 +191,10 @@ class Answerer(ABC):
 
 
 class Deployment:
-    """Graphs of a task's models, and what runs them; both classes are `module:class`."""
+    """Graphs of a task's models, and what runs them."""
 
-    runtime: ClassVar[str]  # the subclass of `compressor.runtime.Runtime` for its artifacts
-    exporter: ClassVar[str]  # the subclass of `compressor.export.task_graphs.TaskGraphs`
+    runtime: ClassVar[str]  # `module:class` of the `compressor.runtime.Runtime` of its artifacts
+    exporter: ClassVar[str]  # `module:class` of a `compressor.export.task_graphs.TaskGraphs`
     pipeline_tag: ClassVar[str]  # the task's name on model hubs
     usage: ClassVar[str]  # a line of Python that shows what an opened artifact, `model`, does
     head_on_tokens: ClassVar[bool] = False  # whether the head reads every token, not the first
@@ -213,10 +203,7 @@ class Deployment:
     plain_logits: ClassVar[bool] = True
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of the linear layers between a token's hidden state and logits.
-
-        `config` is the contents of `config.json`, `width` that of the hidden state.
-        """
+        """(inputs, outputs) of the linear layers between hidden states of a width and logits."""
         return ()
 
     @property
@@ -241,8 +228,12 @@ class Task(RowReader, Objective, Answerer, Deployment):
     name: ClassVar[str]  # in reports, in artifacts and on the command line
     auto_class: ClassVar[str]  # of transformers, which loads its checkpoints
 
+    def fits(self, config: Any) -> bool:
+        """Whether the outputs of a model of `auto_class` are those of the task."""
+        return True
+
     def require(self, checkpoint: Checkpoint) -> None:  # most need nothing
-        """Raise InputError if a checkpoint of `auto_class` does not fit the task."""
+        """Raise InputError if a checkpoint that `fits` has settings that are not supported."""
 
     def label_names(self, config: Any) -> list[str] | None:
         """Names of the classes in the order of the logits; None without classes."""

@@ -45,7 +45,6 @@ class Batch(dict[str, "Tensor"]):
 
     `labels` are what the loss compares with; all other tensors are inputs of the model's forward.
     What a model computes from a `spare` one does not count, see `compressor.parallel.sharding`.
-    `host` is the same batch in the host's memory, if the tensors are elsewhere.
     """
 
     def __init__(
@@ -60,10 +59,7 @@ class Batch(dict[str, "Tensor"]):
 
     @property
     def host(self) -> Batch:
-        """The same batch in the host's memory, for counts and look-ups.
-
-        With a GPU's tensors these would wait until all that was started there is computed.
-        """
+        """The same batch in the host's memory, where counts and look-ups wait for no GPU."""
         return self if self._host is None else self._host
 
     def inputs(self) -> dict[str, Tensor]:
@@ -90,10 +86,7 @@ def moved_to(device: torch.device | str, tensor: Tensor) -> Tensor:
 
 
 def chosen(values: Tensor, mask: Tensor) -> Tensor:
-    """`values[mask]`: [true values of the mask, …].
-
-    The bool mask is in the host's memory, because the number of true values decides about shapes.
-    """
+    """`values[mask]`: [true values of the mask, …]; the bool mask is in the host's memory."""
     indices = moved_to(values.device, mask.flatten().nonzero()[:, 0])
     return values.flatten(0, mask.dim() - 1).index_select(0, indices)
 
@@ -118,22 +111,13 @@ def encode_texts(
 ) -> tuple[Mapping[str, list[tuple[Any, ...]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
 
-    Args:
-        types: also token type ids; 0 where the tokenizer returns none unasked, since the model then
-            takes 0 for all.
-        offsets: also the characters of each token.
-        texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
-
-    Returns the tokenizer's lists (`input_ids`, `token_type_ids`, `offset_mapping`), and for each
-    row whether it was cut.
+    `texts` are the tokenizer's arguments: `text`, `text_pair` or `text_target`. Token `types` are 0
+    where the tokenizer returns none unasked, since the model then takes 0 for all. Returns the
+    tokenizer's lists (`input_ids`, with `types` also `token_type_ids`, with `offsets` also
+    `offset_mapping`, the characters of each token), and for each row whether it was cut.
     """
-    options = {
-        "truncation": True,
-        "padding": False,
-        "return_attention_mask": False,
-        "return_token_type_ids": types,
-        "return_offsets_mapping": offsets,
-    }
+    options = {"truncation": True, "padding": False, "return_attention_mask": False}
+    options |= {"return_token_type_ids": types, "return_offsets_mapping": offsets}
     lists: dict[str, list[tuple[Any, ...]]] = {}
     cut: list[bool] = []
     for chunk in chunks(max(len(column) for column in texts.values() if column is not None)):
@@ -175,8 +159,8 @@ def require_offsets(tokenizer: Any) -> None:
 def most_tokens(model: nn.Module, device: str = "cpu") -> int:
     """The most padded tokens of a batch with which a model is scored or trained on a device.
 
-    `BATCH_TOKENS`, but fewer where a translator's large vocabulary would make the logits too large.
-    On a GPU as many as a quarter of its memory holds, at most `GPU_BATCH_TOKENS`.
+    Fewer than usual where a translator's large vocabulary would make the logits too large; on a GPU
+    as many as a quarter of its memory holds.
     """
     config: Any = model.config
     vocabulary = decoder_tokens(config) if config.is_encoder_decoder else 0
@@ -216,8 +200,7 @@ def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
 def within_tokens(batch: Batch, most: int) -> list[Batch]:
     """The rows of a batch in parts of at most `most` padded tokens (or one row); of none, no part.
 
-    A step then needs the memory of one part: with long rows and a large vocabulary the logits of a
-    whole batch, and their gradients, would take gigabytes.
+    A step then needs the memory of one part, not of the logits of a whole batch.
     """
     widest = max(tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1)
     size = max(1, most // widest)
@@ -227,15 +210,12 @@ def within_tokens(batch: Batch, most: int) -> list[Batch]:
 
 
 def group(
-    lengths: Sequence[tuple[int, ...]],
-    batch_tokens: int | None = BATCH_TOKENS,
-    batch_size: int | None = None,
+    lengths: Sequence[tuple[int, ...]], batch_tokens: int | None, batch_size: int | None
 ) -> list[list[int]]:
-    """Indices of rows of similar length, batch by batch, longest first.
+    """Indices of rows of similar length, batch by batch; those that need most memory come first.
 
-    Longest first, so that a lack of memory shows at once and not after an hour. `lengths` are token
-    counts of each row, one per padded tensor (source, target). Rows x longest length of a batch is
-    at most `batch_tokens` (a row that is longer has a batch of its own).
+    `lengths` are token counts of each row, one per padded tensor (source, target). Rows x longest
+    length of a batch is at most `batch_tokens` (a row that is longer has a batch of its own).
     """
     order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
     groups: list[list[int]] = []
@@ -260,14 +240,3 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     padded = np.full(real.shape, value, np.int64)
     padded[real] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
     return torch.from_numpy(padded)
-
-
-def pad_token_id(model: nn.Module) -> int:
-    """The id that the model itself takes for padding, by which RoBERTa counts positions."""
-    pad_id = getattr(model.config, "pad_token_id", None)
-    if pad_id is None:
-        raise InputError(
-            "the checkpoint's config.json has no pad_token_id; add the tokenizer's",
-            id="pad-token-missing",
-        )
-    return int(pad_id)

@@ -1,4 +1,4 @@
-"""What tasks on texts, or pairs of texts, share whose model is an encoder with a head."""
+"""Tasks on texts, or pairs of texts, whose model is an encoder with a head; classification."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError, did_you_mean
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
+from compressor.storage.input_files import shown
+from compressor.tasks import tables
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
-from compressor.tasks.tables import (
-    Record,
-    first_two_columns,
-    label_cell,
-    quoted,
-    read_table,
-    require_columns,
-    row_texts,
-    usual_column,
-)
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.tables import Record
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from compressor.runtime import Classifier, MultiLabelClassifier
     from compressor.tasks.batching import Tensors
 
     Logits = NDArray[np.float32]
+
+IN_CELLS, BETWEEN = "|", "\t"  # what separates several labels
 
 
 class EncoderTask(Task):
@@ -56,30 +52,16 @@ class EncoderTask(Task):
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         """A function of a row and its label column that returns the target."""
-        return label_cell
+        return Record.label
 
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """A table with a column of texts, one of labels, and maybe one of second texts."""
-        table = read_table(spec, header)
-        read_label = self.label_reader(labels)
-        text, pair, label = (
-            columns.get(option, usual_column(table, self.usual_columns.get(option, ())))
-            for option in ("text_column", "text_pair_column", "label_column")
-        )
-        if text is None or label is None:
-            what, option = ("labels", "label") if label is None else ("texts", "text")
-            first, second = first_two_columns(table, "--text-column and --label-column")
-            text, label = text or first, label or second
-            if text == label:
-                raise InputError(
-                    f"{table.path}: nothing says which column holds the {what}; name it with "
-                    f"--{option}-column, its columns are {quoted(table.columns)}",
-                    id="column-not-named",
-                )
-        require_columns(table, [text, label] if pair is None else [text, label, pair])
-        return row_texts(table, text, pair, label, read_label)
+        table, options = tables.read_table(spec, header), ("text_column", "label_column")
+        text, label = table.two_columns(options, columns, self.usual_columns)
+        pair = table.column("text_pair_column", columns, self.usual_columns)
+        return table.texts(text, pair, label, self.label_reader(labels))
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
@@ -91,10 +73,9 @@ class EncoderTask(Task):
         encoded, cut = encode_texts(
             tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
         )
+        ids, types = encoded["input_ids"], encoded["token_type_ids"]
         return [
-            Example(
-                row, encoded["input_ids"][row], (value,), encoded["token_type_ids"][row], cut[row]
-            )
+            Example(row, ids[row], (value,), types[row], cut[row])
             for row, value in enumerate(values)
         ]
 
@@ -117,15 +98,11 @@ class EncoderTask(Task):
         return model(**model_inputs(batch)).logits
 
     def loss_terms(self, batch: Tensors) -> int:
-        """The number of rows."""
         return len(batch["labels"])
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """Every row, [batch] bool."""
-        import torch
-
-        labels = batch["labels"]
-        return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        return batch["attention_mask"].any(1)
 
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
@@ -135,17 +112,12 @@ class EncoderTask(Task):
     ) -> list[str]:
         import torch
 
-        if num_beams is not None:
-            raise UsageError(
-                f"--num-beams {num_beams} makes no sense for {self.name}; leave it out",
-                id="option-of-another-task",
-            )
         with torch.no_grad():
             return self.answers_of(self.logits(model, batch), batch, model)
 
-    @abstractmethod
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """The answers in the logits of a batch, as targets of rows."""
+        """The answers in the logits of a batch, as targets of rows, where those alone have them."""
+        raise NotImplementedError
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
@@ -154,3 +126,138 @@ class EncoderTask(Task):
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
         return (actual.argmax(-1) == expected.argmax(-1)).tolist()
+
+
+class Labels:
+    """The checkpoint's label names, in the order of its class ids; any if none are known."""
+
+    def __init__(self, names: LabelNames) -> None:
+        self.names = list(names or ())
+        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
+        self.allow_ids = not any(tables.WHOLE_NUMBER.fullmatch(name) for name in self.names)
+
+    def name_of(self, cell: str, where: str) -> str:
+        """The label name of a cell with a name or, unless names are numbers, a class id."""
+        if not self.names or cell in self.names:
+            return cell
+        if self.allow_ids and tables.WHOLE_NUMBER.fullmatch(cell) and int(cell) < len(self.names):
+            return self.names[int(cell)]
+        raise InputError(
+            f"{where}: the label {shown(cell, 100)} is not one of the checkpoint's "
+            f"{len(self.names)} ({tables.quoted(self.names, most=5)})"
+            + did_you_mean(cell.strip()[:100], self.names),
+            id="label-unknown",
+        )
+
+
+class LabelTask(EncoderTask):
+    """Labels by the checkpoint's names."""
+
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        known = Labels(labels)
+        return lambda record, column: known.name_of(record.label(column), record.where)
+
+
+class Classification(LabelTask):
+    """Classification of texts, or pairs of texts, into one of several classes."""
+
+    name = "classification"
+    metrics = ("accuracy", "macro_f1", "mcc")
+    runtime = "compressor.runtime:Classifier"
+    usage = 'print(model.classify(["First text.", "Second one."]))'
+    answers = "labels"
+    text_learning_rate = 2e-4
+
+    def fits(self, config: Any) -> bool:
+        several = ("multi_label_classification", "regression")
+        return config.num_labels > 1 and config.problem_type not in several
+
+    def label_values(self, rows: Rows) -> list[int]:
+        ids = {name: index for index, name in enumerate(rows.labels or ())}
+        return [ids[target] for target in rows.targets]
+
+    def blank_answer(self, labels: LabelNames) -> str:
+        return (labels or [""])[0]
+
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
+        names = self.label_names(model.config)
+        return [names[label] for label in logits.argmax(-1).tolist()]
+
+    def answer(
+        self, runtime: Classifier, sources: Texts, pairs: Texts | None = None, **_: Any
+    ) -> list[str]:
+        return runtime.classify(sources, pairs)
+
+
+class MultiLabel(LabelTask):
+    """Any number of labels: those whose probability, the sigmoid of the logit, is over 0.5."""
+
+    name = "multilabel"
+    metrics = ("micro_f1", "macro_f1")
+    runtime = "compressor.runtime:MultiLabelClassifier"
+    usage = 'print(model.classify(["First text.", "Second one."]))'
+    answers = "sets of labels"
+
+    def fits(self, config: Any) -> bool:
+        one = ("single_label_classification", "regression")
+        return config.num_labels > 1 and config.problem_type not in one
+
+    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
+        known = Labels(labels)
+
+        def read(record: Record, column: str) -> str:
+            value = record.cells.get(column)
+            if isinstance(value, list):
+                parts = [Record(record.where, {column: part}) for part in value]
+                cell = IN_CELLS.join(part.label(column) for part in parts)
+            else:
+                cell = "" if value == "" else record.label(column)
+            cells = [name.strip() for name in cell.split(IN_CELLS)] if cell else []
+            named = [known.name_of(name, record.where) for name in cells]
+            return BETWEEN.join(name for name in known.names or named if name in named)
+
+        return read
+
+    def label_values(self, rows: Rows) -> list[tuple[float, ...]]:
+        """For each row, 1 or 0 for each label."""
+        names = [set(target.split(BETWEEN)) for target in rows.targets]
+        return [tuple(float(name in row) for name in rows.labels or ()) for row in names]
+
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        logits = self.logits(model, batch).float()
+        return binary_cross_entropy_with_logits(logits, batch["labels"], reduction="sum")
+
+    def predictions(self, logits: Tensor) -> Tensor:
+        return logits.float()
+
+    def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
+        """KL(dense || model) of each label's probability in nats, summed over labels and rows."""
+        from torch.nn.functional import logsigmoid
+
+        positive = dense.sigmoid() * (logsigmoid(dense) - logsigmoid(actual))
+        negative = (-dense).sigmoid() * (logsigmoid(-dense) - logsigmoid(-actual))
+        return (positive + negative).sum()
+
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
+        names = self.label_names(model.config)
+        return [
+            BETWEEN.join(name for name, chosen in zip(names, row, strict=True) if chosen)
+            for row in (logits > 0).tolist()
+        ]
+
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
+        return ((actual > 0) == (expected > 0)).all(axis=1).tolist()
+
+    def answer(
+        self, runtime: MultiLabelClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
+    ) -> list[str]:
+        return [BETWEEN.join(labels) for labels in runtime.classify(sources, pairs)]
+
+
+CLASSIFICATION, MULTILABEL = Classification(), MultiLabel()

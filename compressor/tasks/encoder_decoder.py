@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import (
-    FORMATS,
-    first_two_columns,
-    read_lines,
-    read_table,
-    require_columns,
-    row_texts,
-    text_cell,
-    usual_column,
-)
+from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table, require_format
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,12 +27,9 @@ if TYPE_CHECKING:
 
 
 class EncoderDecoderTask(Task):
-    """Texts that are answered with texts; the loss is that of the teacher-forced references.
+    """Texts that are answered with texts; the loss is that of the teacher-forced references."""
 
-    `answers` is what messages call the answers.
-    """
-
-    answers: ClassVar[str]
+    answers: ClassVar[str]  # what messages call the answers
     auto_class = "AutoModelForSeq2SeqLM"
     columns = ("source_column", "target_column")
     inputs = ("source_column",)
@@ -69,38 +58,13 @@ class EncoderDecoderTask(Task):
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """A table with a source and a target column, or `SOURCE,TARGET`, two text files."""
-        if len(columns) == 1:
-            raise UsageError(
-                "name both the source column and the target column, or neither",
-                id="column-of-a-pair-missing",
-            )
         files = _parallel_files(spec)
         if files is not None:
-            if columns:
-                raise UsageError(
-                    f"the plain text files {spec} have no columns; leave {self.column_options} out",
-                    id="columns-of-plain-text",
-                )
-            if not header:
-                raise UsageError(
-                    f"the plain text files {spec} have no header anyway; leave --no-header out",
-                    id="header-of-plain-text",
-                )
             return RowTexts([*files], _parallel_rows(*files))
-        if format_suffix(spec) == ".txt":
-            raise InputError(
-                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
-                id="parallel-file-missing",
-            )
+        require_format(spec, (*FORMATS, "two text files as SOURCE,TARGET"))
         table = read_table(spec, header)
-        source, target = (
-            columns.get(option, usual_column(table, self.usual_columns[option]))
-            for option in self.columns
-        )
-        if source is None or target is None:
-            source, target = first_two_columns(table, self.column_options)
-        require_columns(table, [source, target])
-        return row_texts(table, source, None, target, text_cell)
+        source, target = table.two_columns(self.columns, columns, self.usual_columns)
+        return table.texts(source, None, target, Record.text)
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; the targets may be as long as the sources."""
@@ -109,14 +73,10 @@ class EncoderDecoderTask(Task):
         texts = [f"{prefix}{text}" for text in rows.sources]
         sources, source_cut = encode_texts(tokenizer, max_source_tokens, text=texts)
         targets, target_cut = encode_texts(tokenizer, max_source_tokens, text_target=rows.targets)
+        ids = zip(sources["input_ids"], targets["input_ids"], strict=True)
         return [
-            Example(
-                row=row,
-                source=sources["input_ids"][row],
-                target=targets["input_ids"][row],
-                truncated=source_cut[row] or target_cut[row],
-            )
-            for row in range(rows.count)
+            Example(row, source, target, truncated=source_cut[row] or target_cut[row])
+            for row, (source, target) in enumerate(ids)
         ]
 
     def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
@@ -130,12 +90,9 @@ class EncoderDecoderTask(Task):
         return len(example.target)
 
     def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-        """`decoder_input_ids` and `labels` [batch, target], -100 in labels at padding.
-
-        The decoder's inputs are the labels shifted as the model itself does it (mBART moves its
-        language code to the front, others put their start token there).
-        """
+        """`decoder_input_ids` and `labels` [batch, target], -100 in labels at padding."""
         labels = pad([example.target for example in examples], IGNORED)
+        # mBART moves its language code to the front, others put their start token there.
         shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         if shift is not None:
             return {"decoder_input_ids": shift(labels), "labels": labels}
@@ -149,18 +106,6 @@ class EncoderDecoderTask(Task):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
         return model(**model_inputs(batch), use_cache=False).logits
-
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Negative log-likelihood of the targets in nats, summed over all real target tokens."""
-        from torch.nn.functional import cross_entropy
-
-        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x target, vocabulary]
-        labels = batch["labels"].flatten()  # [batch x target]
-        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-
-    def loss_terms(self, batch: Tensors) -> int:
-        """The number of real target tokens."""
-        return int(self.term_mask(batch).sum())
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """The real target tokens, [batch, target] bool."""
@@ -182,14 +127,9 @@ class EncoderDecoderTask(Task):
         return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def answer(
-        self,
-        runtime: Generator,
-        sources: Texts,
-        pairs: Texts | None = None,
-        *,
-        num_beams: int | None = None,
+        self, runtime: Generator, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        return runtime.generate_texts(sources, num_beams=num_beams)
+        return runtime.generate_texts(sources, **settings)
 
     def timed(
         self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
@@ -218,8 +158,7 @@ def _parallel_files(spec: str) -> tuple[str, str] | None:
     commas = [index for index, character in enumerate(spec) if character == ","]
     splits = [(spec[:index].strip(), spec[index + 1 :].strip()) for index in commas]
     # A path may contain a comma itself: choose the split whose halves both exist.
-    existing = [pair for pair in splits if all(Path(path).is_file() for path in pair)]
-    pair = (existing or splits)[0]
+    pair = next((pair for pair in splits if all(map(os.path.isfile, pair))), splits[0])
     for path in pair:
         if format_suffix(path) in FORMATS:
             raise InputError(
@@ -232,22 +171,16 @@ def _parallel_files(spec: str) -> tuple[str, str] | None:
 
 def _parallel_rows(source_path: str, target_path: str) -> Iterator[RowText]:
     """The lines of two files, line n of one with line n of the other."""
-    lines = read_lines(source_path), read_lines(target_path)
-    for number, (source, target) in enumerate(zip_longest(*lines), 1):
+    pairs = zip_longest(filled_lines(source_path), filled_lines(target_path))
+    for number, (source, target) in enumerate(pairs, 1):
         if source is None or target is None:
-            counts = [number - (line is None) for line in (source, target)]
-            counts = [n + sum(1 for _ in rest) for n, rest in zip(counts, lines, strict=True)]
+            paths = source_path, target_path
+            longer, shorter = paths if target is None else paths[::-1]
             raise InputError(
-                f"{source_path} has {counts[0]} lines, but {target_path} has {counts[1]}; line n "
-                "of one must belong to line n of the other",
+                f"{longer}:{number}: {shorter} has no such line; line n of one file must belong to "
+                "line n of the other",
                 id="parallel-files-differ",
             )
-        for path, line in ((source_path, source), (target_path, target)):
-            if not line.strip():
-                raise InputError(
-                    f"{path}:{number}: the line is empty; remove it from both files",
-                    id="line-empty",
-                )
         yield source, None, target
 
 
@@ -264,14 +197,11 @@ class Translation(EncoderDecoderTask):
 
 
 class Summarization(EncoderDecoderTask):
-    """Summaries of texts.
-
-    ROUGE-2 is the main metric: variants of it agree best with people's judgments of systems
-    (Owczarzak et al. 2012; Graham 2015), and unlike ROUGE-Lsum it does not change with line breaks,
-    which references often have between sentences and models seldom write.
-    """
+    """Summaries of texts."""
 
     name = "summarization"
+    # ROUGE-2 agrees best with people's judgments of systems (Owczarzak et al. 2012; Graham 2015),
+    # and unlike ROUGE-Lsum does not change with line breaks, which models seldom write.
     metrics = ("rouge2", "rouge1", "rougelsum")
     runtime = "compressor.runtime:Generator"
     pipeline_tag = "summarization"

@@ -1,17 +1,7 @@
 """Answering questions by a part of a text, the context, which may be read in several windows.
 
-Examples are windows (`compressor.runtime.question_answerer`): a context that is longer than one
-makes several. The label of a window without the whole answer is its first token, as it is if there
-is no answer. Rows are read from SQuAD's JSON, versions 1.1 and 2.0:
-
-    {"data": [{"paragraphs": [{"context": TEXT, "qas": [
-        {"question": TEXT, "answers": [{"text": TEXT, "answer_start": CHARACTER}]}]}]}]}
-
-In version 2.0 a question that the context does not answer has `"is_impossible": true`. Or an object
-per question, as in the datasets library: in a `.jsonl` file one per line, in a `.json` file as the
-list or in its `data`. With an empty list of answers the context has none.
-
-    {"question": TEXT, "context": TEXT, "answers": {"text": [TEXT], "answer_start": [CHARACTER]}}
+Examples are windows (`compressor.runtime.question_answerer`). The label of a window without the
+whole answer is its first token, as it is if there is no answer.
 """
 
 from __future__ import annotations
@@ -20,28 +10,26 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
-from compressor.storage.input_files import parse_json
-from compressor.storage.text_files import format_suffix
+from compressor.errors import InputError
+from compressor.tasks import tables
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import JSONL, read_lines, read_table
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
+from compressor.tasks.tables import Record
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import QuestionAnswerer
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
 JSON = ".json"
 _NEVER = -1e4  # the logit of padding
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # from JSON of another form
 Gold = list[tuple[str, int]]  # the right answers, and where each starts in the context
-Question = tuple[str, str, Gold]  # question, context, right answers
 
 
 class QuestionAnswering(EncoderTask):
@@ -64,27 +52,8 @@ class QuestionAnswering(EncoderTask):
     head_on_tokens = True
     one_example_per_row = False
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        """Check that a token has two logits, and that texts are joined and cut as here.
-
-        transformers (its pipeline, and its scripts that train) puts the context first where padding
-        is on the left, and cuts windows from the end where truncation is.
-        """
-        config: Any = checkpoint.model.config
-        if config.num_labels != 2:
-            raise InputError(
-                f"{checkpoint.directory / 'config.json'} has {config.num_labels} labels, and a "
-                "model for questions has 2, a start and an end; get the checkpoint again",
-                id="config-malformed",
-            )
-        for name in ("padding_side", "truncation_side"):
-            if getattr(checkpoint.tokenizer, name) != "right":
-                raise InputError(
-                    f"{checkpoint.directory / 'tokenizer_config.json'} sets {name} to left, with "
-                    "which questions and contexts are joined otherwise than here; give a model "
-                    "that was trained with right",
-                    id="tokenizer-side-unsupported",
-                )
+    def fits(self, config: Any) -> bool:
+        return config.num_labels == 2  # of each token: the start, and the end
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return ((width, 2),)
@@ -92,30 +61,18 @@ class QuestionAnswering(EncoderTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Questions as sources, contexts as their pairs; targets as `answers_of` reads them.
+        """SQuAD's JSON, versions 1.1 and 2.0, or objects as in the datasets library.
 
-        Each row is checked when it is read: errors have its place in the JSON.
+            {"data": [{"paragraphs": [{"context": TEXT, "qas": [{"question": TEXT, "is_impossible":
+                BOOL, "answers": [{"text": TEXT, "answer_start": NUMBER}]}]}]}]}
+            {"question": TEXT, "context": TEXT,
+                "answers": {"text": [TEXT], "answer_start": [NUMBER]}}
+
+        Objects stand one per line in `.jsonl`, in `.json` as the list or in its `data`.
         """
-        suffix = format_suffix(spec)
-        if suffix not in (JSON, JSONL):
-            raise InputError(
-                f"the format of {spec} is not known by its suffix; give questions as SQuAD has "
-                f"them, in a file that ends in {JSON}, or one an object in {JSONL}",
-                id="format-unknown",
-            )
-        if columns or not header:
-            raise UsageError(
-                f"{spec} is JSON as SQuAD has it, without columns; leave options of tables out",
-                id="columns-of-json",
-            )
-        if suffix == JSON:
-            questions = _nested_questions(spec)
-        else:
-            questions = (_flat_question(x.cells, f"{x.where}: ") for x in read_table(spec).records)
-        rows = (
-            (question, context, json.dumps(gold, ensure_ascii=False))
-            for question, context, gold in questions
-        )
+        if tables.require_format(spec, (JSON, tables.JSONL)) == JSON:
+            return RowTexts([spec], _rows_of_squad(spec))
+        rows = (_row(record.cells, record.where) for record in tables.read_table(spec).records)
         return RowTexts([spec], rows)
 
     def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
@@ -147,15 +104,9 @@ class QuestionAnswering(EncoderTask):
                     if gold is not None:
                         text, start = gold
                         tokens = window.tokens_of(start, start + len(text))
-                    examples.append(
-                        Example(
-                            row=len(examples),
-                            source=tuple(window.ids),
-                            target=tokens or (0, 0),
-                            types=tuple(window.types),
-                            truncated=window.cut,
-                        )
-                    )
+                    ids, types = tuple(window.ids), tuple(window.types)
+                    example = Example(len(examples), ids, tokens or (0, 0), types, window.cut)
+                    examples.append(example)
         return examples
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
@@ -170,8 +121,7 @@ class QuestionAnswering(EncoderTask):
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
         """Of each token to be the start, and the end: [batch, 2, window].
 
-        The width is the same in every batch, with logits of padding far below all others, so rows
-        of different batches can be joined.
+        Padded to the same width, so that rows of different batches can be joined.
         """
         import torch
 
@@ -184,29 +134,13 @@ class QuestionAnswering(EncoderTask):
         masked = logits.transpose(1, 2).masked_fill(~real, _NEVER)
         return torch.nn.functional.pad(masked, (0, width - tokens), value=_NEVER)
 
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Cross-entropy of the starts and of the ends in nats, summed over the batch."""
-        from torch.nn.functional import cross_entropy
-
-        logits = self.logits(model, batch).flatten(0, 1)  # [batch x 2, window]
-        return cross_entropy(logits, batch["labels"].flatten(), reduction="sum")
-
     def loss_terms(self, batch: Tensors) -> int:
         """Two for each window."""
         return batch["labels"].numel()
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """Start and end of every window, [batch, 2] bool."""
-        import torch
-
-        return torch.ones_like(batch["labels"], dtype=torch.bool)
-
-    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        raise UsageError(
-            "an answer is chosen from all windows of its context; give the artifact to `compress "
-            "evaluate`",
-            id="task-without-answers",
-        )
+        return batch["labels"] >= 0
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Of the starts and of the ends, [rows x 2, tokens]."""
@@ -220,16 +154,11 @@ class QuestionAnswering(EncoderTask):
         return {"null_answers": not all(map(answers_of, rows.targets))}
 
     def answer(
-        self,
-        runtime: QuestionAnswerer,
-        sources: Texts,
-        pairs: Texts | None = None,
-        *,
-        num_beams: int | None = None,
-        null_answers: bool = False,
+        self, runtime: QuestionAnswerer, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
         """The answers' texts, empty for no answer."""
         assert pairs is not None  # `read_texts` returns contexts
+        null_answers = settings.get("null_answers", False)
         return [x.text for x in runtime.answers(sources, pairs, null_answers=null_answers)]
 
 
@@ -238,96 +167,58 @@ def answers_of(target: str) -> Gold:
     return [(text, start) for text, start in json.loads(target)]
 
 
-def _nested_questions(spec: str) -> Iterator[Question]:
-    """All questions of a `.json` file."""
+def _rows_of_squad(spec: str) -> Iterator[RowText]:
+    """All questions of a `.json` file, one after another, so that errors have their place."""
+    contents = tables.parse_json_of("\n".join(tables.read_lines(spec)), spec, (dict, list))
+    where = spec
     try:
-        contents = parse_json("\n".join(read_lines(spec)))
-    except ValueError as error:
-        line, hint = "", ""
-        if isinstance(error, json.JSONDecodeError):
-            line = f":{error.lineno}"
-            if error.msg == "Extra data":
-                hint = f"; if there is one object a line, call the file {JSONL}"
-        raise InputError(
-            f"{spec}{line}: not valid JSON: {error}{hint}", id="json-malformed"
-        ) from error
-    if isinstance(contents, list):
-        contents = {"data": contents}
-    for a, article in enumerate(_part(contents, "data", list, f"{spec}: ")):
-        where = f"{spec}: data[{a}]."
-        if isinstance(article, dict) and "paragraphs" not in article and "context" in article:
-            yield _flat_question(article, where)
-            continue
-        for p, paragraph in enumerate(_part(article, "paragraphs", list, where)):
-            in_paragraph = f"{where}paragraphs[{p}]."
-            context = _text(paragraph, "context", in_paragraph)
-            for q, question in enumerate(_part(paragraph, "qas", list, in_paragraph)):
-                in_question = f"{in_paragraph}qas[{q}]."
-                gold = _gold(question, context, in_question)
-                yield _text(question, "question", in_question), context, gold
+        for a, article in enumerate(contents if isinstance(contents, list) else contents["data"]):
+            where = f"{spec}: data[{a}]"
+            if "paragraphs" not in article:
+                yield _row(article, where)
+                continue
+            for p, paragraph in enumerate(article["paragraphs"]):
+                for q, question in enumerate(paragraph["qas"]):
+                    where = f"{spec}: data[{a}].paragraphs[{p}].qas[{q}]"
+                    if question.get("is_impossible") is not True and question["answers"] == []:
+                        raise InputError(
+                            f'{where}: the question has no answer; give one, or "is_impossible": '
+                            "true",
+                            id="answer-missing",
+                        )
+                    yield _row({**question, "context": paragraph["context"]}, where)
+    except _MALFORMED as error:
+        raise _malformed(where, error) from error
 
 
-def _flat_question(row: Any, where: str) -> Question:
-    """A question as in the datasets library."""
-    context = _text(row, "context", where)
-    answers = row.get("answers")
-    if isinstance(answers, dict):
-        texts, starts = (
-            _part(answers, name, list, f"{where}answers.") for name in ("text", "answer_start")
-        )
-        if len(texts) != len(starts):
-            raise InputError(
-                f"{where}answers has {len(texts)} in text and {len(starts)} in answer_start; give "
-                "each answer both",
-                id="questions-malformed",
-            )
-        answers = [
-            {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
-        ]
-    gold = [] if answers == [] else _gold({**row, "answers": answers}, context, where)
-    return _text(row, "question", where), context, gold
+def _row(question: Mapping[str, Any], where: str) -> RowText:
+    """A question with its context, with answers as in SQuAD or in the datasets library."""
+    record, gold = Record(where, question), []
+    context = record.text("context")
+    try:
+        answers = [] if question.get("is_impossible") is True else question["answers"]
+        if isinstance(answers, dict):
+            gold = list(zip(answers["text"], answers["answer_start"], strict=True))
+        else:
+            gold = [(answer["text"], answer["answer_start"]) for answer in answers]
+        for text, start in gold:
+            if not text.strip() or start < 0 or context[start : start + len(text)] != text:
+                raise InputError(
+                    f"{where}: the context does not have the answer {text[:40]!r} at character "
+                    f"{start}; give answers that are parts of their contexts",
+                    id="answer-not-in-context",
+                )
+    except _MALFORMED as error:
+        raise _malformed(where, error) from error
+    return record.text("question"), context, json.dumps(gold, ensure_ascii=False)
 
 
-def _gold(question: Any, context: str, where: str) -> Gold:
-    """The right answers of a question, as SQuAD has it."""
-    if isinstance(question, dict) and question.get("is_impossible") is True:
-        return []
-    gold: Gold = []
-    for number, answer in enumerate(_part(question, "answers", list, where)):
-        text = _text(answer, "text", f"{where}answers[{number}].")
-        start = _part(answer, "answer_start", int, f"{where}answers[{number}].")
-        if start < 0 or context[start : start + len(text)] != text:
-            raise InputError(
-                f"{where}answers[{number}]: the context does not have {text[:40]!r} at character "
-                f"{start}; give answers that are parts of their contexts",
-                id="answer-not-in-context",
-            )
-        gold.append((text, start))
-    if not gold:
-        raise InputError(
-            f"{where.removesuffix('.')}: the question has no answer; give one, or "
-            '"is_impossible": true',
-            id="answer-missing",
-        )
-    return gold
-
-
-def _part(value: Any, name: str, kind: type[Any], where: str) -> Any:
-    part = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(part, kind) or isinstance(part, bool):
-        words = {list: "a list", str: "a text", int: "a whole number"}
-        raise InputError(
-            f"{where}{name} is missing or not {words[kind]}; give questions as SQuAD has them",
-            id="questions-malformed",
-        )
-    return part
-
-
-def _text(value: Any, name: str, where: str) -> str:
-    text: str = _part(value, name, str, where)
-    if not text.strip():
-        raise InputError(f"{where}{name} is empty", id="cell-empty")
-    return text
+def _malformed(where: str, error: Exception) -> InputError:
+    return InputError(
+        f"{where}: here or next, questions are not written as in SQuAD ({error!r}); give each a "
+        "question, a context, and answers with text and answer_start",
+        id="questions-malformed",
+    )
 
 
 QUESTION_ANSWERING = QuestionAnswering()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
 
 ColumnNames = Mapping[str, str]  # option of a task that is set -> name of the column
@@ -56,20 +56,16 @@ class Rows:
         """What metrics judge: the answers to all rows; of ranked rows a ranking for each query.
 
         A ranking is a JSON list: how relevant the texts of a query are, in the order of the
-        answers, which are numbers (else InputError), the highest first. Of texts with the same
-        answer the less relevant ones come first, so a model that answers the same to all gains
-        nothing. Queries without a relevant text are left out: no order of theirs is right or wrong.
+        answers, the highest first. Of texts with the same answer the less relevant ones come first,
+        so a model that answers the same to all gains nothing. Queries without a relevant text are
+        left out: no order of theirs is right or wrong.
         """
         if not self.ranked:
             return list(answers)
         texts: dict[str, list[tuple[float, int]]] = {}
-        for query, answer, target in zip(self.sources, answers, self.targets, strict=True):
-            score = float(answer)
-            if not math.isfinite(score):
-                raise InputError(
-                    f"the answer {answer} to a row is not a number; measure another model",
-                    id="score-not-number",
-                )
+        for query, score, target in zip(
+            self.sources, finite_numbers(answers), self.targets, strict=True
+        ):
             texts.setdefault(query, []).append((-score, int(target)))
         return [
             json.dumps([relevance for _, relevance in sorted(scored)])
@@ -81,6 +77,18 @@ class Rows:
     def counted(self) -> tuple[int, str]:
         """The number of answers that quality is a mean of, and what they are: rows or queries."""
         return (len(self.references), "queries") if self.ranked else (self.count, "rows")
+
+
+def finite_numbers(answers: Sequence[str]) -> list[float]:
+    """A model's answers as numbers; InputError if one is infinite or NaN."""
+    numbers = [float(answer) for answer in answers]
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(
+            "the model answers a row with an infinite number or NaN; measure another model, or "
+            "another precision",
+            id="score-not-number",
+        )
+    return numbers
 
 
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:
@@ -111,11 +119,7 @@ def count_shared(test: Rows, calibration: Rows) -> int:
 
 
 def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
-    """About half of the rows each, drawn by the text; both parts keep the order of the file.
-
-    Rows with the same text (see `_texts`) are in the same part, so neither part contains what the
-    other asks.
-    """
+    """About half of the rows each, in the order of the file; no text (`_texts`) is in both."""
     groups: dict[tuple[str, str], list[int]] = {}
     for number, text in enumerate(_texts(rows)):
         groups.setdefault(text, []).append(number)
@@ -159,12 +163,6 @@ class RowReader(ABC):
         """All options of the task that some other tasks lack, as typed."""
         return [*map(flag_of, self.columns), *self.options]
 
-    @property
-    def column_options(self) -> str:
-        """The options that name columns, as typed: `--source-column and --target-column`."""
-        *first, last = map(flag_of, self.columns)
-        return f"{', '.join(first)} and {last}" if first else last
-
     def read_rows(
         self,
         spec: str | Path,
@@ -178,33 +176,18 @@ class RowReader(ABC):
     ) -> Rows:
         """Read and check the rows of a calibration or test file, which may be packed.
 
-        Unless columns are named, those with the task's usual names are read, or the first two. A
-        header that reads like a sentence is an error, and one of unusual names a warning, so a file
-        without a header does not lose its first row.
-
         Args:
-            spec: a .tsv, .csv or .jsonl file, or for pairs of texts `SOURCE,TARGET`, two plain text
+            spec: a .tsv, .csv or .jsonl file, or for translations `SOURCE,TARGET`, two plain text
                 files. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are read as they are.
             limit: use only the first N rows; all are checked nevertheless.
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
-            progress: called with the number of rows that are read, for long files.
             columns: names of the columns, by option (`source_column`, `label_column`, …).
 
-        Raises:
-            UsageError: options of another task, or that do not belong together.
-            InputError: a missing or malformed file or cell, or too few rows; with file and line.
-            EnvironmentProblem: the package that unpacks a file is not installed.
+        Raises InputError with file and line, EnvironmentProblem if the package to unpack lacks.
         """
-        minimum = max(minimum, 1)
-        if limit is not None and limit < minimum:
-            raise UsageError(
-                f"a limit of {limit} rows is below the {minimum} that are needed",
-                id="row-limit-too-small",
-            )
         named = {name: column for name, column in columns.items() if column is not None}
-        self._require_columns_of_task(named)
         texts = self.read_texts(str(spec), named, labels, header)
         used: list[RowText] = []
         for number, row in enumerate(texts.rows, 1):  # all are read, and so checked
@@ -212,9 +195,9 @@ class RowReader(ABC):
                 used.append(row)
             if number % REPORTED_LINES == 0:
                 progress(number)
-        if len(used) < minimum:
+        if len(used) < max(minimum, 1):
             raise InputError(
-                f"{', '.join(texts.files)}: too few rows, {len(used)}; the minimum is {minimum}",
+                f"{', '.join(texts.files)}: too few rows, {len(used)}; give {minimum} or more",
                 id="too-few-rows",
             )
         sources, targets = [row[0] for row in used], [row[2] for row in used]
@@ -222,17 +205,6 @@ class RowReader(ABC):
         names = None if labels is None else list(labels)
         sha256 = fingerprint(sources, pairs, targets)
         return Rows(self.name, sources, pairs, targets, texts.files, sha256, names, texts.ranked)
-
-    def _require_columns_of_task(self, named: ColumnNames) -> None:
-        for name, column in named.items():
-            if name not in self.columns:
-                advice = (
-                    f"name columns with {self.column_options}" if self.columns else "leave it out"
-                )
-                raise UsageError(
-                    f"{flag_of(name)} {column} makes no sense for the task {self.name}; {advice}",
-                    id="option-of-another-task",
-                )
 
     @abstractmethod
     def read_texts(

@@ -1,9 +1,7 @@
-"""Tasks whose models give each row a number: regression, and reranking of texts for a query.
+"""Tasks whose answers are numbers: regression, reranking of texts for a query, and embedding.
 
-A model for regression reads a text, or a pair as one. A model for reranking reads a query and a
-text as one pair, and says how relevant the text is: it has one output, the logit of "relevant", or
-two classes of which the second is "relevant"; the score is then the difference of their logits,
-which is the logit of the second's probability.
+A model for reranking has one output, the logit of "relevant", or two classes of which the second is
+"relevant"; the score is then the difference of their logits, the logit of the second's probability.
 """
 
 from __future__ import annotations
@@ -15,14 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
 from compressor.model.sentence_settings import SIGMOID, activation_of
+from compressor.storage.text_files import format_suffix
+from compressor.tasks.batching import Example
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import WHOLE_NUMBER, Record, label_cell, number_cell, shortened
+from compressor.tasks.tables import Record, filled_lines, read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.model.checkpoint import Checkpoint
+    from compressor.runtime import Embedder
     from compressor.runtime.runtime import EncoderRuntime
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
@@ -39,10 +40,19 @@ RANKED_METRICS = ("ndcg@10", "mrr@10", "map")
 # Numbers that differ by less, in shares of the largest of a batch, count as the same; so do texts
 # whose probabilities of being relevant differ by less.
 _SAME = 0.05
+# Half the squared distance over the squared length of embeddings that count as the same; of those
+# of length 1 it is 1 minus their cosine. Rounding to int8 turns MiniLM's to a cosine of 0.99, which
+# does not change its Spearman correlation (docs/embedding.md).
+_SAME_EMBEDDING = 0.02
+_LEAST = 1e-24  # squared length of a vector of zeros
+_RANKED_PROMPTS = ("query", "document")  # as `encode_query` and `encode_document` take them
 
 
 class ScoreTask(EncoderTask):
     """One number for each text or pair; distillation matches the dense model's numbers."""
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        activation_of(checkpoint.model.config)  # raises if it is unknown
 
     def scores(self, logits: Any) -> Any:
         """The number of each row, [rows, outputs] -> [rows]; of a tensor or of an array."""
@@ -60,17 +70,9 @@ class ScoreTask(EncoderTask):
         """Half the squared difference, summed over rows."""
         return (actual - dense).square().sum() / 2
 
-    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        return [repr(x) for x in self.scores(logits).tolist()]
-
-    def answer(
-        self, runtime: EncoderRuntime[Any], sources: Texts, pairs: Texts | None = None, **_: Any
-    ) -> list[str]:
-        return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]
-
 
 class Regression(ScoreTask):
-    """A number for each text or pair; the loss is half the squared error."""
+    """A number for each text, or for a pair that is read as one text."""
 
     name = "regression"
     metrics = ("spearman", "pearson")
@@ -80,19 +82,11 @@ class Regression(ScoreTask):
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        config: Any = checkpoint.model.config
-        if config.num_labels != 1 or config.problem_type not in (None, "regression"):
-            raise InputError(
-                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
-                f"{config.problem_type}), and regression is with one; leave --task out, or give "
-                "another model",
-                id="not-a-regressor",
-            )
-        activation_of(config)  # raises if it is unknown
+    def fits(self, config: Any) -> bool:
+        return config.num_labels == 1 and config.problem_type in (None, "regression")
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        return number_cell
+        return Record.number
 
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]
@@ -134,17 +128,9 @@ class Reranking(ScoreTask):
     }
     answers = f"probabilities (within {_SAME})"
 
-    def require(self, checkpoint: Checkpoint) -> None:
-        config: Any = checkpoint.model.config
+    def fits(self, config: Any) -> bool:
         several = config.problem_type == "multi_label_classification"
-        if config.num_labels not in (1, 2) or several:
-            raise InputError(
-                f"{checkpoint.directory} has {config.num_labels} outputs (problem_type "
-                f"{config.problem_type}), and reranking needs one, or two classes of which the "
-                "second is relevant; leave --task out, or give another model",
-                id="not-a-reranker",
-            )
-        activation_of(config)  # raises if it is unknown
+        return config.num_labels in (1, 2) and not several
 
     def scores(self, logits: Any) -> Any:
         from compressor.runtime.scores import relevance
@@ -158,7 +144,7 @@ class Reranking(ScoreTask):
         return replace(texts, ranked=True)
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        return relevance_cell
+        return Record.relevance
 
     def label_values(self, rows: Rows) -> list[float]:
         """1 for relevant texts, whatever their grade, and 0 for others."""
@@ -175,6 +161,14 @@ class Reranking(ScoreTask):
         labels = batch["labels"].to(scores)
         return binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
+        return [repr(x) for x in self.scores(logits).tolist()]
+
+    def answer(
+        self, runtime: EncoderRuntime[Any], sources: Texts, pairs: Texts | None = None, **_: Any
+    ) -> list[str]:
+        return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]
+
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         from compressor.runtime.scores import probabilities
 
@@ -182,36 +176,155 @@ class Reranking(ScoreTask):
         return (difference <= _SAME).tolist()
 
 
-def relevance_cell(record: Record, column: str) -> str:
-    """A cell with the relevance of a text: a whole number, 0 for not at all."""
-    cell = label_cell(record, column)
-    if not WHOLE_NUMBER.fullmatch(cell):
-        raise InputError(
-            f"{record.where}: the relevance {shortened(cell, 40)!r} is not a whole number; write 0 "
-            "for a text that is not relevant and 1 for one that is, or grades",
-            id="relevance-not-whole",
-        )
-    return cell
-
-
 def require_queries(rows: Rows) -> None:
     """Check that two queries or more have a relevant text, and warn of those that have none."""
     judged, _ = rows.counted
-    queries = len(set(rows.sources))
-    files = ", ".join(rows.files)
+    queries, files = len(set(rows.sources)), ", ".join(rows.files)
+    problem = f"{files}: {queries - judged} of {queries} queries have no relevant text"
     if judged < 2:
         raise InputError(
-            f"{files}: {judged} of {queries} queries have a relevant text, and quality is a mean "
-            "over these; give rows of 2 or more",
+            f"{problem}, and quality is a mean over the others; give rows of 2 or more",
             id="too-few-queries",
         )
     if judged < queries:
-        warnings.warn(
-            f"{files}: {queries - judged} of {queries} queries have no relevant text and are left "
-            "out of the metrics",
-            CompressWarning,
-            stacklevel=2,
+        warnings.warn(f"{problem} and are left out of the metrics", CompressWarning, stacklevel=2)
+
+
+class Embedding(EncoderTask):
+    """Embedding of texts; the answer to a pair is how similar its embeddings are."""
+
+    name = "embedding"
+    auto_class = "AutoModel"
+    plain_logits = False
+    metrics = ("spearman",)
+    ranked_metrics = RANKED_METRICS
+    exporter = "compressor.export.encoder:EmbeddingGraphs"
+    runtime = "compressor.runtime:Embedder"
+    pipeline_tag = "sentence-similarity"
+    usage = 'print(model.embed(["First text.", "Second one."]).shape)'
+    answers = f"embeddings (within {(2 * _SAME_EMBEDDING) ** 0.5:.0%} of their length)"
+    has_answers = False
+    joins_pairs = False
+    usual_columns = NUMBER_COLUMNS
+    learning_rate = 2e-4
+    hidden_weight = 0.1
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        return tuple((inputs, outputs) for inputs, outputs in config.get("dense_sizes") or ())
+
+    def read_texts(
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    ) -> RowTexts:
+        """Pairs with scores, queries, or texts alone: a column of a table, or lines.
+
+        One set of options names the columns of all files, and only test files need pairs: a table
+        without the columns of the second text and of the score contains texts. One with the columns
+        query, text and label, none of which an option names, contains queries with texts to find.
+        """
+        if format_suffix(spec) == ".txt":
+            return RowTexts([spec], ((line, None, "") for line in filled_lines(spec)))
+        table = read_table(spec, header)
+        if {*RANKED_COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
+            query, answer, label = RANKED_COLUMNS.values()
+            return table.texts(query, answer, label, Record.relevance, ranked=True)
+        text = table.column("text_column", columns, NUMBER_COLUMNS) or (*table.columns, "text")[0]
+        pair, score = (
+            columns.get(option) or table.column(option, {}, NUMBER_COLUMNS)
+            for option in ("text_pair_column", "label_column")
+        )
+        if pair is not None and score is not None and {pair, score} <= {*table.columns}:
+            return table.texts(text, pair, score, Record.number)
+        return RowTexts([spec], ((row.text(text), None, "") for row in table.records))
+
+    def require_answers(self, rows: Rows) -> None:
+        if rows.pairs is None:
+            raise InputError(
+                f"{', '.join(rows.files)}: quality is measured on pairs of texts with a score, or "
+                "on queries; give a table with the columns sentence1, sentence2 and score (or name "
+                "yours with --text-column and the like), or one with query, text and label",
+                id="pairs-missing",
+            )
+        if rows.ranked:
+            require_queries(rows)
+
+    def label_values(self, rows: Rows) -> list[int]:
+        """The rows' numbers, which their directions are drawn by."""
+        return list(range(rows.count))
+
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """As in `Task`; of pairs first all first texts, then all second ones."""
+        from compressor.model.tokenizer import sentence_settings_of
+
+        settings = sentence_settings_of(tokenizer)
+        first = second = settings.default_prompt
+        if rows.ranked:
+            first, second = (settings.prompts.get(name, "") for name in _RANKED_PROMPTS)
+        texts = [f"{first}{text}" for text in rows.sources]
+        texts += [f"{second}{text}" for text in rows.pairs or ()]
+        return super().encode(
+            replace(rows, sources=texts, pairs=None), tokenizer, max_source_tokens
         )
 
+    def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """The embeddings, [batch, width]; of length 1 where they are compared by the cosine."""
+        from torch.nn.functional import normalize
 
-REGRESSION, RERANKING = Regression(), Reranking()
+        embeddings = super().logits(model, batch)
+        return normalize(embeddings.float(), dim=-1) if _by_cosine(model) else embeddings
+
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        """The sum of <v, e / |e|> over rows, the parts of their embeddings in random directions.
+
+        v ~ N(0, I) is fixed by a row's number. Where embeddings are not compared by the cosine, |e|
+        is taken for a constant. The distance to the dense model's embedding has no gradient at the
+        dense model; this has: for a small change of the embedding E (dL)^2 = |d(e / |e|)|^2, so the
+        second moments that scores are made of are those of the Gauss-Newton approximation of that
+        distance (Martens 2010, "Deep learning via Hessian-free optimization", section 4.2).
+        """
+        import torch
+
+        vectors = self.predictions(self.logits(model, batch))
+        if not _by_cosine(model):
+            lengths = vectors.detach().square().sum(-1, keepdim=True).clamp_min(_LEAST).sqrt()
+            vectors = vectors / lengths
+        directions = [
+            torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(row))
+            for row in batch["labels"].tolist()
+        ]
+        return (torch.stack(directions).to(vectors) * vectors).sum()
+
+    def predictions(self, logits: Tensor) -> Tensor:
+        return logits.float()
+
+    def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
+        """Half the squared distance over the dense one's squared length: 1 - cosine at length 1."""
+        distance, length = (actual - dense).square().sum(-1), dense.square().sum(-1)
+        return (distance / length.clamp_min(_LEAST)).sum() / 2
+
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
+        distance, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)
+        return (distance <= 2 * _SAME_EMBEDDING * length).tolist()
+
+    def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
+        return {"prompts": _RANKED_PROMPTS} if rows.ranked else {}
+
+    def answer(
+        self, runtime: Embedder, sources: Texts, pairs: Texts | None = None, **settings: Any
+    ) -> list[str]:
+        """How similar the embeddings of each pair are; a text that occurs again is read once."""
+        assert pairs is not None  # see `require_answers`
+        prompts, sides = settings.get("prompts", (None, None)), []
+        for prompt, texts in zip(prompts, (sources, pairs), strict=True):
+            numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+            vectors = runtime.with_prompt(prompt).embed(list(numbers))
+            sides.append(vectors[[numbers[text] for text in texts]])
+        return [repr(float(value)) for value in runtime.compare(*sides)]
+
+
+def _by_cosine(model: nn.Module) -> bool:
+    from compressor.model.sentence_head import head_of
+
+    return head_of(model).settings.similarity == "cosine"
+
+
+REGRESSION, RERANKING, EMBEDDING = Regression(), Reranking(), Embedding()

@@ -6,24 +6,15 @@ Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import CompressWarning, InputError, UsageError
-from compressor.storage.text_files import format_suffix
+from compressor.errors import InputError, UsageError
+from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.classification import Labels, LabelTask, known_labels
+from compressor.tasks.encoder import Labels, LabelTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import (
-    JSONL,
-    quoted,
-    read_lines,
-    read_table,
-    require_columns,
-    shortened,
-)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +29,6 @@ if TYPE_CHECKING:
 COLUMN_FILES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 _DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 between documents
 
-TagReader = Callable[[str, str], str]  # the label of a tag, by the tag and `file:line`
 Sentence = tuple[list[str], list[str]]  # words and their tags
 # Labels of entities in other forms than `B-location`.
 _PREFIXED_OTHERWISE = re.compile("[BIESLUMW][_/:.].+|[bieslumw][-_/:.].+|.+[-_/:.][BIESLUMW]")
@@ -79,27 +69,18 @@ class TokenClassification(LabelTask):
         return self.metrics if prefixed and not unseen else ("token_accuracy",)
 
     def require(self, checkpoint: Checkpoint) -> None:
-        """Check the labels: two or more, of one word each, with prefixes as in `B-location`.
-
-        A prefix at the end, in lower case or before another sign would make an entity of its own
-        type.
-        """
+        """Check that labels are single words; other prefixes would make types of their own."""
         names = self.label_names(checkpoint.model.config)
-        Labels(names)  # raises
-        spaced = [name for name in names if len(name.split()) != 1]
-        if spaced:
-            raise InputError(
-                f"{checkpoint.directory / 'config.json'}: the label {spaced[0]!r:.40} in id2label "
-                "is not a single word; rename it",
-                id="label-not-a-word",
-            )
         entities = [name for name in names if name not in ("O", "o")]
-        if entities and all(_PREFIXED_OTHERWISE.fullmatch(name) for name in entities):
+        wrong = [name for name in names if len(name.split()) != 1]
+        if all(_PREFIXED_OTHERWISE.fullmatch(name) for name in entities):
+            wrong += entities
+        if wrong:
             raise InputError(
-                f"{checkpoint.directory / 'config.json'}: the prefix of the label "
-                f"{entities[0]!r:.40} in id2label is written in another way than that of "
-                "B-location; rename the labels",
-                id="label-prefix-unknown",
+                f"{checkpoint.directory / 'config.json'}: the label {wrong[0]!r:.40} in id2label "
+                "is not a single word, or has its prefix in another form than B-location; rename "
+                "the labels",
+                id="label-not-a-word",
             )
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
@@ -108,38 +89,24 @@ class TokenClassification(LabelTask):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Sentences, their words joined by spaces, and the tags of their words likewise.
-
-        `columns` names the lists of JSONL alone.
-        """
-        read_tag: TagReader = (lambda tag, _: tag) if labels is None else Labels(labels).name_of
-        suffix = format_suffix(spec)
-        if suffix == JSONL:
-            sentences = _sentences_of_lists(spec, columns, header, read_tag)
-        elif suffix not in COLUMN_FILES:
-            known = ", ".join((JSONL, *COLUMN_FILES))
-            raise InputError(
-                f"the format of {spec} is not known by its suffix; use one of {known}",
-                id="format-unknown",
-            )
-        elif columns:
+        """Sentences, their words joined by spaces, and the tags of their words likewise."""
+        known = Labels(labels)
+        if tables.require_format(spec, (tables.JSONL, *COLUMN_FILES)) == tables.JSONL:
+            sentences = _sentences_of_lists(spec, columns, known)
+        elif columns or not header:
             raise UsageError(
-                f"{spec} has a word and its tag in the first and last column; --text-column and "
-                "--label-column name lists in JSONL: leave them out",
+                f"{spec} has a word and its tag in the first and last column, and no header; leave "
+                "--text-column, --label-column and --no-header out",
                 id="columns-of-plain-text",
             )
-        elif not header:
-            raise UsageError(
-                f"{spec} has no header anyway; leave --no-header out", id="header-of-plain-text"
-            )
         else:
-            sentences = _sentences_of_columns(spec, read_tag)
+            sentences = _sentences_of_columns(spec, known)
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
         return RowTexts([spec], rows)
 
     def label_values(self, rows: Rows) -> list[list[int]]:
         """The label's number of each word; empty for a row without a target."""
-        ids = {name: index for index, name in enumerate(known_labels(rows))}
+        ids = {name: index for index, name in enumerate(rows.labels or ())}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
@@ -150,7 +117,7 @@ class TokenClassification(LabelTask):
 
         require_offsets(tokenizer)
         examples: list[Example] = []
-        lost, labels = 0, self.label_values(rows)
+        labels = self.label_values(rows)
         for chunk in chunks(rows.count):  # so that no more offsets are kept
             texts = rows.sources[chunk]
             encoded, cut = encode_texts(
@@ -159,7 +126,6 @@ class TokenClassification(LabelTask):
             for row, (text, word_labels) in enumerate(zip(texts, labels[chunk], strict=True)):
                 ids = encoded["input_ids"][row]
                 firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
-                lost += firsts.count(None) if word_labels and cut[row] else 0
                 target = [(IGNORED, IGNORED)] * len(ids)
                 numbers = word_labels or [0] * len(firsts)  # a row without a target has label 0
                 for word, (token, label) in enumerate(zip(firsts, numbers, strict=True)):
@@ -167,13 +133,6 @@ class TokenClassification(LabelTask):
                         target[token] = (label, word)
                 types = encoded["token_type_ids"][row]
                 examples.append(Example(len(examples), ids, tuple(target), types, cut[row]))
-        if lost:
-            warnings.warn(
-                f"{', '.join(rows.files)}: words beyond the {max_source_tokens} tokens that the "
-                f"model reads have no label: {lost}",
-                CompressWarning,
-                stacklevel=2,
-            )
         return examples
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
@@ -189,21 +148,15 @@ class TokenClassification(LabelTask):
             line[: len(example.target)] = torch.tensor(example.target)
         return labels
 
-    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Cross-entropy of the right labels in nats, summed over the words of the batch."""
-        from torch.nn.functional import cross_entropy
-
-        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x tokens, labels]
-        labels = batch["labels"][..., 0].flatten()
-        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    def classes(self, batch: Tensors) -> Tensor:
+        return batch["labels"][..., 0]
 
     def loss_terms(self, batch: Tensors) -> int:
-        """The number of words, at least 1."""
         return max(1, int(self.term_mask(batch).sum()))
 
     def term_mask(self, batch: Tensors) -> Tensor:
         """The first token of each word, [batch, tokens] bool."""
-        return batch["labels"][..., 0] != IGNORED
+        return self.classes(batch) != IGNORED
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         """The labels of the words of each line up to the last that has a token; `O` without one."""
@@ -230,12 +183,12 @@ class TokenClassification(LabelTask):
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
 
 
-def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
+def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
     """Sentences between empty lines; a word is the first cell of its line, its tag the last."""
     words: list[str] = []
     tags: list[str] = []
     width = 0
-    for number, line in enumerate(chain(read_lines(path), [""]), 1):
+    for number, line in enumerate(chain(tables.read_lines(path), [""]), 1):
         if line.startswith(_DOCUMENT) or not line.strip():
             if words:
                 yield words, tags
@@ -251,57 +204,36 @@ def _sentences_of_columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
                 "between sentences",
                 id="cell-count-differs",
             )
-        words.append(_word(cells[0], where))
-        tags.append(_tag(cells[-1], where, read_tag))
+        words.append(_single_word(cells[0], where))
+        tags.append(labels.name_of(_single_word(cells[-1], where), where))
 
 
-def _sentences_of_lists(
-    path: str, columns: ColumnNames, header: bool, read_tag: TagReader
-) -> Iterator[Sentence]:
+def _sentences_of_lists(path: str, columns: ColumnNames, labels: Labels) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
-    table = read_table(path, header)
     names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
-    require_columns(table, names)
-    for record in table.records:
-        where = record.where
-        lists: list[Any] = [record.cells.get(name) for name in names]
-        for name, values in zip(names, lists, strict=True):
-            if not isinstance(values, list):
-                raise InputError(f"{where}: {name!r} is not a list", id="cell-not-list")
-        words, tags = lists
-        if not words or len(words) != len(tags):
+    for record in tables.read_table(path).records:
+        words, tags = (record.cells.get(name) for name in names)
+        if not (isinstance(words, list) and isinstance(tags, list) and 0 < len(words) == len(tags)):
             raise InputError(
-                f"{where}: there are {len(words)} words in {names[0]!r} and {len(tags)} tags in "
-                f"{names[1]!r}; give one tag for each word",
+                f"{record.where}: {names[0]!r} and {names[1]!r} are not two lists of the same "
+                "length; give one tag for each word",
                 id="tags-do-not-match-words",
             )
-        yield [_word(x, where) for x in words], [_tag(x, where, read_tag) for x in tags]
+        numbered = [str(tag) if type(tag) is int else tag for tag in tags]
+        yield (
+            [_single_word(word, record.where) for word in words],
+            [labels.name_of(_single_word(tag, record.where), record.where) for tag in numbered],
+        )
 
 
-def _word(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{where}: the word {value!r:.40} is not a string", id="cell-not-text")
-    if not value.strip():
-        raise InputError(f"{where}: a word is empty", id="cell-empty")
-    if len(value.split(" ")) > 1 or any(x in value for x in "\t\r\n"):
+def _single_word(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip() or any(x in value for x in " \t\r\n"):
         raise InputError(
-            f"{where}: the word {shortened(value, 40)!r} has a space in it; give its parts as "
-            "words of their own",
-            id="word-with-space",
+            f"{where}: {value!r:.60} is not a single word; give words, of names each part, and a "
+            "tag for each",
+            id="not-a-word",
         )
     return value
-
-
-def _tag(value: Any, where: str, read_tag: TagReader) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise InputError(f"{where}: the tag {value!r:.40} is not a string", id="cell-not-text")
-    if not value or len(value.split()) > 1:
-        raise InputError(
-            f"{where}: the tag {quoted([value])} is no single word", id="tag-not-a-word"
-        )
-    return read_tag(value, where)
 
 
 TOKEN_CLASSIFICATION = TokenClassification()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Any
+from importlib.metadata import PackageNotFoundError, requires
 
 from compressor.errors import CompressError
-from compressor.throughput.hardware import describe, versions
+from compressor.throughput.hardware import describe, version_of, versions
 
 # Extras that are not engines, and their purpose.
 _EXTRAS = {
@@ -18,23 +16,8 @@ _EXTRAS = {
 _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The environment."""
-
-    versions: dict[str, str]
-    hardware: dict[str, str]
-    engines: dict[str, str]  # name -> version and supported models, or why it is absent
-    providers: dict[str, str]  # device -> whether onnxruntime can use it
-    optional: dict[str, str]  # package for some features alone -> version, or how to install it
-    problems: list[str]  # each a sentence with the remedy
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def diagnose() -> Diagnosis:
-    """Check the installed packages and try the execution providers."""
+def diagnose() -> tuple[dict[str, dict[str, str]], list[str]]:
+    """What is there, and how to install what is not, by kind; problems, each with the remedy."""
     from compressor.runtime.engines import ENGINES, engine_class
     from compressor.runtime.session import try_device
 
@@ -48,8 +31,11 @@ def diagnose() -> Diagnosis:
             providers[device] = f"not usable: {error}"
             if device == "cpu":
                 unusable.append(str(error))
-    problems = [*_problems(), *unusable]
-    return Diagnosis(versions(), hardware, engines, providers, _optional(), problems)
+    found = {
+        "versions": versions(), "hardware": hardware, "engines": engines, "providers": providers,
+        "optional": _optional(),
+    }  # fmt: skip
+    return found, [*_problems(), *unusable]
 
 
 def _optional() -> dict[str, str]:
@@ -67,21 +53,14 @@ def _optional() -> dict[str, str]:
         for extra, purpose in _EXTRAS.items():
             if wanted.marker.evaluate({"extra": extra}):
                 install = f"absent: `pip install '{wanted.name}{wanted.specifier}'`"
-                states[wanted.name] = f"{_version(wanted.name) or install} ({purpose})"
+                states[wanted.name] = f"{version_of(wanted.name) or install} ({purpose})"
     return states
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _problems() -> list[str]:
     """Conflicting, missing and old packages."""
     problems = []
-    runtimes = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
+    runtimes = [name for name in ("onnxruntime", "onnxruntime-gpu") if version_of(name)]
     if len(runtimes) == 2:
         problems.append(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
@@ -92,7 +71,7 @@ def _problems() -> list[str]:
             "onnxruntime is not installed; install onnxruntime-gpu (onnxruntime on macOS)"
         )
     for name, minimum in _MINIMUM.items():
-        installed, needed = _version(name), ".".join(map(str, minimum))
+        installed, needed = version_of(name), ".".join(map(str, minimum))
         if installed is None:
             problems.append(f"{name} is not installed")
         elif tuple(int(part) for part in installed.split("+")[0].split(".")[:2]) < minimum:

@@ -7,14 +7,13 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
-# Instruction sets that matter for matrix products, as spelled in /proc/cpuinfo and by sysctl.
+# Instruction sets that matter for matrix products, as spelled in /proc/cpuinfo.
 _NOTABLE = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8",
     "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve",
@@ -29,27 +28,16 @@ _PACKAGES = (
 def describe() -> dict[str, str]:
     """Facts about this machine, by name, without those that are unknown.
 
-    Keys: `cpu`, `instructions`, `cores` (those this process may use), `memory`, `os`, and for
-    the first NVIDIA GPU `gpu` and `gpu driver`.
+    Cores are those that this process may use; of NVIDIA GPUs the first is described.
     """
-    if sys.platform == "darwin":
-        cpu = run_tool("sysctl", "-n", "machdep.cpu.brand_string")
-        listed = run_tool("sysctl", "hw.optional").lower()
-        instructions = [name for name in _NOTABLE if f"feat_{name}: 1" in listed]
-        bytes_total = run_tool("sysctl", "-n", "hw.memsize")
-        memory = int(bytes_total) / 2**30 if bytes_total else 0.0
-    else:
-        info = _values(PROC / "cpuinfo")
-        cpu = info.get("model name") or platform.processor() or platform.machine()
-        flags = (info.get("flags") or info.get("Features") or "").split()
-        instructions = [name for name in _NOTABLE if name in flags]
-        total = _values(PROC / "meminfo").get("MemTotal")  # "16777216 kB"
-        memory = int(total.split()[0]) / 2**20 if total else 0.0
+    info = _values(PROC / "cpuinfo")
+    flags = (info.get("flags") or info.get("Features") or "").split()
+    memory = _values(PROC / "meminfo").get("MemTotal", "").split()  # "16777216 kB"
     facts = {
-        "cpu": cpu,
-        "instructions": " ".join(instructions),
+        "cpu": info.get("model name") or platform.processor() or platform.machine(),
+        "instructions": " ".join(name for name in _NOTABLE if name in flags),
         "cores": str(cores()),
-        "memory": f"{memory:.1f} GiB" if memory else "",
+        "memory": f"{int(memory[0]) / 2**20:.1f} GiB" if memory else "",
         "os": platform.platform(terse=True),
         **_gpu(),
     }
@@ -58,21 +46,22 @@ def describe() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on; imports none."""
-    installed = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # one onnxruntime package suffices, and a runtime-only install has no torch
-    return installed
+    installed = {name: version_of(name) for name in _PACKAGES}
+    # One onnxruntime package suffices, and a runtime-only install has no torch.
+    return {"python": platform.python_version()} | {n: v for n, v in installed.items() if v}
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def cores() -> int:
     """Logical cores this process may use, by its affinity and its container's CPU quota."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     # Version 2 of cgroups: "200000 100000" or "max 100000"; version 1: two files, -1 for no limit.
     quota, period = _read(CGROUP / "cpu.max").split() or [
         _read(CGROUP / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")

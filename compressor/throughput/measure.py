@@ -1,8 +1,7 @@
 """Batches to time, and interleaved timing of several models on them, in one process.
 
 A machine's speed drifts (clock, temperature, other processes) by more than the gain of pruning, so
-models are not timed one after the other: each round runs every model once on the same batch, in
-rotating order, and models are compared within rounds.
+each round runs every model once on the same batch, and models are compared within rounds.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ Batch = dict[str, NDArray[np.int64]]
 Lengths = Literal["data"] | int
 Run = Callable[[Batch], object]
 Samples = dict[tuple[str, int], list[float]]
-
-# Each batch's time is a median over the passes; with fewer than five, disturbances move it.
-MIN_PASSES = 5
 
 
 @dataclass(frozen=True)
@@ -63,13 +59,8 @@ def make_workloads(
     """One workload per batch size, each of 4 to 16 batches (about 32 rows, if that suffices).
 
     Rows keep the data's order. Of more rows than needed a random sample is taken; fewer rows are
-    repeated from the start.
-
-    Args:
-        rows: with their special tokens.
-        collate: pads rows into a batch that has an `attention_mask`.
-        lengths: `data`, or the number of tokens every row is truncated or extended to; its last
-            token (a special one) stays the last.
+    repeated from the start. `lengths` other than `data` are the number of tokens that every row is
+    truncated or extended to; its last token (a special one) stays the last.
     """
     if lengths != "data":
         whole, rows = rows, []
@@ -100,26 +91,21 @@ def measure(
     warmup: int = 10,
     min_runs: int = 20,
     min_seconds: float = 2.0,
-    min_passes: int = MIN_PASSES,
+    min_passes: int = 5,  # a batch's time is a median over them; disturbances move that of fewer
     progress: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
-    """Time every subject on every workload, interleaved.
+    """Seconds of every call, by subject and batch size, interleaved.
 
     Per workload: each subject is warmed up with at least `warmup` calls and at least one per
     batch; then rounds follow, one batch each, cycling over the batches. Rounds end after a whole
     number of passes over the batches, once every subject has had `min_runs` calls, `min_seconds`
-    in total and `min_passes` passes. The garbage collector is off while rounds are timed.
+    in total and `min_passes` passes. Entry i of every subject of a workload belongs to round i,
+    which ran batch i modulo the number of batches. The garbage collector is off meanwhile.
 
     Args:
         subjects: name -> a call that runs one batch and returns when it is done.
         workloads: of distinct batch sizes.
-        progress: called with a line of text per workload.
-        clock: returns seconds, monotonic.
-
-    Returns:
-        (subject, batch size) -> seconds of every call. Entry i of every subject of a workload
-        belongs to round i, which ran batch i modulo the number of batches.
     """
     samples: Samples = {}
     for workload in workloads:

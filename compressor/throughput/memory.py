@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,21 +24,6 @@ _STATUS = Path("/proc/self/status")
 _PROCESS = "import sys; from compressor.throughput.memory import main; sys.exit(main(sys.argv[1]))"
 
 
-@dataclass(frozen=True)
-class MemoryUse:
-    """Memory of one process that loaded an artifact and ran its batches."""
-
-    host_mib: float | None  # peak resident memory; None on systems that do not report it
-    # GPU memory after the last batch, which is the peak, since onnxruntime frees nothing earlier;
-    # None on the CPU, and if the driver does not list processes.
-    device_mib: float | None
-    load_seconds: float
-
-    def peak_mib(self, device: str) -> float | None:
-        """GPU memory on a GPU, and the process's memory on a CPU."""
-        return self.host_mib if device == "cpu" else self.device_mib
-
-
 def measure_memory(
     directory: Path,
     runtime: str,
@@ -48,8 +32,11 @@ def measure_memory(
     *,
     device: str = "cpu",
     **opening: Any,
-) -> MemoryUse:
-    """Load an artifact in a fresh process, run each batch once, and report memory and load time.
+) -> float | None:
+    """Peak MiB of a process that loads an artifact and runs each batch once.
+
+    On the CPU its resident memory; on a GPU the memory there after the last batch, which is the
+    peak, since onnxruntime frees nothing earlier. None where the system does not report it.
 
     Args:
         runtime: import string of its runtime class, as `Task.runtime`.
@@ -83,53 +70,43 @@ def measure_memory(
             check=False,
         )
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
         status = done.returncode
-        reason = lines[-1] if lines else f"it ended with status {status}; try smaller batches"
+        reason = f"it ended with status {status}; try smaller batches"
         if status < 0:
             reason = f"signal {-status} ended it, probably for lack of memory; try smaller batches"
+        elif lines := done.stderr.strip().splitlines():
+            reason = lines[-1]
         raise EnvironmentProblem(
             f"measuring the memory of {directory} failed: {reason}", id="memory-measurement-failed"
         )
-    return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
+    peak: float | None = json.loads(done.stdout.splitlines()[-1])
+    return peak
 
 
 def main(path: str) -> int:
     """In the process whose memory is measured: answer `measure_memory`'s request in a file."""
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     try:
-        start = time.perf_counter()
         # By import string, as tasks name it: a process imports only the runtime that it measures.
         module, _, name = request["runtime"].partition(":")
         kind = getattr(import_module(module), name)
         runtime = kind(request["directory"], verify=False, **request["open"])
-        load_seconds = time.perf_counter() - start
         for batch in request["batches"]:
             with np.load(batch) as arrays:
                 runtime.compute(dict(arrays), **request["run"])
     except CompressError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    device = device_mib() if request["open"]["device"] == "cuda" else None
-    result = {"host_mib": host_peak_mib(), "device_mib": device, "load_seconds": load_seconds}
-    print(json.dumps(result))
+    print(json.dumps(host_peak_mib() if request["open"]["device"] == "cpu" else device_mib()))
     return 0
 
 
 def host_peak_mib() -> float | None:
     """Peak resident memory of this process; None on systems that do not report it."""
-    # Linux first: its ru_maxrss starts at the peak of the process that forked this one, which may
-    # have a model loaded.
-    if _STATUS.exists():
-        for line in _STATUS.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, KiB elsewhere
+    # Not `getrusage`, which starts at the peak of the process that forked this one.
+    status = _STATUS.read_text(encoding="utf-8") if _STATUS.exists() else ""
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else None
 
 
 def device_mib() -> float | None:

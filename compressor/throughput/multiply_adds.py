@@ -1,17 +1,14 @@
 """The sizes of a model, its multiply-adds by operation, and the ratio of two models'.
 
-Products with stored weights and of attention are counted as the graphs compute them (see
-`compressor/export/attention.py`); no other operations are counted. A translator runs the encoder
-graph once (it also computes the keys and values of the cross-attention), and the decoder graph once
-per generated token, with a cache that grows by one token each time.
-
-The ratio accompanies a measured speed-up and does not predict it: the time of an operation also
-depends on its size, its memory traffic and its dependencies.
+Counted are products with stored weights and of attention, as the graphs compute them. A translator
+runs the encoder graph once (with the keys and values of the cross-attention), and the decoder graph
+once per generated token, with a cache that grows by one token each time.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,35 +17,29 @@ from compressor.model.architectures import architecture
 from compressor.model.sublayers import kind_of
 from compressor.tasks.base import Deployment
 
+_OF_DECODER = ("decoder_self", "cross", "decoder_ffn", "vocabulary")
+
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned.
-
-    Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
-    (inputs, outputs) of the linear layers that turn hidden states into logits: the first token's,
-    or with `head_on_tokens` those of all tokens. `gated` feed-forward parts have two projections
-    up, whose results are multiplied. `position_products` counts the products with positions that
-    attention scores have.
-    """
+    """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned."""
 
     width: int
     head_dim: int
     embedding: int  # width of the embedding tables; projected to `width` where it differs
-    encoder_heads: tuple[int, ...]
+    encoder_heads: tuple[int, ...]  # as all counts of units by layer
     encoder_ffn: tuple[int, ...]
     decoder_heads: tuple[int, ...] = ()
     cross_heads: tuple[int, ...] = ()
     decoder_ffn: tuple[int, ...] = ()
-    vocabulary: int = 0
-    head: tuple[tuple[int, int], ...] = ()
-    head_on_tokens: bool = False
-    gated: bool = False
-    position_products: int = 0
+    vocabulary: int = 0  # that a decoder scores; 0 without a decoder
+    head: tuple[tuple[int, int], ...] = ()  # inputs, outputs of the layers from states to logits
+    head_on_tokens: bool = False  # whether these are of all tokens, or of the first one
+    gated: bool = False  # whether feed-forward parts have two projections up
+    position_products: int = 0  # products with positions that attention scores have
 
     @property
     def decodes(self) -> bool:
-        """Whether it has a decoder, with an output projection to the vocabulary."""
         return self.vocabulary > 0
 
 
@@ -67,16 +58,12 @@ def shape_of(
     counts: Mapping[str, int],
     output_tokens: int | None = None,
 ) -> ModelShape:
-    """The shape of a checkpoint from its `config.json`.
+    """The shape of a checkpoint from its `config.json`; raises InputError for an unsupported one.
 
     Args:
-        config: contents of `config.json`, or `model.config.to_dict()`.
         counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
             named; feed-forward parts that are not have all the configuration's neurons.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
-
-    Raises:
-        InputError: unsupported architecture.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
@@ -115,74 +102,50 @@ def shape_of(
     )
 
 
-def multiply_adds(shape: ModelShape, size: WorkSize) -> dict[str, int]:
-    """Name of an operation -> multiply-adds of one batch, over all runs of its graph.
+def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
+    """Multiply-adds of one batch, over all runs of its graph, by part of the model.
 
-    Names begin with a kind of sublayer, `embedding`, `vocabulary` or `classifier`. `size.target`
-    is the number of decoding steps.
+    Parts are the kinds of sublayers, `embeddings`, `vocabulary` and `classifier`.
     """
-    work = _encoder(shape, size.batch, size.source)
+    work, width, rows = Counter[str](), shape.width, size.batch * size.source
+    if shape.embedding != width:
+        work["embeddings"] = rows * shape.embedding * width
+    for heads, ffn in zip(shape.encoder_heads, shape.encoder_ffn, strict=True):
+        inner = heads * shape.head_dim
+        work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
+        # Products with the positions of all distances.
+        work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
+        work["encoder_ffn"] += rows * width * ffn * (2 + shape.gated)
     if not shape.decodes:
-        rows = size.batch * size.source if shape.head_on_tokens else size.batch
-        for number, (inputs, outputs) in enumerate(shape.head):
-            work[f"classifier.{number}"] = rows * inputs * outputs
+        states = rows if shape.head_on_tokens else size.batch
+        work["classifier"] = sum(states * inputs * outputs for inputs, outputs in shape.head)
         return work
-    return work | _decoder(shape, size)
+    # Keys and values of the source; then all steps, of which step t (from 0) sees t + 1 tokens.
+    work["cross"] = rows * width * 2 * shape.head_dim * sum(shape.cross_heads)
+    rows = size.batch * size.target
+    own_keys = size.batch * size.target * (size.target + 1) // 2
+    layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
+    for heads, cross, ffn in layers:
+        inner, crossing = heads * shape.head_dim, cross * shape.head_dim
+        work["decoder_self"] += _attention(rows, width, inner, own_keys, 3)
+        work["cross"] += _attention(rows, width, crossing, rows * size.source, 1)
+        work["decoder_ffn"] += rows * width * ffn * (2 + shape.gated)
+    work["vocabulary"] = rows * width * shape.vocabulary
+    return work
 
 
-def _attention(
-    name: str, rows: int, width: int, inner: int, keys: int, products: int
-) -> dict[str, int]:
+def _attention(rows: int, width: int, inner: int, keys: int, products: int) -> int:
     """One attention: `products` projections of its input, scores, values, output projection.
 
     Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
     head_dim.
     """
-    return {
-        f"{name}.inputs": rows * width * products * inner,
-        f"{name}.scores": keys * inner,
-        f"{name}.values": keys * inner,
-        f"{name}.output": rows * inner * width,
-    }
-
-
-def _encoder(shape: ModelShape, batch: int, source: int) -> dict[str, int]:
-    rows, width = batch * source, shape.width
-    work: dict[str, int] = {}
-    if shape.embedding != width:
-        work["embeddings.projection"] = rows * shape.embedding * width
-    for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
-        name, inner = f"encoder_self.{number}", heads * shape.head_dim
-        work |= _attention(name, rows, width, inner, rows * source, 3)
-        # Products with the positions of all distances.
-        work[f"{name}.positions"] = shape.position_products * rows * 2 * source * inner
-        # A gated feed-forward part has two projections up.
-        work[f"encoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
-        work[f"encoder_ffn.{number}.down"] = rows * ffn * width
-    crossing = 2 * shape.head_dim * sum(shape.cross_heads)
-    work["cross.keys_values"] = rows * width * crossing
-    return work
-
-
-def _decoder(shape: ModelShape, size: WorkSize) -> dict[str, int]:
-    """All steps; step t (from 0) attends to t + 1 tokens."""
-    width, rows = shape.width, size.batch * size.target
-    own_keys = size.batch * size.target * (size.target + 1) // 2
-    work: dict[str, int] = {}
-    layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
-    for number, (heads, cross, ffn) in enumerate(layers):
-        inner, crossing = heads * shape.head_dim, cross * shape.head_dim
-        work |= _attention(f"decoder_self.{number}", rows, width, inner, own_keys, 3)
-        work |= _attention(f"cross.{number}", rows, width, crossing, rows * size.source, 1)
-        work[f"decoder_ffn.{number}.up"] = rows * width * ffn * (1 + shape.gated)
-        work[f"decoder_ffn.{number}.down"] = rows * ffn * width
-    work["vocabulary"] = rows * width * shape.vocabulary
-    return work
+    return rows * width * products * inner + 2 * keys * inner + rows * inner * width
 
 
 def total_multiply_adds(shape: ModelShape, size: WorkSize) -> int:
     """Multiply-adds of one batch; see `multiply_adds`."""
-    return sum(multiply_adds(shape, size).values())
+    return multiply_adds(shape, size).total()
 
 
 def ratio_of_multiply_adds(
@@ -191,11 +154,10 @@ def ratio_of_multiply_adds(
     """Dense over pruned, summed over batches; infinite if the pruned model does no work."""
     totals = []
     for shape in (dense, pruned):
-        # The runtime skips the encoder if no cross-attention head reads it.
-        whole = not shape.decodes or any(shape.cross_heads)
-        count = multiply_adds if whole else _decoder
-        totals.append(sum(sum(count(shape, size).values()) for size in sizes))
+        work = sum((multiply_adds(shape, size) for size in sizes), Counter[str]())
+        if shape.decodes and not any(shape.cross_heads):
+            # The runtime skips the encoder if no cross-attention head reads it.
+            work = Counter({part: n for part, n in work.items() if part in _OF_DECODER})
+        totals.append(work.total())
     before, after = totals
-    if not after:
-        return math.inf if before else 1.0
-    return before / after
+    return before / after if after else math.inf if before else 1.0

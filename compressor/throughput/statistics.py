@@ -1,21 +1,6 @@
 """From raw times to sentences per second, latency percentiles and speed-ups with intervals.
 
-A workload is run in passes over its batches; in each round all models run the same batch in turn
-(`measure`). Batches differ in length and rounds in disturbances, so each batch is estimated by
-itself:
-
-- time of the reference model on a batch: median over the passes;
-- a model's speed-up on a batch: median over the passes of reference time / its time, both of the
-  same round. Drift slower than a round cancels, and a median ignores single disturbed runs;
-- a model's time on that batch: the reference's time over its speed-up.
-
-Sentences per second are the sentences of a pass over the sum of these times. The speed-up is the
-ratio of two such sums, and so exactly the ratio of the sentences per second.
-
-The 95 % interval is the percentile interval over bootstrap draws of rounds, drawn within each
-batch (batches have different weights) and jointly for both models (times of one round are paired).
-Estimates based on means were rejected: one stall of the machine changes them by more than the gain
-of pruning.
+Estimates are medians: one stall of the machine changes a mean by more than the gain of pruning.
 """
 
 from __future__ import annotations
@@ -46,40 +31,32 @@ def summarize(
 ) -> list[Timing]:
     """One row per model and batch size, models in the order of `samples`, batch sizes ascending.
 
-    Args:
-        samples: result of `measure` for `workloads`.
-        macs_ratios: (model, batch size) -> multiply-adds of the reference over the model's.
-        peak_memory_mib: (model, batch size) -> peak memory, None if unknown.
-        reference: the model that speed-ups are relative to. It has none itself; without it, no
-            model has one.
+    Speed-ups are relative to `reference`, which has none itself. The ratios (multiply-adds of the
+    reference over the model's) and the memory are by model and batch size.
     """
-    by_size = {workload.batch_size: workload for workload in workloads}
-    names = list(dict.fromkeys(name for name, _ in samples))
     rows = []
-    for name in names:
-        for size in sorted(by_size):
-            workload, key = by_size[size], (name, size)
-            seconds = _passes(samples, key, workload)
-            base = _passes(samples, (reference, size), workload) if reference in names else seconds
+    for name in dict.fromkeys(name for name, _ in samples):
+        for load in sorted(workloads, key=lambda load: load.batch_size):
+            key = (name, load.batch_size)
+            base, seconds = (_passes(samples, x, load) for x in (reference, name))
             speedup, interval = speedup_of(base, seconds, seed=seed)
             pass_seconds = float(np.median(base, axis=0).sum()) / speedup
             more: dict[str, Any] = {"peak_memory_mib": (peak_memory_mib or {}).get(key)}
-            if reference in names and name != reference:
+            if name != reference:
                 more |= {"speedup": speedup, "speedup_interval": interval}
                 more["macs_ratio"] = (macs_ratios or {}).get(key)
-            sentences = workload.batch_size * len(workload.batches) / pass_seconds
+            rate = load.batch_size * len(load.batches) / pass_seconds
             p50, p90, p99 = (float(1000.0 * np.percentile(seconds, x)) for x in (50, 90, 99))
             rows.append(
                 Timing(
                     variant=name,
-                    batch_size=size,
-                    source_tokens=workload.source_tokens,
-                    padded_source_tokens=workload.padded_source_tokens,
-                    target_tokens=workload.target_tokens,
+                    batch_size=load.batch_size,
+                    source_tokens=load.source_tokens,
+                    padded_source_tokens=load.padded_source_tokens,
+                    target_tokens=load.target_tokens,
                     runs=seconds.size,
-                    sentences_per_second=sentences,
-                    tokens_per_second=sentences
-                    * (workload.target_tokens or workload.source_tokens),
+                    sentences_per_second=rate,
+                    tokens_per_second=rate * (load.target_tokens or load.source_tokens),
                     latency_ms={"p50": p50, "p90": p90, "p99": p99},
                     **more,
                 )
@@ -95,20 +72,16 @@ def against_dense(
     dense: Sequence[str],
     seed: int = 0,
 ) -> list[Timing]:
-    """The timings of several engines, with each model's speed-up over dense ones.
+    """The timings of several engines, with each model's speed-up over builds of the dense model.
 
-    Args:
-        timings: result of `summarize` for the samples.
-        engines: model -> engine.
-        dense: builds of the dense model; for each engine the first one is compared with.
+    These are its fastest build of any engine, and in the same engine the first one.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
     rate = {(row.variant, row.batch_size): row.sentences_per_second for row in timings}
 
     def gain(row: Timing, reference: str, what: str) -> dict[str, Any]:
-        size = row.batch_size
-        base = _passes(samples, (reference, size), by_size[size])
-        seconds = _passes(samples, (row.variant, size), by_size[size])
+        load = by_size[row.batch_size]
+        base, seconds = (_passes(samples, name, load) for name in (reference, row.variant))
         ratio, interval = speedup_of(base, seconds, seed=seed)
         return {f"{what}_speedup": ratio, f"{what}_speedup_interval": interval}
 
@@ -129,7 +102,8 @@ def speedup_of(
 ) -> tuple[float, tuple[float, float]]:
     """Speed-up over the reference and its 95 % bootstrap interval.
 
-    Times are [passes, batches]; entries at the same place are of the same round.
+    Times are [passes, batches]; entries at the same place are of the same round, and paired. Rounds
+    are drawn within each batch, because batches have different weights.
     """
     passes, batches = seconds.shape
     generator = np.random.default_rng(seed)
@@ -144,12 +118,17 @@ def speedup_of(
 
 
 def _speedup(reference: Array, seconds: Array) -> Array:
-    """Speed-up on a whole pass, [...], from times [..., passes, batches] of both models."""
+    """Speed-up on a whole pass, [...], from times [..., passes, batches] of both models.
+
+    Batches differ in length, so each is estimated by itself: the reference's time is its median
+    over the passes; a model's is that over the median of the ratios within rounds, in which drift
+    slower than a round cancels. The speed-up is the ratio of the two sums.
+    """
     level = np.median(reference, axis=-2)  # [..., batches]
     ratio = np.median(reference / seconds, axis=-2)  # [..., batches]
     return np.asarray(level.sum(axis=-1) / (level / ratio).sum(axis=-1))
 
 
-def _passes(samples: Samples, key: tuple[str, int], workload: Workload) -> Array:
+def _passes(samples: Samples, name: str, load: Workload) -> Array:
     """One model's times as [passes, batches]."""
-    return np.array(samples[key], dtype=np.float64).reshape(-1, len(workload.batches))
+    return np.array(samples[name, load.batch_size], np.float64).reshape(-1, len(load.batches))

@@ -19,11 +19,8 @@ PATIENCE: Any = option(
 
 
 def rate_option(only_with: str | None = None) -> Any:
-    """Learning rate of weights; None is the task's, see `Task.learning_rate`."""
     return option(
         None,
-        gt=0,
-        allow_inf_nan=False,
         only_with=only_with,
         panel="Recovery",
         help="Learning rate of weights that are trained. Default: 0.0001 for encoder-decoders, "
@@ -34,8 +31,6 @@ def rate_option(only_with: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """The data for learning a mask, or for recovering a pruned model."""
-
     layers: Sequence[Sublayer]  # of the dense model, or those of the mask
     task: Objective
     examples: Sequence[Example]  # calibration rows

@@ -1,22 +1,25 @@
 """The training loop.
 
-Shuffled batches of similar length, AdamW or Muon, warm-up and linear decay, validation after every
-epoch, early stopping, and a file to resume an interrupted training from. All randomness of a step
-depends on the seed and the step's number, so a resumed training equals an uninterrupted one (on the
-CPU; a GPU adds up some gradients in no fixed order). With several ranks each computes its rows of
-every batch, and gradients are summed, so the steps are those of one process.
+All randomness of a step depends on the seed and the step's number, so a resumed training equals an
+uninterrupted one (on the CPU). With several ranks each computes its rows of every batch, and
+gradients are summed, so the steps are those of one process.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,13 +31,79 @@ from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.optimizer import MuonAdamW, clip_gradients
-from compressor.training.state import SavedState, Trained, UnusableState, write_state
+
+Value = TypeVar("Value")
+
+
+class UnusableState(Exception):
+    """A saved state that is truncated, corrupt, of another version or of another training."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    steps: int = 0
+    best: float | None = None  # the lowest validation loss; None if nothing was validated
+    best_epoch: int = 0  # the epoch of that, from 1; 0 for none
+    waited: int = 0  # validated epochs since the best one
+    stopped_early: bool = False  # whether `waited` reached the schedule's patience
+    history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
+    # Of steps and validation, including earlier runs that were interrupted.
+    seconds: float = field(default=0.0, compare=False)
+
+
+# Names in the safetensors format.
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
+    """Write safetensors atomically, tensor by tensor; ranks gather shards, and rank 0 writes."""
+    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    temporary = path.with_suffix(".tmp")
+    if parallel.is_main():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") if parallel.is_main() else nullcontext() as file:
+        if file is not None:
+            file.write(struct.pack("<Q", len(header)) + header)
+        for tensor in tensors.values():
+            full = sharding.whole(tensor.detach())
+            if file is not None:
+                file.write(full.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    if parallel.is_main():
+        os.replace(temporary, path)
+
+
+def _read(path: Path, take: Callable[[Any], Value]) -> Value:
+    """What is taken of a file of safetensors, read by rank 0."""
+    from safetensors import SafetensorError, safe_open
+
+    def read() -> Value:
+        try:
+            with safe_open(path, "pt") as file:
+                return take(file)
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+            raise UnusableState(str(error)) from error
+
+    return parallel.on_main(read)
+
+
+def _header(file: Any) -> tuple[Trained, dict[str, torch.Size]]:
+    fields, names = json.loads(file.metadata()["trained"]), list(file.keys())
+    trained = Trained(**fields | {"history": tuple(fields["history"])})
+    return trained, {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
+
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
 _LARGEST_GRADIENT = 1.0  # norm that gradients are clipped to
-# Steps between two reads of the losses on a GPU; each read waits for the GPU.
-UNREAD_STEPS = 32
+UNREAD_STEPS = {"cpu": 1, "cuda": 32}  # between two reads of the losses, which wait for the GPU
 
 
 class Problem(ABC):
@@ -44,9 +113,8 @@ class Problem(ABC):
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups of AdamW, each with its learning rate `lr`.
 
-        With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
-        to zero. `clip` is the largest gradient norm of the group, 1 by default. A group with `muon`
-        is trained by Muon instead.
+        With `decay: False` the rate stays after the warm-up; else it falls to zero. `clip` is the
+        largest gradient norm, 1 by default. A group with `muon` is trained by Muon instead.
         """
 
     @abstractmethod
@@ -55,20 +123,16 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        """Mean loss of a batch, or a part's contribution to the mean loss of a `whole` larger one.
+        """Mean loss of a batch, or a part's contribution to that of a `whole` larger one.
 
-        The losses of its parts add up to its loss. `progress` is the completed share of all steps.
+        `progress` is the completed share of all steps.
         """
 
     @abstractmethod
     def validate(self, progress: float) -> float | None:
-        """Validation loss over the rows of all ranks; None while the parameters are not ready.
-
-        An epoch with None is never the best one, and does not count for early stopping.
-        """
+        """Validation loss of all ranks' rows; None while the parameters are not ready."""
 
     def tables(self) -> Collection[Tensor]:
-        """Parameters whose rows change only in steps with a gradient for them; see `MuonAdamW`."""
         return ()
 
     def take_step(self) -> None:
@@ -76,14 +140,11 @@ class Problem(ABC):
         return
 
     def status(self) -> str:
-        """A description of the state for the line after an epoch; empty for none."""
         return ""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Length of a training, and its optimizer's settings."""
-
     epochs: int
     batch_size: int = 32  # rows per step
     warmup: float = 0.1  # share of all steps over which learning rates rise from zero
@@ -105,13 +166,8 @@ def train(
 ) -> Trained:
     """Train until the last epoch or early stopping, and restore the best parameters.
 
-    Args:
-        state: file to resume from if it exists, and to save to (safetensors).
-        report: called with a line after every epoch, and if the state cannot be resumed from.
-        progress: called with (steps done, total steps).
-
-    Raises:
-        InputError: the loss is not finite.
+    `state` is a file to resume from if it exists, and to save to. `report` gets a line after every
+    epoch, and `progress` (steps done, total steps).
     """
     run = _Run(problem, data, schedule, seed, state)
     try:
@@ -174,7 +230,7 @@ class _Run:
         if schedule.steps is not None:
             self.total = min(self.total, schedule.steps)
         self._unread: list[Tensor] = []  # the losses of the last steps, float64, on the device
-        self.most_unread = _most_unread(data.device)
+        self.most_unread = UNREAD_STEPS[torch.device(data.device).type]
         self._loss = 0.0  # sum of the losses of this epoch that were read, of this rank's rows
         self._saved, self._saving = time.monotonic(), 0.0
 
@@ -234,17 +290,13 @@ class _Run:
             self._loss += loss
 
     def _count(self, start: float, **changes: Any) -> None:
-        """Add the time since `start`, and record other changes."""
         seconds = self.trained.seconds + time.monotonic() - start
         if self.schedule.seconds is not None:
             seconds = parallel.agree(seconds)  # learning rates depend on it
         self.trained = replace(self.trained, seconds=seconds, **changes)
 
     def end_epoch(self, steps: int) -> None:
-        """Validate, keep the parameters if they are the best so far, and save.
-
-        `steps` are those of the epoch since it began or was resumed.
-        """
+        """Validate after `steps` of the epoch; keep the parameters if they are the best; save."""
         self.read_losses()
         loss, self._loss = parallel.total(self._loss) / steps, 0.0
         start, last = time.monotonic(), self.done >= 1
@@ -278,7 +330,7 @@ class _Run:
             self.save()
 
     def save(self) -> None:
-        """Write the state atomically; with sharded weights all ranks call this together."""
+        """Write the state; with sharded weights all ranks call this together."""
         if self.state is None or not (parallel.is_main() or parallel.shards()):
             return
         self.read_losses()  # raises before weights after a loss that is not finite are saved
@@ -293,26 +345,29 @@ class _Run:
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Resume from the file, if it exists.
-
-        Raises `UnusableState` if it cannot be read, or is of another training; nothing has changed.
-        """
-        path = self.state
+        """Resume from the file, if it exists; `UnusableState` leaves everything unchanged."""
+        path, tensors = self.state, self.problem.tensors()
         if path is None or not parallel.on_main(path.exists):
             return
-        saved = SavedState(path)
-        tensors = self.problem.tensors()
-        if saved.shapes.get("now") != {name: tensor.shape for name, tensor in tensors.items()}:
+        trained, shapes = _read(path, _header)
+
+        def saved(owner: str) -> Iterator[tuple[str, Tensor]]:
+            for name in shapes:
+                if name.startswith(owner):
+                    yield name.removeprefix(owner), _read(path, methodcaller("get_tensor", name))
+
+        here = {f"now.{name}": tensor.shape for name, tensor in tensors.items()}
+        if here != {name: shape for name, shape in shapes.items() if name.startswith("now.")}:
             raise UnusableState("it is of another training")
         now, best = (
-            {name: sharding.part_of(x, tensors[name]) for name, x in saved.tensors(owner)}
-            for owner in ("now", "best")
+            {name: sharding.part_of(x, tensors[name]) for name, x in saved(owner)}
+            for owner in ("now.", "best.")
         )
         parameters = (p for group in self.optimizer.param_groups for p in group["params"])
         moments = {
             number: {
                 name: sharding.part_of(x, parameter) if x.shape else x
-                for name, x in saved.tensors(f"adam.{number}")
+                for name, x in saved(f"adam.{number}.")
             }
             for number, parameter in enumerate(parameters)
         }
@@ -320,8 +375,4 @@ class _Run:
             tensor.copy_(now[name])
         state = {number: own for number, own in moments.items() if own}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        self.trained, self.best = saved.trained, best
-
-
-def _most_unread(device: str) -> int:
-    return 1 if device == "cpu" else UNREAD_STEPS
+        self.trained, self.best = trained, best

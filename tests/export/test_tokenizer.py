@@ -15,7 +15,7 @@ import pytest
 import sentencepiece
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 from transformers import MarianTokenizer
 
 from compressor.commands import invoke
@@ -23,15 +23,13 @@ from compressor.errors import InputError, VerificationError
 from compressor.export.tokenizer import write_tokenizer
 from compressor.export.tokenizer_check import TokenizerProbe, difficult_texts
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.tokenizer import load_tokenizer, save_tokenizer
+from compressor.model.tokenizer import save_tokenizer
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.files import write_json
-from compressor.tasks.batching import encode_texts
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
-from tests.helpers.heads import save_reader
 from tests.helpers.piece_tokenizers import CORPUS, trained
 
 SUBJECTS = ["the cat", "my old friend", "a small bird", "nobody", "the whole town", "her teacher"]
@@ -42,27 +40,13 @@ VERBEN = ["sieht", "mag", "malt schnell", "sucht überall", "versteht", "würde 
 OBJEKTE = ["drei grüne Äpfel", "einen Fluss", "die Größe", "uns", "das Brot", "日本 und мир", "日"]
 CODES = [">>de<<", ">>zh_Hans<<"]
 
+# Beside `difficult_texts`: what Marian's vocabulary lacks or has in part, and codes of languages.
 TEXTS = [
-    "",
-    " \t \n",
-    "The cat sees a river.",
-    "tab\tand\nnew line\r\nand\u00a0more\u3000space",
     "it's nobody's — really “quoted” … text",
-    "zero\u200bwidth, soft\u00adhyphen, \u0000null, \ufeffmark",
-    "emoji 🙂 👩‍👩‍👧 ☺️ 1️⃣ 🇩🇪",
-    "ﬁne ﬃ ½ Ⅳ ™ ℡ ①②",
-    "ＦＵＬＬ　ｗｉｄｔｈ",
-    "decomposed e\u0301 u\u0308 a\u0323\u0302",
     "ﬁ\u0301 Ａ\u0301 marks on what is replaced",
-    "ｶﾞｷﾞ halfwidth, か\u3099 decomposed",
-    "\u1112\u1161\u11ab\u1100\u1173\u11af jamo",
-    "ش\u0651\u064eرق marks in typing order",
     "日本 日本日 日本語 xx日yy 日 本",
     "мир миру мммир",
-    "▁ lower ▁block ▁▁ here▁",
     "</s> inside </s>of text<unk> <pad>",
-    "a" * 60,
-    "\ufdd0 \ufdd1\ufdd0x",
     ">>de<< the cat",
     ">>de<<the cat",
     ">>zh_Hans<< the cat",
@@ -153,8 +137,9 @@ def require_equal(tokenizer: MarianTokenizer, path: Path, texts: list[str]) -> N
 def test_marian(options: dict, tmp_path: Path) -> None:
     """With codes of languages, and other settings of SentencePiece."""
     tokenizer, path = marian(tmp_path, **options), tmp_path / "tokenizer.json"
-    texts = [*TEXTS, *sentences(SUBJECTS, VERBS, OBJECTS), *random_texts(300 if options else 3000)]
-    require_equal(tokenizer, path, [*texts, *sentences(SUBJEKTE, VERBEN, OBJEKTE)])
+    texts = [*TEXTS, *difficult_texts(tokenizer), *random_texts(300 if options else 3000)]
+    texts += sentences(SUBJECTS, VERBS, OBJECTS) + sentences(SUBJEKTE, VERBEN, OBJEKTE)
+    require_equal(tokenizer, path, texts)
     if not options:
         ids = [tokenizer.encoder[piece] for piece in ("▁", "t", "▁", ".", "▁", "?")]
         assert tokenizer.decode(ids) == "t . ?"
@@ -163,30 +148,21 @@ def test_marian(options: dict, tmp_path: Path) -> None:
         require_equal(tokenizer, path, TEXTS)
 
 
-@pytest.mark.parametrize(
-    "options", [{"remove_extra_whitespaces": False}, {"treat_whitespace_as_suffix": True}], ids=str
-)
-def test_unusual_spaces_are_refused(options: dict, tmp_path: Path) -> None:
-    with raises(InputError, "sentencepiece-spaces-unsupported"):
-        write_tokenizer(marian(tmp_path, **options), tmp_path / "tokenizer.json")
-
-
 def test_what_cannot_be_written(tmp_path: Path) -> None:
-    for name in ("source", "target"):
-        lines = sentences(SUBJECTS, VERBS, OBJECTS)
-        pieces = pieces_of(lines, 150, tmp_path / f"{name}.spm", model_type="bpe")
-    vocabulary = {piece: i for i, piece in enumerate(["</s>", "<pad>", *pieces])}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    bpe = MarianTokenizer(*(str(tmp_path / n) for n in ("source.spm", "target.spm", "vocab.json")))
-    with raises(InputError, "sentencepiece-not-unigram"):
-        write_tokenizer(bpe, tmp_path / "x.json")
-
     class SlowTokenizer:
         is_fast = split_special_tokens = False
 
-    with raises(InputError, "tokenizer-class-unsupported") as caught:
-        write_tokenizer(SlowTokenizer(), tmp_path / "x.json")  # type: ignore[arg-type]
-    assert "--layout optimum" in str(caught.value)
+    def refuse(tokenizer: Any) -> None:
+        with raises(InputError, "tokenizer-class-unsupported"):
+            write_tokenizer(tokenizer, tmp_path / "x.json")
+
+    refuse(SlowTokenizer())
+    whole = marian(tmp_path)
+    whole.add_tokens([AddedToken("word", single_word=True)])
+    refuse(whole)
+    spaces = {"remove_extra_whitespaces": False}, {"treat_whitespace_as_suffix": True}
+    for options in (*spaces, {"model_type": "bpe"}):
+        refuse(marian(tmp_path, **options))
 
 
 SETTINGS = "tokenizer_config.json"
@@ -219,10 +195,6 @@ def test_tokens_added_to_a_marian_tokenizer(tmp_path: Path) -> None:
     assert written.decode(wanted) == tokenizer.batch_decode(wanted, skip_special_tokens=True)
     TokenizerProbe(tokenizer, difficult_texts(tokenizer)).check_file(path)
     assert len(tokenizer) - len(tokenizer.encoder) == 7
-    whole = marian(tmp_path)
-    whole.add_tokens([AddedToken("word", single_word=True)])
-    with raises(InputError, "added-token-unsupported"):
-        write_tokenizer(whole, path)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
@@ -261,21 +233,19 @@ def test_settings_are_followed_by_what_is_written(tmp_path: Path, name: str, val
     assert [list(row) for row in rows] == wanted["input_ids"]
     types = wanted.get("token_type_ids", [[0] * 7] * 5)
     assert [row.type_ids for row in rows] == types
-    encoded, _ = encode_texts(tokenizer, 7, types=True, text=CORPUS[:5], text_pair=CORPUS[5:10])
-    assert list(map(list, encoded["token_type_ids"])) == types
 
 
 @pytest.mark.parametrize(
-    ("change", "id", "part"),
+    ("change", "id"),
     [
-        ({"decoder": {"type": "Fuse"}}, "tokenizer-decodes-differently", "decodes the tokens"),
-        ({"normalizer": {"type": "Lowercase"}}, "tokenizer-encodes-differently", "\\xc4\\xd6"),
-        ({"post_processor": {}}, "tokenizer-encodes-differently", "gives other token types"),
-        ({"added_tokens": []}, "tokenizer-encodes-differently", "where that has '<ent>'"),
+        ({"decoder": {"type": "Fuse"}}, "tokenizer-decodes-differently"),
+        ({"normalizer": {"type": "Lowercase"}}, "tokenizer-encodes-differently"),
+        ({"post_processor": {}}, "tokenizer-encodes-differently"),
+        ({"added_tokens": []}, "tokenizer-encodes-differently"),
     ],
 )
 def test_a_file_that_does_something_else_is_refused(
-    tmp_path: Path, change: dict[str, Any], id: str, part: str
+    tmp_path: Path, change: dict[str, Any], id: str
 ) -> None:
     tokenizer = copy.deepcopy(trained("bert"))
     tokenizer.add_tokens(["<ent>"])
@@ -291,14 +261,13 @@ def test_a_file_that_does_something_else_is_refused(
         state |= change
     write_json(path, state)
     probe = TokenizerProbe(tokenizer, texts, texts[1:] + texts[:1], types=True)
-    with raises(VerificationError, id) as caught:
+    with raises(VerificationError, id):
         probe.check_file(path)
-    assert part in str(caught.value)
 
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path, capsys) -> None:
+def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path) -> None:
     """A classifier's probabilities, and translations, are transformers' of long texts."""
     long = [" ".join(toy.sentences(8, seed=i)) for i in range(4)]
 
@@ -327,28 +296,3 @@ def test_texts_are_cut_on_the_left_by_every_engine(tmp_path: Path, capsys) -> No
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     for engine in ("onnxruntime", "ctranslate2"):
         assert Translator(out, engine=engine, threads=1).translate(long) == texts
-    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf-8")
-    capsys.readouterr()
-    command = ["translate", str(out), str(tmp_path / "long.txt"), "--engine", "ctranslate2"]
-    assert invoke(command) == 0
-    assert capsys.readouterr().out.splitlines() == texts
-    # Questions need the usual sides.
-    reader = save_reader(tmp_path / "reader")
-    configure(SETTINGS, padding_side="left")(reader)
-    assert invoke(["inspect", str(reader)]) == 4
-    assert "padding_side" in capsys.readouterr().err
-
-
-def test_saved_files_cut_as_those_they_come_from(tmp_path: Path) -> None:
-    """Whatever transformers was asked for last."""
-    directory = toy.classifier(tmp_path / "bert")
-    cut = {"direction": "Left", "max_length": 9, "strategy": "OnlyFirst", "stride": 2}
-    configure("tokenizer.json", truncation=cut, padding=None)(directory)
-    tokenizer = load_tokenizer(directory, transformers.AutoConfig.from_pretrained(directory), False)
-    assert tokenizer.truncation_side == "left"
-    tokenizer("w3 w4 w5", truncation=True, max_length=4, padding="max_length")
-    save_tokenizer(tokenizer, tmp_path / "saved")
-    saved = Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
-    before = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    assert saved.truncation == before.truncation
-    assert (saved.truncation["max_length"], saved.padding) == (9, None)

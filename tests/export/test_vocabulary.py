@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +20,11 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
-from compressor.export.target_text import CHUNK, count_texts, tokens_of_text
-from compressor.export.task_graphs import Network
-from compressor.export.vocabulary import best_tokens, output_tokens
+from compressor.export.task_graphs import Network, export_model
+from compressor.export.vocabulary import CHUNK, best_tokens, output_tokens, tokens_of_text
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -36,8 +33,7 @@ from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest
 from compressor.runtime import Classifier, Translator
-from compressor.runtime.artifact import Generation
-from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
+from compressor.runtime.artifact import OutputTokens, count_output_tokens
 from compressor.tasks import TASKS
 from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers import toy
@@ -95,12 +91,8 @@ def test_whatever_a_target_text_is_cut_into_can_be_generated(tmp_path):
 
 
 def test_tokens_that_a_decoder_does_not_score_are_refused():
-    tokens = OutputTokens([0, 3, 4, 9])
-    settings = Generation(decoder_start_token_id=9, eos_token_id=[0], max_length=5)
     with raises(InputError, "token-not-in-output"):
-        tokens.indices(np.array([[3, 5]]))
-    with raises(InputError, "token-not-in-output"):
-        tokens.settings(replace(settings, forced_bos_token_id=7))
+        OutputTokens([0, 3, 4, 9]).indices(np.array([[3, 5]]))
 
 
 class Best(nn.Module):
@@ -186,7 +178,7 @@ def test_tokens_are_those_of_all_lines(tmp_path):
     told: list[int] = []
     file = TextFile(text_file(tmp_path / "text", lines), TARGET)
     seen = tokens_of_text(file, tokenizer, told.append)
-    assert count_texts(file) == 2 * CHUNK + 2
+    assert file.count() == 2 * CHUNK + 2
     assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
     assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
 
@@ -205,10 +197,7 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
     assert count_output_tokens(out / ".compress/dense") == 60
     assert (report.target_text.rows, report.target_text.files) == (3, [text.name])
-    assert load_report(out / "report.json") == report
-    for name in ("report.md", "report.html", "README.md"):
-        page = (out / name).read_text(encoding="utf-8")
-        assert f"dense 60; keep-0.5 {kept}" in page, name
+    assert f"dense 60; keep-0.5 {kept}" in (out / "report.md").read_text(encoding="utf-8")
     text_file(text, ["w9"])
     with raises(UsageError, "output-of-another-run"):
         run(recipe(**flags), out)
@@ -257,11 +246,6 @@ def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_pat
         # Products may differ in their last bit with where the weights lie in memory.
         torch.testing.assert_close(logits(model, own, COVERED), expected, rtol=0, atol=1e-6)
         assert own.get_vocab() == smaller.tokenizer.get_vocab()
-    # A pair has its special tokens too, and a batch its padding.
-    pair, same = (x.tokenizer(COVERED[:2], COVERED[2:4], padding=True) for x in (dense, smaller))
-    names = [x.tokenizer.convert_ids_to_tokens(y["input_ids"][1]) for x, y in
-             ((dense, pair), (smaller, same))]  # fmt: skip
-    assert names[0] == names[1]
 
     changed = [x for x in OTHERS if tokenizer.tokenize(x) != dense.tokenizer.tokenize(x)]
     assert len(changed) > 3

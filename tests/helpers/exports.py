@@ -32,10 +32,9 @@ from compressor.export.task_graphs import TaskGraphs
 from compressor.model import memory
 from compressor.report import page
 from compressor.throughput import bench
-from compressor.throughput.memory import MemoryUse
 
 _EXPORT, _MEMORY, _IMAGES = graphs.export_graph, bench.measure_memory, page.images
-_USE = MemoryUse(64.0, 64.0, 0.1)
+_PEAK = 64.0  # MiB
 _COLLECTING = (memory, import_module("compressor.throughput.measure"))
 _NO_COLLECTION = SimpleNamespace(**vars(gc) | {"collect": lambda: 0})
 # What no graph depends on: where a checkpoint lay, and which modules were read from it.
@@ -80,7 +79,7 @@ def kept_exports(exports: Path) -> Iterator[None]:
 
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(graphs, "export_graph", export_or_copy))
-        patches.enter_context(mock.patch.object(bench, "measure_memory", return_value=_USE))
+        patches.enter_context(mock.patch.object(bench, "measure_memory", return_value=_PEAK))
         patches.enter_context(mock.patch.object(page, "images", return_value={}))
         for module in _COLLECTING:
             patches.enter_context(mock.patch.object(module, "gc", _NO_COLLECTION))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compressor.learned_masks import LEARNED, learn
-from compressor.learned_masks.method import Learned, LearningJob
+from compressor.learned_masks import LEARNED, Learned, LearningJob, learn
 from compressor.model.architectures import ARCHITECTURES, find_sublayers
 from compressor.model.sublayers import Mask, units_of
 from compressor.tasks import TASKS

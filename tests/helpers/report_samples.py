@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compressor.report import facts
-from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule, Rule
-from compressor.report.rules import parse_rules
+from compressor.report.rules import MaxDropRule, MinSpeedupRule, Rule, parse_rules
 from compressor.report.schema import Report, Sample
 from compressor.results import (
     Check,

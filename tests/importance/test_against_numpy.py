@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from transformers.activations import ACT2FN
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS
 from compressor.model.sublayers import Mask, Scores
 from compressor.tasks import Batch
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
 from tests.helpers.stages import masks, rows_of, score, scoring, with_gradients
-from tests.helpers.tiny import STRUCTURES, uneven_mask
+from tests.helpers.tiny import STACKS, STRUCTURES, uneven_mask
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -162,13 +164,6 @@ def test_confidence_is_the_mean_largest_attention_weight(name: str):
             )
 
 
-def test_confidence_of_rows_without_words_is_refused():
-    setup = scoring("bert")
-    setup.batches[0]["input_ids"][:] = 3
-    with raises(InputError, "calibration-without-words"):
-        score("confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3})))
-
-
 def relevances(model: NumpyTransformer, layers, mask: Mask) -> dict[str, np.ndarray]:
     """Relevance per sublayer, [positions, units].
 
@@ -231,3 +226,90 @@ def test_relevance_passes_through_every_activation(activation: str):
             module.activation_fn = ACT2FN[activation]
     found = score("relevance", setup, normalize="none")
     require_shares(found, by_row(setup, setup.mask, activation), "token")
+
+
+def ablations(setup) -> int:
+    """Passes without something: one a head, and one for each 32 neurons of a sublayer."""
+    counts = setup.mask.counts()
+    return sum(counts[x.name] if x.is_attention else -(-counts[x.name] // 32) for x in setup.layers)
+
+
+class Stopped(Exception):
+    pass
+
+
+def state_of(model):
+    """All that a method may change on the way and must leave as it was."""
+    return (
+        {name: (p.requires_grad, p.grad) for name, p in model.named_parameters()},
+        [
+            (x.training, len(x._forward_hooks), len(x._forward_pre_hooks), "forward" in vars(x))
+            for x in model.modules()
+        ],
+        model.config._attn_implementation,
+    )
+
+
+def stop_at_pass(model, number: int) -> None:
+    """Raise from the inside of a forward pass, after all attention."""
+    passes = iter(range(1, 1000))
+
+    def stop(*_) -> None:
+        if next(passes) == number:
+            raise Stopped
+
+    last = "lm_head" if model.config.is_encoder_decoder else "classifier"
+    model.get_submodule(last).register_forward_hook(stop)
+
+
+CASES = [(method, name, False) for method in METHODS for name in STACKS]
+CASES += [(method, "marian", True) for method in METHODS if METHODS[method].needs_rows]
+
+
+@pytest.mark.parametrize(("method", "name", "fails"), CASES)
+def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name, fails):
+    setup = scoring(name, units="heads" if method == "confidence" else None)
+    if fails:
+        stop_at_pass(setup.model, 1 + ablations(setup) if method == "ablation" else 1)
+    setup.model.train()
+    first = setup.model.get_submodule(setup.layers[0].block)
+    first.eval()
+    for parameter in first.parameters():
+        parameter.requires_grad_(False)
+    weights = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    before = state_of(setup.model)
+    if fails:
+        with pytest.raises(Stopped):
+            score(method, setup)
+    else:
+        found = score(method, setup)
+        assert {n: len(v) for n, v in found.values.items()} == setup.mask.counts()
+        assert np.isfinite(np.concatenate(list(found.values.values()))).all()
+        if method == "ablation":
+            assert found.cost["forward_passes"] == 1 + ablations(setup)
+    assert all(torch.equal(weights[key], x) for key, x in setup.model.state_dict().items())
+    assert state_of(setup.model) == before
+
+
+def broken(units: str | None):
+    """A model whose scores are no numbers."""
+    setup = scoring("bert", units=units)
+    with torch.no_grad():
+        setup.model.get_submodule(setup.layers[0].output).weight[0, 0] = float("nan")
+        setup.model.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
+    return setup
+
+
+@pytest.mark.parametrize(
+    ("method", "setup", "error", "id"),
+    [
+        ("confidence", partial(scoring, "bert"), UsageError, "method-for-heads-alone"),
+        ("tailor", partial(scoring, "bert"), UsageError, "method-unknown"),
+        *((x, partial(broken, "heads"), InputError, "scores-not-finite")
+          for x in ("taylor", "confidence", "ablation", "magnitude")),
+        ("second-order", partial(broken, None), InputError, "activations-not-finite"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_scored(method: str, setup, error, id: str):
+    with raises(error, id):
+        score(method, setup())

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from compressor.errors import UsageError
+from compressor.learned_masks import Subset
 from compressor.learned_masks.hard_concrete_gates import open_probability
-from compressor.learned_masks.method import Subset
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates

@@ -35,9 +35,9 @@ def test_open_probability_and_mean_of_hard_concrete_against_sampling(log_alpha: 
 def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
     """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
     layers = find_sublayers(tiny_model("bert"))[:3]
-    gates = HardConcreteGates(GateLayout(layers, None, {"encoder_self": 0}), penalty=0.1)
+    gates = HardConcreteGates(GateLayout(layers, None, {"encoder_self": 0}), "cpu", 0.1, None)
     with torch.no_grad():
-        gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
+        gates.values.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
     assert [gates.mask().kept(layer.name) for layer in layers] == [[1, 3]] * 3
 
 
@@ -86,9 +86,9 @@ def test_subset_gates_sum_to_the_count_and_harden(progress: float):
     layout = GateLayout(layers, {"encoder_self": 3, "cross": 5}, floors)
     factors, gradients = torch.randn(20, generator=torch.Generator().manual_seed(1)), []
     for estimator in ("gumbel", "straight-through"):
-        gates = SubsetGates(layout, estimator=estimator)
+        gates = SubsetGates(layout, "cpu", estimator, None)
         with torch.no_grad():
-            gates.weight.normal_(generator=torch.Generator().manual_seed(0))
+            gates.values.normal_(generator=torch.Generator().manual_seed(0))
         torch.manual_seed(2)
         drawn = gates.draw(progress)
         assert drawn[:8].sum().item() == pytest.approx(3, abs=1e-4)
@@ -96,7 +96,7 @@ def test_subset_gates_sum_to_the_count_and_harden(progress: float):
         is_hard = bool(((drawn == 0) | (drawn == 1)).all())
         assert is_hard if estimator == "straight-through" else not is_hard or progress > 0
         (drawn * factors).sum().backward()
-        gradients.append(gates.weight.grad)
+        gradients.append(gates.values.grad)
         soft, hard = (distance_from_hard(gates.without_noise(x))[1] for x in (0.0, 1.0))
         assert hard < soft / 10
     assert torch.equal(*gradients)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from huggingface_hub import ModelCard, ModelCardData
+from safetensors.torch import load_file, save_file
 
 import compressor
-from compressor.errors import InputError
-from compressor.model import checkpoint
+from compressor.errors import InputError, UsageError
+from compressor.model import checkpoint, memory
+from compressor.model.architectures import find_sublayers
+from compressor.model.card import CardFacts, read_card
 from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoint
-from compressor.model.location import checkpoint_files
-from compressor.model.surgery import prune
+from compressor.model.memory import free_bytes, release, trim_memory
+from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights
+from compressor.pipeline.inputs import load
+from compressor.request.sections import ModelSection
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure, rename
 from tests.helpers.errors import raises
-from tests.helpers.tiny import (
-    facts,
-    ragged_batch,
-    tiny_model,
-    uneven_mask,
-    word_tokenizer,
-)
+from tests.helpers.heads import HEADS, save_head, tiny_head
+from tests.helpers.tiny import facts, ragged_batch, tiny_model, uneven_mask, word_tokenizer
 
 
 def save_dense(name: str, directory, dtype=torch.float32, **options):
@@ -60,49 +62,36 @@ def test_pickles_are_loaded_only_when_asked_for_and_keep_their_precision(tmp_pat
 
 
 NAMES = {str(number): name for number, name in enumerate("abcde")}
+SCALED = {"full_attention": {"rope_type": "linear", "factor": 2.0}}
+MALFORMED, VARIANT = "config-malformed", "architecture-variant-unsupported"
 
 
 @pytest.mark.parametrize(
-    ("change", "id"),
+    ("name", "change", "id"),
     [
-        ({"id2label": NAMES | {"3": " a"}, "label2id": {}}, "label-name-repeated"),
-        ({"id2label": NAMES | {"03": "f"}, "label2id": {}}, "config-malformed"),
-        ({"id2label": NAMES, "label2id": {"a": 1, "b": 0}}, "config-malformed"),
-        ({"id2label": NAMES, "label2id": {}, "num_labels": 3}, "config-malformed"),
+        ("bert", {"id2label": NAMES | {"3": " a"}, "label2id": {}}, MALFORMED),
+        ("bert", {"id2label": NAMES, "label2id": {"a": 1, "b": 0}}, MALFORMED),
+        ("bert", {"id2label": NAMES, "label2id": {}, "num_labels": 3}, MALFORMED),
         # transformers would name these classes LABEL_0 and so on.
-        ({"id2label": None, "label2id": {"a": 0, "b": 1}}, "config-malformed"),
-        ({"id2label": NAMES}, None),  # label2id has LABEL_0 and so on
+        ("bert", {"id2label": None, "label2id": {"a": 0, "b": 1}}, MALFORMED),
+        ("mpnet", {"pad_token_id": 0}, VARIANT),
+        ("deberta-v2", {"type_vocab_size": 2}, VARIANT),
+        ("modernbert", {"rope_parameters": SCALED}, VARIANT),
     ],
 )
-def test_classes_have_names_that_do_not_contradict_each_other(change, id, tmp_path):
-    save_dense("bert", tmp_path)
+def test_what_would_be_silently_wrong_is_refused(name, change, id, tmp_path):
+    save_dense(name, tmp_path)
+    configure(id2label=NAMES)(tmp_path)  # and label2id has LABEL_0 and so on
+    config = open_checkpoint(str(tmp_path)).model.config
+    assert list(config.id2label.values()) == list("abcde")
     configure(**change)(tmp_path)
-    if id is None:
-        config = open_checkpoint(str(tmp_path)).model.config
-        assert list(config.id2label.values()) == list("abcde")
-        return
-    with raises(InputError, id) as caught:
+    with raises(InputError, id):
         open_checkpoint(str(tmp_path))
-    assert str(tmp_path / "config.json") in str(caught.value)
-
-
-def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):
-    save_dense("bert", tmp_path)
-    before = checkpoint_files(tmp_path)
-    assert tmp_path / "model.safetensors" in before
-    for name in ("README.md", "loss.png", "notes.log"):
-        (tmp_path / name).write_text("seen", encoding="utf-8")
-    assert checkpoint_files(tmp_path) == before
-    (tmp_path / "vocab.txt").write_text("w5", encoding="utf-8")
-    assert checkpoint_files(tmp_path) == sorted([*before, tmp_path / "vocab.txt"])
 
 
 def test_what_cannot_be_opened_as_asked(pruned):
-    for path, id in (
-        (pruned / "nothing" / "here", "checkpoint-missing"),
-        (pruned / "config.json", "checkpoint-is-file"),
-    ):
-        with raises(InputError, id):
+    for path in (pruned / "nothing" / "here", pruned / "config.json"):
+        with raises(InputError, "checkpoint-missing"):
             open_checkpoint(str(path))
     with raises(InputError, "revision-of-directory"):
         open_checkpoint(str(pruned), revision="main")
@@ -123,21 +112,14 @@ def test_weights_in_several_files(name: str, dtype, tmp_path, monkeypatch):
     mask = uneven_mask(dense.layers)
     pruned = prune(dense.model, dense.layers, mask)
     round_to(pruned, dense.dtype)
-    record = facts(dense.layers, mask)
-    save_checkpoint(dense, pruned, record, tmp_path / "one")
     monkeypatch.setattr(checkpoint, "SHARD_BYTES", 20_000)
-    files = save_checkpoint(dense, pruned, record, tmp_path / "several")
-    stored = [path for path in files if path.suffix == ".safetensors"]
+    files = save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "several")
+    stored = [load_file(path) for path in files if path.suffix == ".safetensors"]
     assert len(stored) > 1
-    assert not (tmp_path / "several" / "model.safetensors").exists()
-    together = {key: value for path in stored for key, value in load_file(path).items()}
-    whole = load_file(tmp_path / "one" / "model.safetensors")
-    assert {value.dtype for value in whole.values()} == {dtype}
-    assert together.keys() == whole.keys()
-    assert all(torch.equal(together[key], whole[key]) for key in whole)
+    assert {value.dtype for part in stored for value in part.values()} == {dtype}
     index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text("utf-8"))
-    assert index["weight_map"].keys() == whole.keys()
-    assert index["metadata"]["total_size"] == sum(value.nbytes for value in whole.values())
+    size = sum(value.nbytes for part in stored for value in part.values())
+    assert index["metadata"]["total_size"] == size
     theirs = getattr(transformers, dense.entry.auto_class).from_pretrained(
         tmp_path / "several", trust_remote_code=True, dtype=torch.float32
     )
@@ -164,8 +146,10 @@ WITHOUT_EFFECT = [
         "problem_type": "single_label_classification", "dtype": "bfloat16",
         "auto_map": {"AutoTokenizer": "x.Y"}, "tie_word_embeddings": False,
     }),
-    ("bert", {"_attn_implementation": "flex_attention", "chunk_size_feed_forward": 2}),
-    ("bert", {"output_attentions": True, "output_hidden_states": True, "return_dict": False}),
+    ("bert", {
+        "_attn_implementation": "flex_attention", "chunk_size_feed_forward": 2,
+        "output_hidden_states": True, "return_dict": False,
+    }),
     ("marian", {
         "is_decoder": True, "add_cross_attention": True, "use_cache": False,
         "output_attentions": True, "output_hidden_states": True, "return_dict": False,
@@ -173,7 +157,6 @@ WITHOUT_EFFECT = [
         "normalize_embedding": False, "static_position_embeddings": True,
     }),
     ("bart", {"normalize_before": False, "add_final_layer_norm": False, "pruned_heads": {}}),
-    ("t5", {"attn_implementation": "flash_attention_2", "is_decoder": True}),
 ]  # fmt: skip
 
 
@@ -187,11 +170,135 @@ def test_settings_that_change_nothing(name, changes, tmp_path):
     opened.model.config.save_pretrained(tmp_path / "saved")  # what transformers can save, too
 
 
-@pytest.mark.parametrize("act", ["relu", "gelu_pytorch_tanh"])
-def test_activations_are_those_of_the_configuration(act, tmp_path):
-    save_dense("bert", tmp_path)
-    configure(hidden_act=act)(tmp_path)
-    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path).eval()
-    with torch.no_grad():
-        expected = theirs(**ragged_batch(theirs)).logits
-    torch.testing.assert_close(logits(tmp_path), expected)
+def without_class(directory: Path) -> Path:
+    """The checkpoint, whose configuration no longer says which class it is of."""
+    configure(architectures=None)(directory)
+    return directory
+
+
+def test_the_task_says_what_the_configuration_does_not(tmp_path):
+    model = without_class(save_head(tmp_path / "m", "bert", "token-classification"))
+    for task in HEADS:
+        other = without_class(save_head(tmp_path / task, "electra", task))
+        assert open_checkpoint(str(other), task=task).task == task
+    with raises(InputError, "weights-do-not-fit") as caught:  # taken for a classifier of texts
+        open_checkpoint(str(model))
+    assert "--task" in str(caught.value)
+    reader = save_head(tmp_path / "reader", "distilbert", "question-answering")
+    for task in ("classification", "translation"):
+        with raises(UsageError, "task-of-another-model") as caught:
+            load(ModelSection(path=str(reader), task=task))
+        assert "a question-answering model" in str(caught.value)
+
+
+def test_the_pooler_of_pretraining_is_left_out(tmp_path):
+    """Taggers on the hub have it, although their class has none."""
+    model, pretrained = tiny_head("bert", "token-classification"), tiny_model("bert")
+    state = model.state_dict()
+    state |= {name: x for name, x in pretrained.state_dict().items() if ".pooler." in name}
+    model.save_pretrained(tmp_path, state_dict=state)
+    word_tokenizer().save_pretrained(tmp_path)
+    opened = open_checkpoint(str(tmp_path))
+    batch = ragged_batch(model)
+    assert torch.equal(opened.model(**batch).logits, model(**batch).logits)
+
+
+def test_a_card_that_the_hubs_library_writes_is_read(tmp_path: Path):
+    data = ModelCardData(
+        license="other", license_name="mine", license_link="https://a.b/LICENSE",
+        language=["en", "no"], base_model=["acme/one", "acme/two"], tags=["x"],
+    )  # fmt: skip
+    ModelCard(f"---\n{data.to_yaml()}\n---\n# Title\n").save(tmp_path / "README.md")
+    assert read_card(tmp_path) == CardFacts(
+        "other", "mine", "https://a.b/LICENSE", ("en", "no"), ("acme/one", "acme/two")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\nlicense: [\n---\n", CardFacts()),
+        ("---\n- license\n---\n", CardFacts()),
+        ("---\nlicense: 3\nlanguage: {en: de}\nbase_model: [1, '']\n---\n", CardFacts()),
+        ("---\r\nlicense: mit\r\nlanguage: no\r\n---\r\n", CardFacts("mit", language=("no",))),
+    ],
+)
+def test_a_card_that_says_nothing_is_no_error(text: str, expected, tmp_path: Path):
+    assert read_card(tmp_path) == CardFacts()  # there is none
+    (tmp_path / "README.md").write_bytes(text.encode())
+    assert read_card(tmp_path) == expected
+
+
+def resident_kib(path: Path) -> int:
+    """Of the mappings of a file, by the kernel."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
+        if not line.partition(" ")[0].endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("changed", [False, True])
+def test_pages_of_mapped_weights_are_given_back_unless_one_was_changed(changed: bool, tmp_path):
+    path = tmp_path / "model.safetensors"
+    values = torch.arange(1 << 20, dtype=torch.float32)
+    save_file({"x": values}, path)
+    mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size // 4)
+    tail = mapped[-(1 << 20) :]  # behind the header
+    assert tail.sum() == values.sum()
+    if changed:
+        tail[5] = -1.0
+        values[5] = -1.0
+    before = resident_kib(path)
+    assert before >= 4096
+    trim_memory()
+    assert (resident_kib(path) < 64) != changed
+    assert torch.equal(tail, values)
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_a_pruned_model_shares_the_weights_that_lose_nothing(name: str):
+    model = tiny_model(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    batch = ragged_batch(model)
+    layers = find_sublayers(model)
+    mask = uneven_mask(layers)
+    pruned = prune(model, layers, mask)
+    own = dict(pruned.named_parameters())
+    shared = [key for key, value in model.named_parameters() if own.get(key) is value]
+    assert any("embed" in key or "shared" in key for key in shared)
+    cut = [key for key, value in own.items() if value.shape != before[key].shape]
+    assert cut
+    assert not {*cut} & {*shared}
+    alone = tiny_model(name)
+    remove_units(alone, layers, mask)
+    assert torch.equal(pruned(**batch).logits, alone(**batch).logits)
+    release(pruned, keep=model)
+    assert all(own[key].numel() == 0 for key in cut)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [
+        (None, None, 8 << 30),  # no container
+        ("max", "5000000000", 8 << 30),
+        (str(4 << 30), str(3 << 30), (1 << 30) + (1 << 29)),  # files count as free
+        (str(4 << 30), str(5 << 30), 0),
+    ],
+)
+def test_free_memory_is_what_the_container_leaves(limit, used, free, tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text(
+        "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n", encoding="utf-8"
+    )
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(f"{limit}\n", encoding="utf-8")
+        (tmp_path / "memory.current").write_text(f"{used}\n", encoding="utf-8")
+        stat = f"active_file 7\ninactive_file {1 << 29}\n"
+        (tmp_path / "memory.stat").write_text(stat, encoding="utf-8")
+    monkeypatch.setattr(memory, "_SYSTEM", tmp_path)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert free_bytes() == free

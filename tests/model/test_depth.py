@@ -11,8 +11,8 @@ import torch
 import transformers
 
 import compressor
-from compressor.errors import InputError, VerificationError
-from compressor.importance.depth import layers_to_drop
+from compressor.errors import InputError
+from compressor.importance.ablation_runs import layers_to_drop
 from compressor.model.architectures import architecture, architecture_of, find_sublayers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
@@ -119,10 +119,6 @@ def test_layers_and_units_are_dropped_together(name, tmp_path):
     mask = uneven_mask(dense.layers).without_layers(dropped_of(name))
     made, plain = saved(dense, mask, tmp_path / "out")
     verify_surgery(dense.model, made.model, dense.layers, mask, [batch])
-    if name == "bert":
-        other = small(dense, uneven_mask(dense.layers).without_layers(["encoder.2"]))
-        with raises(VerificationError, "pruned-differs-from-masked"):
-            verify_surgery(dense.model, other.model, dense.layers, mask, [batch])
     again = open_checkpoint(str(tmp_path / "out"))
     assert again.mask == made.mask == Mask(renumbered(mask.keep, mask.dropped))
     assert [x.name for x in again.layers] == [x.name for x in made.layers]

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer, SimilarityFunction
+from safetensors.torch import load_file
+from sentence_transformers import CrossEncoder, SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer import modules as st
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.model import sentence_settings
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
-from compressor.model.sentence_settings import EARLIER_MODES, KEYS
+from compressor.model.sentence_settings import EARLIER_MODES, MODULE_FILES
+from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, verify_surgery
-from compressor.runtime.embedder import similarities
+from compressor.runtime.scores import similarities
 from compressor.tasks import TASKS, require_task
-from tests.helpers.damaged_checkpoints import configure
+from tests.helpers.command_line import invoke
+from tests.helpers.damaged_checkpoints import configure, weights
 from tests.helpers.errors import raises
+from tests.helpers.score_models import save_scorer
 from tests.helpers.sentence_encoders import ENCODERS, WIDTH, embedded, save_encoder
 from tests.helpers.tiny import (
     facts,
@@ -84,9 +86,17 @@ def as_earlier_versions(directory: Path) -> None:
 
 
 def with_pickles(directory: Path) -> None:
-    weights = directory / "2_Dense" / "model.safetensors"
-    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
-    weights.unlink()
+    file = directory / "2_Dense" / "model.safetensors"
+    torch.save(load_file(file), file.with_name("pytorch_model.bin"))
+    file.unlink()
+
+
+def numbered_backwards(directory: Path) -> None:
+    """Modules run in the order of the file, whatever their numbers say."""
+    entries = json.loads((directory / "modules.json").read_text("utf-8"))
+    for number, entry in enumerate(reversed(entries)):
+        entry["idx"] = number
+    (directory / "modules.json").write_text(json.dumps(entries), "utf-8")
 
 
 ENCODER = "sentence_bert_config.json"
@@ -101,7 +111,7 @@ CASES: dict[str, tuple[list[Callable[[], nn.Module]], Any, dict[str, Any], Chang
     "every kind of module": (
         [st.Normalize, st.Dropout, lambda: st.Dense(64, 12, activation_function=nn.Sigmoid()),
          lambda: st.LayerNorm(12), lambda: st.Dense(12, 8, activation_function=None), st.Normalize],
-        ("cls", "mean"), {}, None,
+        ("cls", "mean"), {}, numbered_backwards,
     ),
     "fewer numbers": ([st.Normalize], "mean", {"truncate_dim": 8}, None),
     "longer than the tokenizer says": ([], "mean", {}, configure(ENCODER, max_seq_length=38)),
@@ -200,42 +210,34 @@ def listed(*types: str, **entry: Any) -> Changes:
     return change
 
 
+def with_prompts_left_out(directory: Path) -> None:
+    configure(POOLING, include_prompt=False)(directory)
+    configure(SETTINGS, prompts={"query": "w5 "})(directory)
+
+
 # Changes of a model with a dense layer, what the message must name, and the id.
-UNSUPPORTED, OTHERS = "sentence-settings-unsupported", "sentence-modules-unsupported"
-MALFORMED = "sentence-file-malformed"
+UNSUPPORTED, OTHERS = "setting-unsupported", "sentence-modules-unsupported"
+MALFORMED, MISFIT = "sentence-file-malformed", "weights-do-not-fit"
 POOLING_TYPE = "sentence_transformers.models.Pooling"
 SOFTMAX = "torch.nn.modules.activation.Softmax"
 REFUSED: list[tuple[Changes, str, str]] = [
-    (configure(ENCODER, query_length=9), "query_length", UNSUPPORTED),
     (configure(ENCODER, processing_kwargs={"text": {"max_length": 4}}), "max_length", UNSUPPORTED),
     (configure(ENCODER, transformer_task="fill-mask"), "transformer_task", UNSUPPORTED),
     (configure(ENCODER, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
-    (
-        configure(ENCODER, processor_kwargs={"truncation_side": "left"}),
-        "processor_kwargs",
-        UNSUPPORTED,
-    ),
-    (
-        lambda directory: [
-            configure(POOLING, include_prompt=False)(directory),
-            configure(SETTINGS, prompts={"query": "w5 "})(directory),
-        ],
-        "include_prompt",
-        UNSUPPORTED,
-    ),
-    (configure(POOLING, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
+    (configure(ENCODER, processor_kwargs={"padding": "left"}), "padding of pro", UNSUPPORTED),
+    (with_prompts_left_out, "include_prompt", UNSUPPORTED),
+    (configure(POOLING, pooling_mode="middle"), "middle", UNSUPPORTED),
     (configure(DENSE, module_input_name="token_embeddings"), "module_input_name", UNSUPPORTED),
+    (configure(DENSE, activation_function=SOFTMAX), "Softmax", UNSUPPORTED),
+    (configure(DENSE, out_features=7), DENSE, MISFIT),
+    (configure(DENSE, in_features=31), DENSE, MISFIT),
     (configure(SETTINGS, similarity_fn_name="maxsim"), "similarity_fn_name", UNSUPPORTED),
-    (configure(SETTINGS, of_tomorrow=1), "of_tomorrow", UNSUPPORTED),
-    (configure(SETTINGS, model_type="SparseEncoder"), "SparseEncoder", OTHERS),
-    (listed(), "", OTHERS),
-    (lambda directory: (directory / POOLING).unlink(), POOLING, "sentence-file-missing"),
-    (configure(POOLING, pooling_mode="middle"), "middle", "pooling-unsupported"),
+    (configure(SETTINGS, model_type="SparseEncoder"), "SparseEncoder", UNSUPPORTED),
+    (configure(SETTINGS, default_prompt_name="x"), "default_prompt_name", UNSUPPORTED),
+    (configure(SETTINGS, truncate_dim=0), "truncate_dim", UNSUPPORTED),
+    (lambda directory: (directory / POOLING).unlink(), POOLING, MALFORMED),
     (listed(POOLING_TYPE, path="../x"), MODULES, MALFORMED),
-    (configure(DENSE, out_features=7), "", "weights-do-not-fit"),
-    (configure(SETTINGS, default_prompt_name="x"), "default_prompt_name", MALFORMED),
-    (configure(SETTINGS, truncate_dim=0), "truncate_dim", MALFORMED),
-    (configure(DENSE, activation_function=SOFTMAX), "Softmax", "activation-unsupported"),
+    (listed(), MODULES, OTHERS),
 ]
 
 
@@ -254,7 +256,7 @@ def test_what_is_not_followed_is_refused_by_name(changes, named, error, with_den
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sentence_settings.SIMILARITIES)
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
 def test_similarities_are_those_of_the_package(name: str):
     first, second = np.random.default_rng(0).normal(size=(2, 9, 8)).astype(np.float32)
     expected = SimilarityFunction.to_similarity_pairwise_fn(name)(first, second)
@@ -264,47 +266,25 @@ def test_similarities_are_those_of_the_package(name: str):
 def test_other_modules_are_refused_by_name(encoder, tmp_path):
     """All of the package's, and a class of the same name that is not the package's."""
     model = saved(encoder, tmp_path / "m", st.Pooling(WIDTH))
-    others = {*st.__all__} - {*KEYS} - {"Module", "InputModule"} | {"custom.Pooling"}
+    (model / "config.json").unlink()  # models without an encoder have none
+    others = {*st.__all__} - {*MODULE_FILES} - {"Module", "InputModule"} | {"custom.Pooling"}
     assert len(others) > 5
     for kind in others:
         listed(kind if "." in kind else f"sentence_transformers.models.{kind}")(model)
-        with raises(InputError, "sentence-modules-unsupported") as caught:
+        with raises(InputError, OTHERS) as caught:
             open_checkpoint(str(model))
         assert kind in str(caught.value)
-    # Of models without an encoder there is no config.json either.
-    (model / "config.json").unlink()
-    with raises(InputError, "sentence-modules-unsupported"):
-        open_checkpoint(str(model))
-
-
-def test_modules_run_in_the_order_of_the_file(with_dense, tmp_path):
-    """Whatever their numbers say; no two have one name, of which the package drops the first."""
-    model = Path(shutil.copytree(with_dense, tmp_path / "m"))
-    entries = json.loads((model / MODULES).read_text("utf-8"))
-    for number, entry in enumerate(reversed(entries)):
-        entry["idx"] = number
-    (model / MODULES).write_text(json.dumps(entries), "utf-8")
-    expected = SentenceTransformer(str(model), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(embedded(open_checkpoint(str(model)), TEXTS), expected, atol=1e-5)
-    entries[3]["name"] = entries[2]["name"]
-    (model / MODULES).write_text(json.dumps(entries), "utf-8")
-    with raises(InputError, "sentence-file-malformed"):
-        open_checkpoint(str(model))
 
 
 def test_a_pooler_that_nothing_reads_may_be_missing(tmp_path):
     directory = save_encoder(tmp_path / "m")
-    weights = load_file(directory / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
-    assert len(kept) == len(weights) - 2
-    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    batch = ragged_batch(open_checkpoint(str(directory)).model)
+    expected = open_checkpoint(str(directory)).model(**batch).logits
+    weights(lambda w: [w.pop(name) for name in list(w) if name.startswith("pooler.")])(directory)
     opened = open_checkpoint(str(directory))
     assert not opened.model.pooler.dense.weight.any()
-    batch = ragged_batch(opened.model)
-    expected = open_checkpoint(str(save_encoder(tmp_path / "whole"))).model(**batch).logits
     assert torch.equal(opened.model(**batch).logits, expected)
-    del kept["encoder.layer.0.output.dense.weight"]
-    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    weights(lambda w: w.pop("encoder.layer.0.output.dense.weight"))(directory)
     with raises(InputError, "weights-do-not-fit"):
         open_checkpoint(str(directory))
 
@@ -317,3 +297,77 @@ def test_other_models_are_no_encoders_alone(tmp_path):
             require_task(open_checkpoint(str(tmp_path / name), task="embedding"))
     with raises(InputError, "weights-do-not-fit"):
         open_checkpoint(str(save_encoder(tmp_path / "m")), task="classification")
+
+
+PAIRS = [("w3 w4", "w5 w6 w7"), ("w8", "w9 w10"), ("w3 w4 " * 20, "w5"), ("w11 w12", "w13 " * 40)]
+
+
+def save_newest(directory: Path, outputs: int = 1, **options: Any) -> Path:
+    plain = save_scorer(directory.with_name(f"{directory.name}-plain"), outputs)
+    CrossEncoder(str(plain), device="cpu", **options).save(str(directory), create_model_card=False)
+    return directory
+
+
+def save_earlier(directory: Path, **marks: Any) -> Path:
+    """As before version 5.4: without `modules.json`, what is said stands in config.json."""
+    save_scorer(directory)
+    configure(**marks)(directory)
+    return directory
+
+
+def without_activation(directory: Path) -> Path:
+    save_newest(directory)
+    path = directory / SETTINGS
+    path.write_text(json.dumps({"model_type": "CrossEncoder", "prompts": {}}), "utf-8")
+    return directory
+
+
+PATH = f"{nn.Identity.__module__}.{nn.Identity.__name__}"
+CROSS_ENCODERS: dict[str, Callable[[Path], Path]] = {
+    "identity": lambda x: save_newest(x, activation_fn=nn.Identity()),
+    "shorter": lambda x: save_newest(x, max_length=9),
+    "no activation in the newest file": without_activation,
+    "version 3": lambda x: save_earlier(x, sbert_ce_default_activation_function=PATH),
+    "version 4": lambda x: save_earlier(x, sentence_transformers={"activation_fn": PATH}),
+}
+
+
+@pytest.mark.parametrize("case", CROSS_ENCODERS)
+def test_what_is_saved_gives_the_scores_of_the_package(case: str, tmp_path):
+    """Without a unit less the very same ones, and pruned those that this package gives."""
+    model = CROSS_ENCODERS[case](tmp_path / "m")
+    package = CrossEncoder(str(model), device="cpu")
+    expected = package.predict(PAIRS)
+    opened = open_checkpoint(str(model))
+    assert opened.task == "reranking"
+    assert opened.max_source_tokens == package.max_seq_length
+    for name, mask in (("full", Mask.full(opened.layers)), ("cut", uneven_mask(opened.layers))):
+        kept = prune(opened.model, opened.layers, mask)
+        save_checkpoint(opened, kept, facts(opened.layers, mask), tmp_path / name)
+        out = CrossEncoder(str(tmp_path / name), device="cpu", trust_remote_code=True)
+        assert type(out.activation_fn) is type(package.activation_fn)
+        if name == "full":
+            np.testing.assert_array_equal(out.predict(PAIRS), expected)
+        else:
+            assert abs(out.predict(PAIRS) - expected).max() > 1e-3
+
+
+def test_what_is_not_followed_is_refused(tmp_path):
+    odd = save_newest(tmp_path / "odd", activation_fn=nn.Tanh())
+    with raises(InputError, "activation-unsupported"):
+        invoke("inspect", odd)
+    prompts = {"prompts": {"query": "w5: "}, "default_prompt_name": "query"}
+    begun = save_newest(tmp_path / "begun", **prompts)
+    with raises(InputError, UNSUPPORTED):
+        open_checkpoint(str(begun))
+    with raises(UsageError, "task-of-another-model"):
+        invoke("inspect", odd, "--task", "embedding")
+    unnamed = save_newest(tmp_path / "unnamed")
+    (unnamed / ENCODER).unlink()
+    with raises(InputError, UNSUPPORTED):
+        open_checkpoint(str(unnamed))
+    # Without the package's files it is an ordinary classifier with one output.
+    for path in unnamed.glob("*sentence_transformers.json"):
+        path.unlink()
+    (unnamed / MODULES).unlink()
+    assert open_checkpoint(str(unnamed)).task == "regression"

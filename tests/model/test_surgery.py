@@ -94,29 +94,13 @@ def test_pruned_equals_masked_and_reloaded_equals_saved(name: str, kind: str, tm
     assert again.pruning.contents["method"] == "test"
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_parameters_shrink_by_the_rows_and_columns_of_units(name: str):
-    model = tiny_model(name)
-    layers = find_sublayers(model)
-    mask = uneven_mask(layers)
-    pruned, lost = prune(model, layers, mask), 0
-    for layer in layers:
-        removed = layer.units - len(mask.kept(layer.name))
-        # Rows of q, k and v (or of up) with their biases, and columns; the output bias stays.
-        lost += removed * (8 * (4 * 32 + 3) if layer.is_attention else 2 * 32 + 1)
-    before, after = (sum(p.numel() for p in m.parameters()) for m in (model, pruned))
-    assert before - after == lost
-
-
-@pytest.mark.parametrize("problem", ["another unit", "NaN"])
-def test_a_wrong_removal_does_not_pass_verification(problem: str):
+def test_a_wrong_removal_does_not_pass_verification():
     model = tiny_model("bert")
     layers = find_sublayers(model)
     full = Mask.full(layers)
     mask = full.without([("encoder_self.1", 1)])
-    wrong = problem == "another unit"
-    pruned = prune(model, layers, full.without([("encoder_self.1", 2)]) if wrong else mask)
-    if not wrong:
-        pruned.get_submodule(layers[0].inputs["query"]).weight.data[0, 0] = float("nan")
-    with raises(VerificationError, "pruned-differs-from-masked"):
-        verify_surgery(model, pruned, layers, mask, [ragged_batch(model)])
+    other, damaged = prune(model, layers, full.without([("encoder_self.1", 2)])), tiny_model("bert")
+    damaged.get_submodule(layers[0].inputs["query"]).weight.data[0, 0] = float("nan")
+    for wrong in (other, prune(damaged, layers, mask)):
+        with raises(VerificationError, "pruned-differs-from-masked"):
+            verify_surgery(model, wrong, layers, mask, [ragged_batch(model)])

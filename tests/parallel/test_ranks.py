@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +17,9 @@ from safetensors.torch import load_file
 
 from compressor import parallel
 from compressor.commands import invoke
-from compressor.errors import EnvironmentProblem, InputError
-from compressor.parallel import Ranks, accelerate_options
+from compressor.errors import InputError
+from compressor.parallel import Ranks, launch
 from compressor.pipeline.setup import require_rows_for_ranks
-from compressor.tasks.batching import Batch, parts_of_rank
 from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples
 from tests.helpers.command_line import ROOT, ranks
@@ -222,15 +220,17 @@ def test_more_ranks_than_rows(monkeypatch):
     require_rows_for_ranks(24)
 
 
+FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+
+
 @pytest.mark.parametrize(
     ("name", "environment", "id", "status"),
     [
         ("score", {}, "command-for-one-process", 2),
-        ("run", {"RANK": "2"}, "ranks-invalid", 3),
-        ("run", {"MASTER_ADDR": ""}, "ranks-invalid", 3),
         ("run", {"COMPRESS_RANK_SECONDS": "soon"}, "rank-seconds-invalid", 3),
-        ("run", {"ACCELERATE_USE_FSDP": "true"}, "accelerate-option-unsupported", 3),
         ("run", {"ACCELERATE_MIXED_PRECISION": "fp16"}, "accelerate-option-unsupported", 3),
+        ("run", {"ACCELERATE_USE_DEEPSPEED": "true"}, "accelerate-option-unsupported", 3),
+        ("run", FSDP | {"FSDP_VERSION": "1"}, "accelerate-option-unsupported", 3),
         ("run", {"accelerate": ""}, "accelerate-missing", 3),
     ],
 )
@@ -243,8 +243,6 @@ def test_a_launcher_that_asks_for_what_cannot_be(
     }  # fmt: skip
     for variable, value in (launched | environment).items():
         monkeypatch.setenv(variable, value)
-    if environment == {"RANK": "2"}:
-        monkeypatch.setattr("compressor.parallel.launch.is_first_to_report", lambda: True)
     if "accelerate" in environment:
         monkeypatch.setitem(sys.modules, "accelerate", None)
     words = command(inputs, tmp_path / "out")
@@ -252,47 +250,10 @@ def test_a_launcher_that_asks_for_what_cannot_be(
     assert json.loads(capsys.readouterr().out)["id"] == id
 
 
-def test_ranks_compute_as_many_parts_of_a_batch(monkeypatch):
-    """The first has three lines of five, in parts of one; the second makes up for the third."""
-    batch = Batch({"input_ids": torch.arange(10).view(5, 2)}, range(5))
-    found = {}
-    for rank in range(2):
-        monkeypatch.setattr(parallel, "_ranks", Ranks(rank, 2, shards=True))
-        found[rank] = [(part.rows, part.spare) for part in parts_of_rank(batch, 2)]
-    assert found[0] == [((0,), False), ((2,), False), ((4,), False)]
-    assert found[1] == [((1,), False), ((3,), False), ((0,), True)]
-    monkeypatch.setattr(parallel, "_ranks", Ranks(1, 2))
-    assert [part.rows for part in parts_of_rank(batch, 2)] == [(1,), (3,)]
-
-
-FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-
-
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"FSDP_VERSION": "1"}, "fsdp_version is 1, .* set it to 2"),
-        ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is true, .* set it to false"),
-        ({"FSDP_RESHARD_AFTER_FORWARD": "false"}, "set it to true"),
-        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
-        ({"FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer"}, "BertLayer, .* leave it out"),
-        ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "parallelism"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
-    ],
-)
-def test_what_accelerate_can_ask_of_fsdp_and_a_run_does_not(monkeypatch, environment, message):
-    for variable, value in (FSDP | environment).items():
-        monkeypatch.setenv(variable, value)
-    with raises(EnvironmentProblem, "accelerate-option-unsupported") as caught:
-        accelerate_options.wants_shards()
-    assert re.search(message, str(caught.value))
-
-
 def test_transformers_does_not_hear_of_fsdp(monkeypatch):
     """It would leave the ranks behind the first with models without weights."""
-    usual = {"FSDP_OFFLOAD_PARAMS": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
-    for variable, value in (FSDP | usual).items():
+    for variable, value in FSDP.items():
         monkeypatch.setenv(variable, value)
-    assert accelerate_options.wants_shards()
+    assert launch.wants_shards()
     assert "ACCELERATE_USE_FSDP" not in os.environ
-    assert not accelerate_options.wants_shards()
+    assert not launch.wants_shards()

@@ -138,16 +138,6 @@ def test_languages_are_recorded_and_changed(name: str, tmp_path: Path, capsys):
     ):
         with pytest.raises(UsageError, match=f"did you mean '{target}'"):
             invoke(*words)
-    if name == "mbart":
-        return  # whose language is the first token of every answer
-    # Artifacts of earlier versions may say no language.
-    description = read_json(out / "onnx" / "graphs.json")
-    description["languages"]["target"] = None
-    description["generation"]["forced_bos_token_id"] = None
-    write_json(out / "onnx" / "graphs.json", description)
-    with raises(UsageError, "target-language-missing"):
-        Translator(out, threads=1, verify=False)
-    assert generates(Translator(out, threads=1, verify=False, target_language=pair[1]), expected)
 
 
 @pytest.mark.parametrize("name", ["mbart", "nllb"])
@@ -293,7 +283,7 @@ def check_pieces(tokenizer: Any, path: Path) -> None:
     write_tokenizer(tokenizer, path)
     TokenizerProbe(tokenizer, [*texts, *difficult_texts(tokenizer)]).check_file(path)
     del tokenizer.encoder["▁w"]
-    with raises(InputError, "vocabulary-lacks-pieces"):
+    with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(tokenizer, path)
 
 

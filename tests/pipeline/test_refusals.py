@@ -21,7 +21,7 @@ TEXT = {"recover": "distill", "distill_text": "TEXT"}
 REFUSED = [
     ({"keep": ["0.5", "0.5"]}, "budget-twice", "keep 0.5"),
     ({"keep": ["2"]}, "floors-too-high", "need 3"),
-    ({"keep": ["99"]}, "budget-too-large", "12"),
+    ({"keep": ["99"]}, "budget-invalid", "12"),
     ({"keep": ["cross=0.5"]}, "kind-unknown", "'cross'"),
     ({"task": "translation"}, "task-of-another-model", "translation"),
     ({"calibration": None}, "calibration-missing", "--calibration"),

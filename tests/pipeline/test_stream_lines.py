@@ -224,9 +224,6 @@ def test_labels_and_probabilities_of_pairs(classifier):
         (["predict", "MARIAN", "--pairs"], UsageError, "option-without-use"),
         (["predict", "MARIAN", "-o", "a.npy"], UsageError, "output-not-array"),
         (["classify", "BERT", "--pairs"], InputError, "cell-count-differs"),
-        (["classify", "BERT", "--top-k", "99"], UsageError, "top-k-too-large"),
-        (["classify", "BERT", "--top-k", "1", "--probabilities"], UsageError,
-         "options-exclude-each-other"),
     ],
     ids=str,
 )  # fmt: skip

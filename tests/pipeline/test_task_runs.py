@@ -208,7 +208,7 @@ def test_lines_are_ranked_for_a_query(task_run, tmp_path, capsys):
     lines.write_text(f"{'w5 ' * 60}\n" * 6, encoding="utf-8")
     capsys.readouterr()
     invoke(*given, "-o", tmp_path / "cut")
-    assert capsys.readouterr().err.count("6 of the texts were cut") == 1  # not for each chunk
+    assert capsys.readouterr().err.count("6 of 6 texts were cut") == 1  # not for each chunk
 
 
 def test_the_task_is_that_of_the_option_and_recorded(tmp_path, capsys):

@@ -6,27 +6,28 @@ And its translations: made in chunks, and the same however often it was stopped.
 from __future__ import annotations
 
 import dataclasses
-import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
-from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
-from compressor.tasks.texts import TextColumn
 from compressor.training import data as data_module
-from compressor.training.data import Batches, TrainingRows
-from compressor.training.text import BLOCK_ROWS, Text, TextLines
-from tests.helpers.errors import raises
-from tests.helpers.packed import cut_off, jsonl, packed
+from compressor.training.data import (
+    BLOCK_ROWS,
+    Batches,
+    Text,
+    TextLines,
+    TrainingRows,
+    translate_lines,
+)
+from tests.helpers.packed import jsonl, packed
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
 from tests.helpers.texts import classified, some_lines, translated, write
-from tests.helpers.tiny import tiny_model, word_tokenizer
+from tests.helpers.tiny import word_tokenizer
 
 
 def test_lines_without_text_do_not_count(tmp_path: Path):
@@ -90,33 +91,6 @@ def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name:
         assert list(text.lines.after(rows)) == lines[rows:]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "id", "piece"),
-    [
-        ("a.txt", b"\n \n\t\n", "distill-text-empty", ""),
-        ("a.txt", b"fine\n\nna\xefve\n", "file-not-utf8", "a.txt:3"),
-        ("a.txt", None, "file-missing", "a.txt"),
-        ("pairs.txt", b"w3\tw4\nw3 w4\n", "distill-text-not-pairs", "pairs.txt:2"),
-        ("pairs.txt", b"w3\tw4\nw3\tw4\tw5\n", "distill-text-not-pairs", "pairs.txt:2"),
-        ("a.jsonl", b'{"text": "w3"}\n\nw3 w4\n', "json-malformed", "a.jsonl:3"),
-        ("a.jsonl", b'{"text": "w3"}\n{"other": "w3"}\n', "cell-missing", "a.jsonl:2"),
-        ("a.jsonl", b'{"text": "w3"}\n{"text": 3}\n', "cell-not-text", "a.jsonl:2"),
-        ("a.jsonl.zst", None, "packed-file-damaged", "a.jsonl.zst cannot be unpacked"),
-    ],
-)
-def test_files_that_cannot_be_read_are_errors_with_their_line(
-    tmp_path: Path, name: str, content: bytes | None, id: str, piece: str
-):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    elif id == "packed-file-damaged":
-        cut_off(path, jsonl({"text": line} for line in some_lines(400)))
-    with raises(InputError, id) as caught:
-        TextLines(path, columns=[TextColumn(None, ("text",))], pairs=name == "pairs.txt")
-    assert piece in str(caught.value)
-
-
 def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
     tmp_path: Path, monkeypatch
 ):
@@ -136,26 +110,6 @@ def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
             rest = [batch.rows for batch in batches.of_epoch(epoch, skip)]
             assert rest == rows[skip:]
     assert orders[0] != orders[1] != orders[2]
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
-    """An epoch over 4,000 lines takes as much as one over 1,000; all their rows take 3 MB."""
-    monkeypatch.setattr(data_module, "WINDOW_ROWS", 512)
-
-    def peak(lines: int) -> int:
-        path = write(tmp_path / f"{lines}.txt", some_lines(lines))
-        task, model = TASKS["classification"], tiny_model("bert")
-        tracemalloc.start()
-        text = classified(path)
-        batches = Batches(TrainingRows(job("bert").examples, task, model, stored=text), 32, seed=0)
-        count = sum(len(batch.rows) for batch in batches.of_epoch(0) if batch.rows[0] < 0)
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert count == lines
-        return most
-
-    small, large = peak(1_000), peak(4_000)
-    assert large < small + 500_000
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
@@ -197,22 +151,20 @@ def test_a_stopped_one_goes_on_and_ends_the_same(tmp_path: Path, torn: bytes):
     lines, whole = TextLines(write(tmp_path / "text.txt", texts)), tmp_path / "whole.txt"
     translate = partial(translate_lines, lines, chunk_rows=10)
     shown: list[tuple[int, int]] = []
-    translate(whole, Translator(), key="a", progress=lambda *x: shown.append(x))
+    translate(whole, Translator(), progress=lambda *x: shown.append(x))
     assert shown == [(0, 35), (10, 35), (20, 35), (30, 35), (35, 35)]
     found = whole.read_text(encoding="utf-8").splitlines()
     assert len(found) == 35
     assert found[34] == "<sentence 34> of 5 from sentence 30"
     output = tmp_path / "out" / "translations.txt"
     with pytest.raises(KeyboardInterrupt):
-        translate(output, Translator(2), key="a")
+        translate(output, Translator(2))
     assert not output.exists()
     (unfinished,) = output.parent.glob("*.partial")
     with unfinished.open("ab") as file:
         file.write(torn)
-    other, rest = Translator(), Translator()
-    translate(output, other, key="b")  # another text or model
-    assert other.seen == 35
-    translate(output, rest, key="a")
+    rest = Translator()
+    translate(output, rest)
     assert rest.seen == 15
     assert output.read_bytes() == whole.read_bytes()
 

@@ -11,8 +11,8 @@ from lxml import html
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import FORMATS, ci_files, ci_formats, render
-from compressor.report.baseline import compare_reports
+from compressor.report import FORMATS, ci_formats, render
+from compressor.report.baseline import compare
 from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
 from tests.helpers.command_line import invoke as invoked
@@ -36,21 +36,16 @@ def judged(*drops: str, inconclusive: str = "fail") -> Report:
 def test_the_verdict_is_first_then_one_table_then_folds():
     report = judged("bleu=0.3")
     text = render(report, "summary")
+    assert "too long for this page" not in render(classifier_report(), "summary")
     title, lead, table, *folds = text.strip().split("\n\n")
     assert title == "## ❌ Failed: compress acme/opus-en-de"
-    assert lead.startswith("4 of 6 gate checks are not met (3 inconclusive). Of 3 variants ")
+    assert lead.startswith("Gate: 2 of 6 checks met (3 inconclusive). Of 3 variants ")
     assert len(table.splitlines()) == 2 + 6
     assert folds[0] == "<details><summary>Quality</summary>"
-    outside = text
-    while "<details>" in outside:
-        before, _, rest = outside.partition("<details>")
-        outside = before + rest.partition("</details>")[2]
-    assert outside.count("\n| --- |") == 1
-    passing = render(judged("bleu=9", inconclusive="pass"), "summary")
-    assert passing.startswith("## ⚠️ Inconclusive, counts as passed: ")
-    report = report.model_copy(update={"changes": compare_reports(report, translator_report())})
-    folds = render(report, "comment").split("<summary>")[1:]
-    assert folds[0].startswith("Compared with the baseline</summary>")
+    passing = judged("bleu=9", inconclusive="pass")
+    assert render(passing, "summary").startswith("## ⚠️ Inconclusive, counts as passed: ")
+    report = report.model_copy(update={"changes": compare(report, translator_report())[1]})
+    assert "<details><summary>Compared with the baseline</summary>" in render(report, "comment")
 
 
 @pytest.mark.parametrize("name", ["summary", "comment"])
@@ -78,7 +73,7 @@ def test_no_report_exceeds_the_limits_of_github(name, most):
     text = render(report, name)
     assert len(text.encode("utf-8")) < most
     assert "more rows are in the report." in text
-    if name == "summary":
+    if name == "comment":
         assert text.rstrip().endswith("it is too long for this page.")
     assert text.count("<details>") == text.count("</details>")
     assert "❌ Failed" in text
@@ -88,8 +83,6 @@ def test_the_marker_of_a_comment_is_the_models():
     first = render(judged("bleu=9"), "comment").splitlines()[0]
     assert first == render(judged("bleu=0.1"), "comment").splitlines()[0]
     assert first != render(classifier_report(), "comment").splitlines()[0]
-    hostile = render(hostile_report(), "comment").splitlines()[0]
-    assert hostile.removeprefix(ci_files.MARKER).removesuffix(" -->").isalnum()
 
 
 def test_junit_tells_open_rules_from_failed_ones():
@@ -100,9 +93,6 @@ def test_junit_tells_open_rules_from_failed_ones():
     assert failed == [not outcome.met for outcome in report.gate]
     assert {case.get("name") for case in cases} == {HOSTILE}
     assert ElementTree.fromstring(render(classifier_report(), "junit")).get("tests") == "0"
-    root = ElementTree.fromstring(render(judged("bleu=0.3"), "junit").encode())
-    types = [failure.get("type") for failure in root.iter("failure")]
-    assert sorted(types) == ["failed", "inconclusive", "inconclusive", "inconclusive"]
     root = ElementTree.fromstring(render(judged("bleu=0.3", inconclusive="pass"), "junit").encode())
     counts = [len(list(root.iter(tag))) for tag in ("testcase", "failure", "skipped")]
     assert counts == [6, 1, 3]
@@ -118,18 +108,14 @@ def test_the_badge_is_what_shields_asks_for():
 
 
 def test_benchmarks_are_what_github_action_benchmark_reads():
-    report = mixed_report()
-    bigger = json.loads(render(report, "benchmark-bigger"))
-    smaller = json.loads(render(report, "benchmark-smaller"))
-    for entries in (bigger, smaller):
-        names = [entry["name"] for entry in entries]
-        assert len(set(names)) == len(names)
-        for entry in entries:
-            assert {"name", "unit", "value"} <= entry.keys() <= {
-                "name", "unit", "value", "range", "extra"
-            }  # fmt: skip
-            assert math.isfinite(entry["value"])
-    values = {entry["name"]: entry["value"] for entry in bigger + smaller}
+    formats = ("benchmark-bigger", "benchmark-smaller")
+    entries = [x for name in formats for x in json.loads(render(mixed_report(), name))]
+    values = {entry["name"]: entry["value"] for entry in entries}
+    assert len(values) == len(entries)
+    for entry in entries:
+        assert {"name", "unit", "value"} <= entry.keys()
+        assert entry.keys() <= {"name", "unit", "value", "range", "extra"}
+        assert math.isfinite(entry["value"])
     assert values["heads-50: speed-up at batch 8"] == 1.04
     assert values["heads-50: BLEU"] == 33.9032
     assert values["heads-50: multiply-adds"] == 0.521
@@ -148,35 +134,27 @@ def test_outputs_are_words_and_numbers():
 def test_a_number_that_is_none_is_left_out():
     data = translator_report().model_dump()
     for variant in data["variants"]:
-        variant["quality"]["metrics"]["bleu"] = math.nan
-        variant["comparisons"][0]["difference"] = math.nan
+        variant["quality"]["metrics"]["bleu"] = variant["comparisons"][0]["difference"] = math.nan
     for row in data["throughput"]["rows"]:
         row["speedup"] = None if row["speedup"] is None else math.nan
     report = Report.model_validate(data)
-    for name in ci_formats():
-        text = render(report, name)
-        if FORMATS[name].file.endswith(".json"):
-            json.loads(text, parse_constant=pytest.fail)
+    for name in ("badge", "benchmark-bigger", "benchmark-smaller"):
+        json.loads(render(report, name), parse_constant=pytest.fail)
     assert "quality-delta=\n" in render(report, "outputs")
 
 
 def test_the_directory_of_the_gate_is_written_again_but_nobody_elses(tmp_path, capsys):
     report, ci = tmp_path / "report.json", tmp_path / "ci"
     report.write_text(render_json(translator_report()), "utf-8")
-    words = ["gate", report, "--max-size-mb", 1, "--ci", ci]
-    assert invoke(list(map(str, words))) == 1
     files = {name: (ci / FORMATS[name].file) for name in ci_formats()}
+    for most, status, verdict in ((1, 1, "❌ Failed"), (1000, 0, "✅ Passed")):
+        words = ["gate", report, "--max-size-mb", most, "--ci", ci]
+        assert invoke(list(map(str, words))) == status
+        assert files["summary"].read_text("utf-8").startswith(f"## {verdict}")
     assert {path.name for path in ci.iterdir()} == {path.name for path in files.values()}
-    first = files["summary"].read_text("utf-8")
-    assert invoke(list(map(str, [*words[:3], 1000, *words[4:]]))) == 0
-    assert first.startswith("## ❌ Failed")
-    assert files["summary"].read_text("utf-8").startswith("## ✅ Passed")
     for path in files.values():
         text = path.read_text("utf-8")
         path.write_text("my own notes\n", "utf-8")
         with raises(InputError, "output-not-ours"):
             invoked(*words)
         path.write_text(text, "utf-8")
-    (tmp_path / "file").touch()
-    with raises(InputError, "output-not-writable"):
-        invoked(*words[:-1], tmp_path / "file")

@@ -13,8 +13,7 @@ from lxml import html
 from compressor.errors import InputError
 from compressor.model.card import CardFacts
 from compressor.report import page, sentences
-from compressor.report.model_card import render_card
-from compressor.report.page import render_html, render_markdown
+from compressor.report.page import render_card, render_html, render_markdown
 from compressor.report.publish import without_paths
 from compressor.report.schema import Report
 from compressor.report.tables import conclusion, samples, tables
@@ -64,14 +63,11 @@ def test_the_page_begins_with_the_conclusion_and_the_next_step(pages):
     assert page.xpath("//header//table[@id='table-conclusion']")
     assert texts(page, "//header//code")[0] == sentences.recommendation(report)[1]
     keys = page.xpath("//section/@id")
-    assert keys == [
-        *("samples", "speed", "gate", "quality", "throughput", "size", "units", "checks", "origin"),
-        *("shapes", "signatures", "environment"),
-    ]
-    assert page.xpath("//nav//a/@href") == [f"#{key}" for key in keys[2:]]
+    assert keys == ["samples", "speed", *tables(report)]
+    assert page.xpath("//nav//a/@href") == [f"#{key}" for key in tables(report)]
     assert [len(page.xpath(path)) for path in ("//h1", "//h2")] == [1, len(keys)]
     folded = texts(page, "//details//h2")
-    assert folded == ["Heads kept", "Shapes", "Signatures", "Environment"]
+    assert folded == ["Heads kept", "Signatures", "Environment"]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -83,13 +79,10 @@ def test_page_is_one_file_without_scripts_or_outside_references(pages, make):
         assert element.tag not in {"script", "link", "iframe", "object", "embed", "base"}
         for name, value in element.items():
             assert not name.startswith("on")
-            if name in ("href", "src", "srcset", "action"):
+            if name in ("href", "src", "action"):
                 assert value.removeprefix("#") in ids or value.startswith("data:image/svg+xml;")
-            if name in ("aria-labelledby", "aria-describedby"):
-                assert set(value.split()) <= set(ids)
     (style,) = page.xpath("//style/text()")
     assert not re.search(r"@import|url\(|http", style)
-    assert "prefers-color-scheme: dark" in style
 
 
 class Shown:
@@ -131,9 +124,6 @@ def test_names_that_look_like_markdown_stay_names(name):
     assert not parsed.tags & {"blockquote", "ol", "em"}
 
 
-# --- the model card
-
-
 def front_matter(card: str) -> dict[str, object]:
     start, fields, _ = card.split("---\n", 2)
     assert start == ""
@@ -149,17 +139,11 @@ def test_card_front_matter_has_only_keys_model_hubs_know():
         "library_name": "onnx",
         "tags": ["onnx", "pruned", "attention-head-pruning", "marian"],
     }
-    known = CardFacts(
-        license="other", license_name="mine", license_link="https://a.b/c", language=("en", "de"),
-        base_model=("a/b",),
-    )  # fmt: skip
+    known = CardFacts(license="other", language=("en", "de"), base_model=("a/b",))
     card = render_card(report, "heads-50", known)
-    assert front_matter(card) == fields | {
-        "license": "other", "license_name": "mine", "license_link": "https://a.b/c",
-        "language": ["en", "de"], "base_model": "a/b",
-    }  # fmt: skip
+    more = {"license": "other", "language": ["en", "de"], "base_model": "a/b"}
     # As the hub's own library reads it.
-    assert ModelCard(card).data.to_dict() == front_matter(card)
+    assert ModelCard(card).data.to_dict() == front_matter(card) == fields | more
     hostile = hostile_report()
     fields = front_matter(render_card(hostile, hostile.variants[1].name, CardFacts(HOSTILE)))
     assert fields["license"] == HOSTILE
@@ -167,17 +151,13 @@ def test_card_front_matter_has_only_keys_model_hubs_know():
 
 
 def test_card_of_a_local_model_names_no_base_model():
-    text = render_card(classifier_report(), "half")
-    fields = front_matter(text)
-    assert "base_model" not in fields
-    assert fields["pipeline_tag"] == "text-classification"
-    assert "Quality was not measured; test the model on data of your own before" in text
     # A relative directory looks like a hub id, but has no revision.
-    local = classifier_report().model_copy(update={"model": "models/mine"})
-    assert "base_model" not in front_matter(render_card(local, "half"))
-    with raises(InputError, "variant-unknown") as caught:
+    for name in ("./local-bert", "models/mine"):
+        text = render_card(classifier_report().model_copy(update={"model": name}), "half")
+        assert "base_model" not in front_matter(text)
+        assert "Quality was not measured; test the model on data of your own before" in text
+    with raises(InputError, "variant-unknown"):
         render_card(translator_report(), "heads-33")
-    assert "heads-75, heads-50, heads-25" in str(caught.value)
 
 
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
@@ -218,30 +198,12 @@ def test_card_is_about_one_variant_and_what_was_removed_from_it():
     card = render_card(report, "heads-50")
     assert "heads-25" not in card
     assert "heads-75" not in card
-    parsed = Shown(card.split("---\n", 2)[2])
-    for table in parsed.tables:
+    for table in Shown(card.split("---\n", 2)[2]).tables:
         assert {row[0] for row in table[1:]} == {"dense", "heads-50"}
     assert "16 of 48 in encoder self-attention, 26 of 48 in decoder self-attention and 30" in card
-    (data,) = [item for item in parsed.items if item.startswith("Quality was measured on")]
-    assert "1,000 rows of test.en and test.de" in data
-    assert report.test.sha256 in data
+    assert f"1,000 rows of test.en and test.de (SHA-256 {report.test.sha256})" in card
     alone = changed(mixed_report(), "variants", 1, "kept", to=report.dense.kept)
     card = render_card(alone, "heads-50")
     assert "with fewer feed-forward neurons\n" in card
     assert '"feed-forward-pruning"' in card
     assert "attention-head-pruning" not in card
-
-
-def test_card_opens_the_artifact_with_the_runtime_with_the_package_and_without():
-    from compressor import runtime
-
-    for make, name, method, auto_class in (
-        (translator_report, "heads-50", "translate", "AutoModelForSeq2SeqLM"),
-        (classifier_report, "half", "classify", "AutoModelForSequenceClassification"),
-    ):
-        card = render_card(make(), name)
-        line = next(row for row in card.splitlines() if row.startswith("from compressor.runtime"))
-        assert callable(getattr(getattr(runtime, line.rpartition(" ")[2]), method))
-        assert f"model.{method}([" in card
-        assert 'compressor.load(".")' in card
-        assert f'{auto_class}.from_pretrained(".", trust_remote_code=True)' in card

@@ -6,17 +6,16 @@ capture of CUDA graphs is tested so.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 import pytest
 
-from compressor.errors import UsageError, VerificationError
+from compressor.errors import VerificationError
 from compressor.export.device_step import keep_state, share_caches, write_helpers
 from compressor.export.precisions import TOLERANCES, write_precision
 from compressor.export.verify import require_fed_back
@@ -25,9 +24,9 @@ from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecod
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
+from tests.helpers.runtime_artifacts import Exported, export, vary
 from tests.helpers.tiny import empty_first_mask
-from tests.runtime.test_translator import batch_of, generated
+from tests.runtime.test_translator import batch_of, change, generated, with_settings
 
 pytestmark = pytest.mark.slow
 
@@ -35,18 +34,6 @@ pytestmark = pytest.mark.slow
 class Form(NamedTuple):
     directory: Path
     decoder: type
-    room: int  # tokens in its first caches
-
-
-def change(directory: Path, precisions: Any = (), **generation: Any) -> None:
-    """Change graphs.json: further float32 graphs by role, and settings of the search."""
-    path = directory / "onnx" / "graphs.json"
-    data = json.loads(path.read_text(encoding="utf-8"))
-    data["precisions"]["fp32"].update(precisions)
-    data["generation"].update(generation)
-    data["made_for"] = None  # the CPU computes float16 graphs, too, if slowly
-    path.write_text(json.dumps(data), encoding="utf-8")
-    write_hashes(directory)
 
 
 def in_place(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -81,9 +68,9 @@ def device(pieces: Exported, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module", params=["in place", "on device"])
 def form(request: pytest.FixtureRequest, pieces: Exported, device: Path, tmp_path_factory) -> Form:
     if request.param == "on device":
-        return Form(device, DeviceDecoder, LEAST_ROOM)
+        return Form(device, DeviceDecoder)
     directory = with_form(pieces.directory, tmp_path_factory.mktemp("place") / "out", in_place)
-    return Form(directory, InPlaceDecoder, FIRST_LENGTH)
+    return Form(directory, InPlaceDecoder)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"max_new_tokens": 5}], ids=str)
@@ -104,7 +91,7 @@ def test_caches_are_made_longer(pieces: Exported, form: Form) -> None:
     ours, other = (Translator(path, threads=1) for path in (form.directory, pieces.directory))
     batch = batch_of(ours, toy.sentences(5))
     assert isinstance(other.start(batch), CachedDecoder)
-    length = form.room + 6
+    length = max(LEAST_ROOM, FIRST_LENGTH) + 6
     forced = ours.generate(batch, forced_length=length)
     assert [len(row) for row in forced] == [length] * 5
     assert forced == other.generate(batch, forced_length=length)
@@ -150,9 +137,8 @@ def test_rules_of_the_search_hold(
     """As with the form of the decoder that shows every step's logits to the host."""
     models = {}
     for kind, directory in {"host": pieces.directory, "device": device}.items():
-        shutil.copytree(directory, tmp_path / kind)
-        change(tmp_path / kind, **RULES[name])
-        models[kind] = Translator(tmp_path / kind, threads=1)
+        changed = with_settings(directory, tmp_path / kind, **RULES[name])
+        models[kind] = Translator(changed, threads=1)
     batch = batch_of(models["host"], toy.sentences(7, seed=2))
     plain = Translator(pieces.directory, threads=1)
     for beams in (1, 3):
@@ -196,9 +182,3 @@ def test_a_decoder_that_feeds_back_other_tokens_fails_its_check(
     monkeypatch.setattr(DeviceDecoder, "run", lambda decoder, steps: run(decoder, steps) + 1)
     with raises(VerificationError, "fed-back-tokens-differ"):
         require_fed_back(translator, batch)
-
-
-def test_padding_in_front_of_a_source_is_refused(device: Path) -> None:
-    batch = {"input_ids": np.full((2, 3), 9), "attention_mask": np.array([[0, 1, 1], [1, 1, 1]])}
-    with raises(UsageError, "padding-not-on-the-right"):
-        Translator(device, threads=1).generate(batch)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import json
-import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement, SpecifierSet
 
 from compressor.runtime import Classifier, Translator
 from tests.helpers.report_samples import translator_report
@@ -97,27 +97,17 @@ def test_it_answers_with_numpy_onnxruntime_and_tokenizers_alone(
     expected = [Classifier(bert).classify(texts), Translator(pieces.directory).translate(texts)]
     assert json.loads(answers) == expected
     assert missing == "full-package-missing"
-    (metadata,) = site.glob("*.dist-info/METADATA")
-    needed = re.findall(r"^Requires-Dist: (\S+?)[<>=;\[ ].*$", metadata.read_text(), re.MULTILINE)
-    packages = ["onnxruntime", "onnxruntime-gpu", "openvino"]
-    assert sorted(needed) == ["ctranslate2", "numpy", *packages, "tokenizers"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["0.0.1", None])
-def test_beside_the_full_package_of_another_version_it_refuses(other: str | None, site: Path):
-    """Of the same version both have the same files."""
-    version = next(site.glob("*.dist-info")).name.split("-")[1].removesuffix(".dist")
-    full = site / f"compress_heads-{other or version}.dist-info"
+def test_beside_the_full_package_of_another_version_it_refuses(site: Path):
+    full = site / "compress_heads-0.0.1.dist-info"
     full.mkdir()
-    text = f"Metadata-Version: 2.1\nName: compress-heads\nVersion: {other or version}\n"
+    text = "Metadata-Version: 2.1\nName: compress-heads\nVersion: 0.0.1\n"
     (full / "METADATA").write_text(text, encoding="utf-8")
     done = run(site, "import compressor.runtime")
-    (full / "METADATA").unlink()
-    full.rmdir()
-    assert (done.returncode == 0) == (other is None), done.stderr
-    refused = "compress-heads 0.0.1 and compress-heads-runtime" in done.stderr
-    assert refused == (other is not None)
+    shutil.rmtree(full)
+    assert "compress-heads 0.0.1 and compress-heads-runtime" in done.stderr
 
 
 def test_its_list_of_files_is_what_the_runtime_imports():
@@ -137,12 +127,10 @@ def test_its_list_of_files_is_what_the_runtime_imports():
 
 
 def test_both_distributions_ask_for_the_same_versions():
-    def needs(path: Path) -> dict[str, str]:
+    def needs(path: Path) -> dict[str, SpecifierSet]:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-        extras = project["optional-dependencies"].values()
-        lines = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
-        pattern = r"([\w-]+)(?:\[[\w,]+\])?([<>=][^;]*)"
-        return {m[1]: m[2] for line in lines if (m := re.match(pattern, line))}
+        lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+        return {wanted.name: wanted.specifier for wanted in map(Requirement, lines)}
 
     full, runtime = needs(ROOT / "pyproject.toml"), needs(ROOT / "runtime" / "pyproject.toml")
     assert {name: full[name] for name in runtime} == runtime

@@ -33,9 +33,7 @@ def two_languages(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """Its decoder scores some of the tokens alone."""
     directory = tmp_path_factory.mktemp("two")
     dense = toy.marian_with_pieces(directory / "dense", own_target=True)
-    tokens = output_tokens(open_checkpoint(str(dense)))
-    assert tokens is not None
-    options = {"engine": "ctranslate2", "tokens": tokens}
+    options = {"engine": "ctranslate2", "tokens": output_tokens(open_checkpoint(str(dense)))}
     return export(dense, uneven_mask, directory / "out", vary, **options)
 
 
@@ -69,7 +67,7 @@ def test_settings_of_the_artifact_are_followed(bart: Exported, tmp_path: Path) -
     }  # fmt: skip
     directory = with_settings(bart.directory, tmp_path / "copy", **options)
     texts = toy.sentences(20, seed=2)
-    translator = Translator(directory, threads=1, verify=False, engine="ctranslate2")
+    translator = Translator(directory, threads=1, engine="ctranslate2")
     expected = generated(bart, texts, num_beams=1, **options)
     assert translator.generate(batch_of(translator, texts), num_beams=1) == expected
     assert any(len(row) == 6 for row in expected), "the test needs a row up to the limit"
@@ -79,13 +77,10 @@ def test_settings_of_the_artifact_are_followed(bart: Exported, tmp_path: Path) -
 def test_texts_are_treated_as_with_onnxruntime(bart: Exported) -> None:
     texts = [*toy.sentences(12, seed=4), "", " \t", "w5 " * 70]
     ours, other = opened(bart), Translator(bart.directory, threads=1)
-    with pytest.warns(UserWarning, match="1 of 13 texts were cut"):
-        answers = ours.translate(texts, batch_tokens=40)
-    with pytest.warns(UserWarning, match="1 of 13 texts were cut"):
-        assert other.translate(texts) == answers
     with pytest.warns(UserWarning, match="1 of 15 texts were cut"):
-        assert list(ours.translate_stream(iter(texts), chunk_rows=4)) == answers
-    assert ours.translate([]) == []
+        answers = ours.translate(texts, batch_tokens=40)
+    with pytest.warns(UserWarning, match="1 of 15 texts were cut"):
+        assert other.translate(texts) == answers
 
 
 def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
@@ -97,18 +92,6 @@ def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
     assert rounded.precision == "int8"
 
 
-def test_what_it_cannot_do(bart: Exported) -> None:
-    for options, id in (
-        ({"precision": "fp16"}, "precision-not-of-engine"),
-        ({"device": "cuda"}, "device-not-of-engine"),
-    ):
-        with raises(UsageError, id):
-            opened(bart, **options)
-    translator = opened(bart)
-    with raises(UsageError, "engine-without-steps"):
-        translator.start(batch_of(translator, ["w5"]))
-
-
 def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(bart.directory, out)
@@ -118,15 +101,10 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
     with raises(InputError, "file-changed"):
         Translator(out, engine="ctranslate2")
     Translator(out, threads=1)  # which does not open it
-    for name, damage in (
-        ("shared_vocabulary.json", b'[["a"], {}]'),
-        ("shared_vocabulary.json", b"no such file"),
-        ("model.bin", b"no such file"),
-    ):
-        (out / "ctranslate2" / name).write_bytes(damage)
-        with raises(InputError, "ctranslate2-model-invalid"):
+    for name in ("shared_vocabulary.json", "model.bin"):
+        (out / "ctranslate2" / name).write_bytes(b"no such file")
+        with raises(InputError, "artifact-invalid"):
             Translator(out, engine="ctranslate2", verify=False)
     shutil.rmtree(out / "ctranslate2")
-    for verify in (True, False):
-        with raises(UsageError, "engine-not-in-artifact"):
-            Translator(out, engine="ctranslate2", verify=verify)
+    with raises(UsageError, "engine-not-in-artifact"):
+        Translator(out, engine="ctranslate2")

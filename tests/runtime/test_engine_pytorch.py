@@ -84,6 +84,8 @@ def test_a_timed_gpu_is_compared_with_it_unasked(monkeypatch: pytest.MonkeyPatch
         ("cpu", True, classification), ("cuda", False, classification), ("cuda", True, embedding),
     ):  # fmt: skip
         assert engines.engines_to_measure(asked, task, device, timed) == asked
+    with raises(UsageError, "engine-not-for-task"):
+        engines.require_engines(["pytorch"], embedding)
     assert PyTorch.measured(Path(), None, "cuda") == ["fp16"]
     monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: False)
     assert engines.engines_to_measure(asked, classification, "cuda", timed=True) == asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import runpy
 import threading
@@ -60,12 +59,6 @@ def test_what_it_does_not_answer(address: str):
         assert status == 400
         assert "texts" in answer["error"]
     assert ask(address, json.dumps({"texts": ["a"] * 1_001}).encode())[0] == 413
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
-    connection.putrequest("POST", "/")
-    connection.putheader("Content-Length", "1000001")
-    connection.endheaders()  # refused before the body is sent
-    assert connection.getresponse().status == 413
-    connection.close()
 
 
 def test_its_dockerfile_copies_what_is_there():

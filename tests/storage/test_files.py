@@ -1,10 +1,13 @@
-"""Output never replaces a file that is not ours; a place that cannot be written is an error."""
+"""Output replaces no file that is not ours, and follows the umask; errors name the file."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.pipeline.score import write_scores
 from compressor.request.sections import ModelSection
+from compressor.storage.files import written_at_once
 from compressor.study.agreement import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
@@ -47,7 +51,7 @@ def test_scores_replace_scores_alone_and_leave_their_neighbours_alone(model, tmp
         score(model, neighbour)
     assert neighbour.read_text(encoding="utf-8") == "mine"
     assert sorted(tmp_path.iterdir()) == [output, neighbour]
-    with raises(InputError, "output-is-a-directory"):
+    with raises(InputError, "output-not-ours"):
         score(model, tmp_path)
     score(model, tmp_path / "new" / "deep" / "s.json")
     assert (tmp_path / "new" / "deep" / "s.json").exists()
@@ -68,68 +72,28 @@ def test_the_plot_of_a_comparison_replaces_only_such_a_plot(model, tmp_path):
     assert plot.read_bytes() != before
 
 
-def test_junit_replaces_such_a_file_alone(report, tmp_path):
-    mine, own = tmp_path / "mine.tsv", tmp_path / "new" / "junit.xml"
-    mine.write_text("text\tlabel\n", encoding="utf-8")
-    gate = ["gate", report, "--max-metric-drop", "bleu=100", "--junit"]
-    with raises(InputError, "output-not-ours"):
-        invoke(*gate, mine)
-    assert mine.read_text(encoding="utf-8") == "text\tlabel\n"
-    for _ in range(2):
-        invoke(*gate, own)
-    assert own.read_text(encoding="utf-8").startswith("<?xml")
+UNWRITABLE = (
+    ["run", "--keep", "0.5"],
+    ["prune", "--keep", "0.5", "--scores", "scores.json"],
+    ["export"],
+    ["export", "--layout", "optimum"],
+    ["study", "heads", "--test", "none.tsv"],
+    ["score", "--method", "magnitude"],
+)
 
 
-UNWRITABLE = {
-    "run": ["run", "--keep", "0.5", "-o"],
-    "run in a system directory": ["run", "--keep", "0.5", "-o", "/proc/out"],
-    "prune": ["prune", "--keep", "0.5", "--scores", "scores.json", "-o"],
-    "export": ["export", "-o"],
-    "export for optimum": ["export", "--layout", "optimum", "-o"],
-    "study": ["study", "heads", "--test", "none.tsv", "-o"],
-    "score": ["score", "--method", "magnitude", "-o"],
-}
-
-
-@pytest.mark.parametrize("name", UNWRITABLE)
+@pytest.mark.parametrize("words", UNWRITABLE, ids=" ".join)
 def test_an_output_that_cannot_be_written_fails_before_anything_else(
-    name, model, tmp_path, monkeypatch
+    words, model, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("mine", encoding="utf-8")
     write_scores(Path("scores.json"), sample(0, "taylor"), ModelSection(path=str(model)))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    options = UNWRITABLE[name]
-    if "/proc/out" in options and not Path("/proc").is_dir():
-        pytest.skip("this system has no /proc")
-    output = ["afile/out"] if options[-1] == "-o" else []
     with raises(InputError, "output-not-writable") as caught:
-        invoke(*options, *output, "-m", model)
+        invoke(*words, "-o", "afile/out", "-m", model)
     assert "--output" in str(caught.value)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_an_unwritable_report_or_junit_names_the_option_to_change(report, tmp_path):
-    (tmp_path / "afile").touch()
-    for option, command in {
-        "--output": ["report", report, "-o", tmp_path / "afile"],
-        "--junit": ["gate", report, "--max-macs", "1", "--junit", tmp_path / "afile" / "x"],
-    }.items():
-        with raises(InputError, "output-not-writable") as caught:
-            invoke(*command)
-        assert option in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["json", "markdown", "html", "junit"])
-def test_a_report_in_any_one_format_can_be_written_again(name, report, tmp_path):
-    out = tmp_path / "out"
-    again = ["report", report, "-o", out, "--format", name]
-    invoke(*again)
-    (written,) = out.iterdir()
-    before = written.read_text(encoding="utf-8")
-    written.write_text(before + "\n", encoding="utf-8")
-    invoke(*again)
-    assert written.read_text(encoding="utf-8") == before
 
 
 def test_a_full_disk_is_an_input_error_and_not_a_bug(report, monkeypatch, capsys):
@@ -141,3 +105,116 @@ def test_a_full_disk_is_an_input_error_and_not_a_bug(report, monkeypatch, capsys
     message = capsys.readouterr().err
     assert "out/report.md" in message
     assert os.strerror(errno.ENOSPC) in message
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes and users are POSIX's")
+
+
+@pytest.fixture
+def umask():
+    """A umask that is neither the usual one nor the one that libraries act as if they had."""
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def modes(directory: Path) -> set[str]:
+    return {f"{path.stat().st_mode & 0o7777:o}" for path in directory.rglob("*") if path.is_file()}
+
+
+@posix
+def test_a_file_has_the_mode_of_a_new_one_whoever_wrote_it(umask, tmp_path):
+    path = tmp_path / "new" / "weights"
+    for before in (None, 0o600, 0o777):  # there is none yet, one that was closed, one that was open
+        if before:
+            path.chmod(before)
+        with written_at_once(path) as staged:
+            os.close(os.open(staged, os.O_CREAT, 0o600))
+        assert f"{path.stat().st_mode & 0o7777:o}" == "640"
+    with written_at_once(tmp_path / "linked", replace=False) as staged:
+        staged.touch(0o600)
+    assert modes(tmp_path) == {"640"}
+    assert f"{path.parent.stat().st_mode & 0o777:o}" == "750"
+
+
+@posix
+def test_checkpoints_and_graphs_follow_the_umask(umask, tmp_path):
+    dense, scores = toy.classifier(tmp_path / "dense"), tmp_path / "scores.json"
+    invoke("score", "-m", dense, "--method", "magnitude", "-o", scores)
+    out, pruned = tmp_path / "out", tmp_path / "pruned"
+    invoke("prune", "-m", dense, "--scores", scores, "--keep", "0.5", "-o", pruned)
+    invoke("export", "-m", dense, "-o", out, "--precision", "fp32,int8")
+    assert {"model.int8.onnx_data", "model.onnx"} <= {path.name for path in out.rglob("*")}
+    assert (pruned / "model.safetensors").exists()
+    assert modes(out) == modes(pruned) == {"640"}
+
+
+# Asks for files that may not be read: paths, their modes meanwhile, and the words of commands.
+DENIED = """
+import contextlib, io, json, sys
+from pathlib import Path
+from compressor.commands import invoke
+found = []
+for name, mode, words in json.loads(sys.argv[1]):
+    path, said, hidden = Path(name), io.StringIO(), io.TextIOWrapper(io.BytesIO())
+    before = path.stat().st_mode & 0o777
+    path.chmod(mode)
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(hidden):
+        status = invoke(words)
+    path.chmod(before)
+    found.append((status, said.getvalue().strip().rpartition("\\n")[2]))
+print(json.dumps(found))
+"""
+
+
+def denied(cases: list[tuple[Path, int, list[str]]]) -> list[tuple[int, str]]:
+    """How `compress` ends while a path has a mode: status and the last line of its messages.
+
+    In a process without root's rights to read everything.
+    """
+    rights = "-dac_override,-dac_read_search"
+    drop = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+    told = json.dumps([(str(path), mode, words) for path, mode, words in cases])
+    done = subprocess.run(
+        [*(drop if os.geteuid() == 0 else []), sys.executable, "-c", DENIED, told],
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [(status, message) for status, message in json.loads(done.stdout)]
+
+
+@posix
+@pytest.mark.skipif(
+    os.name == "posix" and os.geteuid() == 0 and shutil.which("setpriv") is None,
+    reason="root, and setpriv is not installed",
+)
+def test_what_may_not_be_read_or_written_is_one_sentence_that_names_it(tmp_path):
+    dense, artifact = toy.classifier(tmp_path / "dense"), tmp_path / "artifact"
+    invoke("export", "-m", dense, "-o", artifact)
+    rows, lines = toy.labels_file(tmp_path / "rows.tsv"), tmp_path / "lines.txt"
+    lines.write_text("w3 w4\n", encoding="utf-8")
+    scores, report, closed = (tmp_path / name for name in ("scores.json", "r.json", "closed"))
+    write_scores(scores, sample(0, "taylor"), ModelSection(path=str(dense)))
+    translator_report().save(report)
+    closed.mkdir()
+    inspect = ["inspect", str(dense)]
+    classify = ["classify", str(artifact), str(lines)]
+    run = ["run", "-m", str(dense), "--calibration", str(rows), "--macs", "0.5", "-o"]
+    prune = ["prune", "-m", str(dense), "--scores", str(scores), "--keep", "1", "-o"]
+    readers = [
+        (dense, inspect), (dense / "model.safetensors", inspect),
+        (artifact / "onnx" / "model.onnx_data", [*classify, "--no-verify"]),
+        (artifact / "manifest.json", classify), (lines, classify),
+        (rows, [*run, str(tmp_path / "out")]), (scores, [*prune, str(tmp_path / "out")]),
+        (report, ["gate", str(report), "--max-macs", "0.9"]),
+    ]  # fmt: skip
+    writers = [
+        [*run, str(closed / "below")], [*classify, "-o", str(closed / "labels.txt")],
+        ["report", str(report), "-o", str(closed)],
+    ]  # fmt: skip
+    cases = [(path, 0, words) for path, words in readers]
+    cases += [(closed, 0o500, words) for words in writers]
+    for (path, _, words), (status, message) in zip(cases, denied(cases), strict=True):
+        assert status == 4, (words, message)
+        assert "Permission denied" in message, (words, message)
+        assert str(path) in message, (words, message)

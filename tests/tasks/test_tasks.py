@@ -14,8 +14,8 @@ import sentencepiece
 import torch
 from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig
 
-from compressor.errors import InputError, UsageError
-from compressor.tasks import TASKS, Example, Rows, count_truncated
+from compressor.errors import InputError
+from compressor.tasks import TASKS, Example, Rows, batching, count_truncated
 from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers import toy
 from tests.helpers.batches import examples as random_examples
@@ -48,7 +48,7 @@ def test_translation_rows_are_encoded_in_order_cut_and_counted() -> None:
 
 
 def test_targets_are_encoded_as_targets_by_marian(tmp_path: Path) -> None:
-    """Source and target pieces differ: whichever model was used can be told from the ids."""
+    """Source and target pieces differ."""
     directory = toy.marian_with_pieces(tmp_path / "model", own_target=True)
     vocabulary = json.loads((directory / "vocab.json").read_text(encoding="utf-8"))
     tokenizer = MarianTokenizer.from_pretrained(directory)
@@ -87,9 +87,17 @@ def test_classification_rows_and_pairs() -> None:
     whole, cut = (classification.encode(rows, tokenizer, most)[0] for most in (16, 7))
     assert whole == Example(0, (2, 4, 5, 3, 6, 7, 8, 9, 3), (1,), (0,) * 4 + (1,) * 5)
     assert cut == Example(0, (2, 4, 5, 3, 6, 7, 3), (1,), (0,) * 4 + (1,) * 3, truncated=True)
-    rows = Rows("classification", ["a"], None, ["yes"], ["x.tsv"], "0")
-    with raises(InputError, "label-names-missing"):
-        classification.encode(rows, tokenizer, 16)
+
+
+def test_rows_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same tokens as at once; long ones are cut."""
+    texts = [*toy.sentences(10), " ".join(["w5"] * 40)]
+    settings = {"types": True, "text": texts, "text_pair": None}
+    whole = batching.encode_texts(word_tokenizer(), 16, **settings)
+    monkeypatch.setattr(batching, "ENCODED_ROWS", 4)
+    assert batching.encode_texts(word_tokenizer(), 16, **settings) == whole
+    expected = [(*(int(word[1:]) for word in text.split()[:15]), END) for text in texts]
+    assert whole[0]["input_ids"] == expected
 
 
 # --- batches ---------------------------------------------------------------------------------
@@ -192,18 +200,10 @@ def test_translations_are_those_of_generate(name: str, num_beams: int | None):
     model.generation_config.max_length = 12
     batch = labelled_batch(model, rows=5)
     answers = translation.predict(model, batch, tokenizer, num_beams)
-    expected = [
-        tokenizer.decode(
-            model.generate(
-                one_row(batch, row)["input_ids"], num_beams=num_beams or 1, do_sample=False
-            )[0],
-            skip_special_tokens=True,
-        )
-        for row in range(5)
-    ]
-    assert answers == expected
+    options = {"num_beams": num_beams or 1, "do_sample": False}
+    rows = [model.generate(one_row(batch, row)["input_ids"], **options)[0] for row in range(5)]
+    assert answers == [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
     assert len(set(answers)) > 1
-    assert all("</s>" not in text and "<pad>" not in text for text in answers)
 
 
 @pytest.mark.parametrize("name", [n for n in BUILDERS if n not in TRANSLATORS])
@@ -211,11 +211,6 @@ def test_labels_are_those_of_the_largest_logits(name: str):
     model = tiny_model(name)
     model.config.id2label = {i: f"class {i}" for i in range(5)}
     batch = labelled_batch(model, rows=5)
-    answers = classification.predict(model, batch, None)
-    expected = []
-    for row in range(5):
-        inputs = {n: v for n, v in one_row(batch, row).items() if n != "labels"}
-        expected.append(f"class {int(model(**inputs).logits.detach().numpy().argmax())}")
-    assert answers == expected
-    with pytest.raises(UsageError, match="--num-beams 4 makes no sense"):
-        classification.predict(model, batch, None, 4)
+    logits = [model(**one_row(batch, row).inputs()).logits for row in range(5)]
+    expected = [f"class {int(x.detach().numpy().argmax())}" for x in logits]
+    assert classification.predict(model, batch, None) == expected

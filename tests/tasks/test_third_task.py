@@ -58,7 +58,6 @@ def test_run_gate_verify_and_predict(tmp_path, capsys):
     )  # fmt: skip
     report = load_report(out / "report.json")
     variant = next(x for x in report.variants if x.precision == "fp32")
-    assert report.task == "rating"
     assert {check.name for check in variant.checks} >= {"ONNX equals PyTorch"}
     assert [outcome.met for outcome in report.gate] == [True]
     # What is measured is what the artifact answers, by NumPy.
@@ -69,14 +68,10 @@ def test_run_gate_verify_and_predict(tmp_path, capsys):
     assert variant.quality.metrics["within_one"] == pytest.approx(expected, abs=1e-9)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "from tests.tasks.rating_task.runtime import Rater" in card
-    page = (out / "report.md").read_text(encoding="utf-8")
-    assert "Within one" in page
-    assert "tokens are source tokens" in page
-    capsys.readouterr()
+    assert "Within one" in (out / "report.md").read_text(encoding="utf-8")
     invoke("gate", out / "report.json", "--max-metric-drop", "within_one=100")
     invoke("verify", out)
-    timed = report.throughput.rows
-    assert all(row.peak_memory_mib > 10 for row in timed)
+    assert all(row.peak_memory_mib > 10 for row in report.throughput.rows)
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(texts), encoding="utf-8")
     capsys.readouterr()

@@ -38,14 +38,12 @@ def classifiers() -> list[Subject]:
 
 @pytest.mark.usefixtures("fresh_exports")  # which measure memory, too
 def test_classifiers_are_measured_with_multiply_adds_and_memory(classifiers) -> None:
-    told: list[str] = []
     result = benchmark(
         classifiers, rows=rows("classification"), config=tiny_model("bert").config.to_dict(),
-        batch_sizes=[4], threads=1, seconds=0.001, progress=told.append,
+        batch_sizes=[4], threads=1, seconds=0.001,
     )  # fmt: skip
-    assert (result.provider, result.device) == ("CPUExecutionProvider", "cpu")
-    assert (result.precision, result.threads) == ("fp32", 1)
-    assert result.lengths == "source lengths from the data"
+    made = (result.provider, result.device, result.precision, result.threads, result.lengths)
+    assert made == ("CPUExecutionProvider", "cpu", "fp32", 1, "source lengths from the data")
     dense, half = result.rows
     assert [(x.variant, x.batch_size) for x in result.rows] == [("dense", 4), ("half", 4)]
     assert (half.source_tokens, half.padded_source_tokens) == (3.75, 6.0)
@@ -58,9 +56,6 @@ def test_classifiers_are_measured_with_multiply_adds_and_memory(classifiers) -> 
     assert half.macs_ratio == pytest.approx(macs(4) / macs(2))
     assert dense.speedup is dense.macs_ratio is None
     assert all(row.peak_memory_mib and row.peak_memory_mib > 10 for row in result.rows)
-    assert [line.split(":")[0] for line in told] == [
-        "measuring peak memory in fresh processes", "batch size 4",
-    ]  # fmt: skip
 
 
 def test_translators_do_equal_work() -> None:
@@ -115,11 +110,9 @@ def test_peak_memory_is_that_of_the_run(classifiers, tmp_path: Path) -> None:
     batches = [{name: np.ones((count, 40), np.int64) for name in names} for count in (2, 2**13)]
     small, large = (measure_memory(directory, runtime, [batch], threads=1) for batch in batches)
     assert ballast[-1] == 1
-    assert small.host_mib < 384
+    assert small < 384
     # Scores of one head alone have 2^13 x 40 x 40 values of 4 bytes: 50 MiB.
-    assert large.host_mib > small.host_mib + 50
-    assert (small.device_mib, large.device_mib) == (None, None)
-    assert small.load_seconds > 0
+    assert large > small + 50
     with raises(EnvironmentProblem, "memory-measurement-failed") as caught:
         measure_memory(tmp_path / "nowhere", runtime, batches[:1])
     assert "graphs.json" in str(caught.value)

@@ -1,5 +1,4 @@
-"""The libraries that run what an artifact holds, each a class of one interface: no other code
-depends on which one it is. A module of one is imported when it is asked for."""
+"""The libraries that run what an artifact holds, each a class of one interface."""
 
 from __future__ import annotations
 
@@ -10,14 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compressor.errors import CompressError, EnvironmentProblem, UsageError, did_you_mean
-from compressor.runtime.artifact import Artifact, Generation
-from compressor.runtime.batching import Batch
-from compressor.runtime.cuda_graphs import Captured
-from compressor.runtime.session import require_device
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
+from compressor.runtime.batching import Batch, Floats
+from compressor.runtime.session import Captured, import_package, require_device
 
 DEFAULT, AUTO = "onnxruntime", "auto"
 ENGINES = {
@@ -29,29 +24,20 @@ ENGINES = {
 }
 BASE = "fp32"
 
-# From a padded batch to its logits [rows, outputs] or [rows, tokens, outputs]; several threads may
-# call it at the same time.
-LogitsModel = Callable[[Batch], NDArray[np.float32]]
+# A padded batch -> logits [rows, outputs] or [rows, tokens, outputs]; threads may share it.
+LogitsModel = Callable[[Batch], Floats]
 
 
 class TokenGenerator(Protocol):
     """An opened encoder-decoder model with a search of its own."""
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        """Token ids of the answers to a padded batch.
-
-        The batch has `input_ids` and `attention_mask` [rows, source], the settings the ids of the
-        tokenizer. Answers lack the start token, and go up to and including the end token where
-        there is one.
-        """
+        """As `Generator.generate`; the settings have the ids of the tokenizer."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """An artifact for an engine to open, and how; arguments of `Runtime`.
-
-    `cache` is for compiled models, of engines that compile.
-    """
+    """An artifact for an engine to open, and how; arguments of `Runtime`."""
 
     directory: Path
     artifact: Artifact
@@ -59,35 +45,28 @@ class Setup:
     device: str = "cpu"
     threads: int | None = None
     workers: int = 1
-    cache: Path | None = None
+    cache: str | Path | None = None
     cuda_graphs: bool = True
+
+    @property
+    def captures(self) -> bool:
+        """Whether to capture CUDA graphs: not with several threads, which disturb each other."""
+        return self.device == "cuda" and self.cuda_graphs and self.workers == 1
 
 
 class Engine(ABC):
-    """A library that runs what an artifact holds, opened for one artifact.
+    """A library that runs what an artifact holds, opened for one artifact."""
 
-    Args:
-        name: on the command line, in results and in the artifact.
-        package: that has to be installed, and the first and the first too new version of it.
-        kinds: of models that it runs: `encoder`, `encoder-decoder`.
-        compiles: whether compiled models can be kept in a directory.
-        reads_graphs: whether it runs the graphs; else it reads a model in a format of its own.
-        dense_only: whether it serves comparison alone: it runs dense models, and no others.
-        provider: the library's part that computes on the device.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # on the command line, in results and in the artifact
     package: ClassVar[str]
-    versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]
-    kinds: ClassVar[tuple[str, ...]]
-    compiles: ClassVar[bool] = False
-    reads_graphs: ClassVar[bool] = True
-    dense_only: ClassVar[bool] = False
-    provider: str
+    versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]  # the first, the first too new one
+    kinds: ClassVar[tuple[str, ...]]  # of models that it runs: `encoder`, `encoder-decoder`
+    folder: ClassVar[str] = ""  # of a model in a format of its own; else it reads the graphs
+    dense_only: ClassVar[bool] = False  # it serves comparison alone, and runs no pruned models
+    provider: str  # the library's part that computes on the device
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        # The shapes of batches that have run as captured CUDA graphs.
         self.captured: Sequence[Captured] = ()
 
     @classmethod
@@ -95,13 +74,7 @@ class Engine(ABC):
         """The library; EnvironmentProblem where it is missing, or of a version without tests."""
         least, most = (".".join(map(str, version)) for version in cls.versions)
         advice = f"install it with `pip install '{cls.package}>={least},<{most}'`"
-        try:
-            library = import_module(cls.package)
-        except ImportError as error:
-            raise EnvironmentProblem(
-                f"the package {cls.package} is not installed; {advice}",
-                id=f"{cls.package}-not-installed",
-            ) from error
+        library = import_package(cls.package, advice)
         # OpenVINO's version goes on with a build number behind a dash.
         numbers = tuple(int(part) for part in library.__version__.split("-")[0].split(".")[:2])
         if not cls.versions[0] <= numbers < cls.versions[1]:
@@ -114,7 +87,6 @@ class Engine(ABC):
 
     @classmethod
     def version(cls) -> str:
-        """Version of the library; errors are those of `library`."""
         return str(cls.library().__version__).split("-")[0]
 
     @classmethod
@@ -127,10 +99,7 @@ class Engine(ABC):
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
-        """The device to run on; `auto` is the best that it runs on here.
-
-        UsageError for one that it does not run on, EnvironmentProblem for one that is not usable.
-        """
+        """The device to run on, `auto` the best; UsageError or EnvironmentProblem for others."""
         if device in ("auto", "cpu"):
             return "cpu"
         require_device(device)
@@ -156,18 +125,25 @@ class Engine(ABC):
         return cls.precisions(directory, artifact)
 
     @classmethod
-    @abstractmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
         """Paths from the artifact that a precision opens; UsageError where there are none."""
+        if not cls.folder:
+            return artifact.used_files(precision)
+        folder = directory / cls.folder
+        if not folder.exists():
+            raise UsageError(
+                f"{directory} has no {cls.folder}/ for the engine {cls.name}; export the model "
+                f"with --engines onnxruntime,{cls.name}, or use another engine",
+                id="engine-not-in-artifact",
+            )
+        names = sorted(f"{cls.folder}/{path.name}" for path in folder.iterdir())
+        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *names]
 
     @classmethod
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
-        """The precision to run on a device; None stands for the default one.
-
-        UsageError where it does not compute in that here; else errors of `library`.
-        """
+        """The precision to run on a device, None the default one; UsageError for others."""
         cls.choose_device(device)
         chosen = name or cls.default_precision(artifact)
         available = cls.precisions(directory, artifact)
@@ -185,7 +161,11 @@ class Engine(ABC):
         raise NotImplementedError
 
     def translator(self) -> TokenGenerator | None:
-        """Open an encoder-decoder model, as `encoder`; None where this package searches itself."""
+        """Open an encoder-decoder model, as `encoder`; None where `decoder` does."""
+        return None
+
+    def decoder(self) -> Any:
+        """Open an encoder-decoder model for the search of this package: a `DecoderGraph`."""
         raise NotImplementedError
 
 
@@ -203,7 +183,7 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def engine_for(name: str, kind: str) -> type[Engine]:
-    """As `engine_class`; UsageError for one that does not run a kind of model, too."""
+    """As `engine_class`; UsageError also for one that does not run a kind of model."""
     engine = engine_class(name)
     if kind not in engine.kinds:
         others = [other for other in ENGINES if kind in engine_class(other).kinds]
@@ -217,10 +197,9 @@ def engine_for(name: str, kind: str) -> type[Engine]:
 def choose_engine(
     name: str, kind: str, artifact: Artifact, precision: str | None, device: str
 ) -> type[Engine]:
-    """As `engine_for`; `auto` is the engine that the artifact records as the fastest.
+    """As `engine_for`; `auto` is the engine that the artifact records as the fastest on the CPU.
 
-    It was measured when the artifact was made, on the CPU, with the same precision (None: the
-    default one): see docs/engines.md. Without a record, and on CUDA, it is onnxruntime.
+    With the same precision (None: the default one). Without a record, and on CUDA, onnxruntime.
     """
     if name == AUTO:
         fastest = {} if device == "cuda" else artifact.fastest_engines or {}

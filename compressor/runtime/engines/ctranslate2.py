@@ -5,31 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import (
-    CTRANSLATE2_DIRECTORY,
-    CTRANSLATE2_FILES,
-    GRAPH_DIRECTORY,
-    Artifact,
-    Generation,
-)
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, Artifact, Generation, unusable
 from compressor.runtime.batching import Batch
 from compressor.runtime.engines import BASE, Engine
 from compressor.storage.input_files import read_json
 
-_MODEL, _SHARED = "model.bin", "shared_vocabulary.json"
+_SHARED = "shared_vocabulary.json"
 _SEPARATE = ("source_vocabulary.json", "target_vocabulary.json")
 # Precision -> what it computes in. The directory holds float32, of which it makes int8 itself.
 _COMPUTED = {BASE: "float32", "int8": "int8"}
 
 
 class CTranslate2(Engine):
-    """The engine for encoder-decoder models, with a search of its own."""
-
     name = package = "ctranslate2"
     versions = ((4, 8), (5, 0))
     kinds = ("encoder-decoder",)
-    reads_graphs = False
+    folder = CTRANSLATE2_DIRECTORY
     provider = "CTranslate2 CPU"
 
     @classmethod
@@ -43,19 +34,6 @@ class CTranslate2(Engine):
         can = cls.library().get_supported_compute_types("cpu")
         return [name for name, kind in _COMPUTED.items() if kind in can]
 
-    @classmethod
-    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        model = directory / CTRANSLATE2_DIRECTORY
-        if not (model / _MODEL).exists():
-            raise UsageError(
-                f"{directory} has no {CTRANSLATE2_DIRECTORY}/ for the engine ctranslate2; export "
-                "the model with --engines onnxruntime,ctranslate2, or use another engine",
-                id="engine-not-in-artifact",
-            )
-        names = [name for name in CTRANSLATE2_FILES if (model / name).exists()]
-        files = [f"{CTRANSLATE2_DIRECTORY}/{name}" for name in names]
-        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *files]
-
     def translator(self) -> OpenedTranslator:
         setup = self.setup
         return OpenedTranslator(
@@ -64,45 +42,26 @@ class CTranslate2(Engine):
 
 
 class OpenedTranslator:
-    """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
-
-    `sources` and `targets` are the tokens of both sides, in the order of their ids. InputError for
-    a damaged directory.
-    """
+    """A `TokenGenerator`; `sources` and `targets` are the tokens in the order of their ids."""
 
     def __init__(
         self, directory: Path, precision: str = BASE, threads: int | None = None, workers: int = 1
     ) -> None:
         library = CTranslate2.library()
+        names = [_SHARED] * 2 if (directory / _SHARED).exists() else _SEPARATE
         try:
-            shared = (directory / _SHARED).exists()
-            sides = []
-            for path in (directory / (_SHARED if shared else name) for name in _SEPARATE):
-                names = read_json(path)
-                if not isinstance(names, list) or not all(type(name) is str for name in names):
-                    raise ValueError(f"{path.name} is no list of tokens")
-                sides.append(names)
-            self.sources, self.targets = sides
+            self.sources, self.targets = (read_json(directory / name) for name in names)
+            self._ids = {name: number for number, name in enumerate(self.targets)}
             self._model: Any = library.Translator(
                 # With 0 threads it takes a number of its own.
                 str(directory), device="cpu", compute_type=_COMPUTED[precision],
                 inter_threads=workers, intra_threads=threads or 0,
             )  # fmt: skip
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(
-                f"CTranslate2 {CTranslate2.version()} cannot open {directory} ({reason:.300}); "
-                "export the model again",
-                id="ctranslate2-model-invalid",
-            ) from error
-        self._ids = {name: number for number, name in enumerate(self.targets)}
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise unusable(directory, error) from error
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        """As in `TokenGenerator`.
-
-        Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams
-        are finished, as `early_stopping` does.
-        """
+        """As in `TokenGenerator`; beams stop as with `early_stopping`."""
         limit, ends = settings.limit, settings.eos_token_id
         # It takes tokens by name, without padding, and makes batches of its own.
         lengths = batch["attention_mask"].sum(1).tolist()

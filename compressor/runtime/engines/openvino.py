@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
-from compressor.runtime.batching import Batch
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, unusable
+from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.engines import BASE, Engine, LogitsModel
 
 _REPORTING = "openvino_telemetry"
@@ -21,15 +20,11 @@ _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
 
 
 class OpenVino(Engine):
-    """The engine for encoders on processors with bfloat16.
-
-    The int8 graphs have operators of onnxruntime's own, which it does not know.
-    """
+    """It does not know the operators of the int8 graphs, which are onnxruntime's own."""
 
     name = package = "openvino"
     versions = ((2026, 4), (2027, 0))
     kinds = ("encoder",)  # a decoder's step takes it 2 to 4 times as long as onnxruntime
-    compiles = True
     provider = "OpenVINO CPU"
 
     @classmethod
@@ -60,16 +55,15 @@ class OpenVino(Engine):
         names = [port.get_any_name() for port in compiled.inputs]
         requests = threading.local()  # each thread has a request of its own
 
-        def run(batch: Batch) -> NDArray[np.float32]:
+        def run(batch: Batch) -> Floats:
             if not hasattr(requests, "request"):
                 requests.request = compiled.create_infer_request()
             try:
                 # The request reads the arrays where they are, and its outputs are copied.
                 outputs = requests.request.infer({x: batch[x] for x in names}, share_inputs=True)
             except RuntimeError as error:
-                what = f"the graphs in {self.setup.directory} fail in OpenVINO"
-                raise _unusable(what, error) from error
-            logits: NDArray[np.float32] = outputs["logits"]
+                raise unusable(self.setup.directory, error) from error
+            logits: Floats = outputs["logits"]
             return logits.astype(np.float32, copy=False)
 
         return run
@@ -89,25 +83,26 @@ class OpenVino(Engine):
         if setup.cache is not None:
             # It takes a model that was kept in another precision for one in this, and then computes
             # NaN or crashes. Other weights and other versions of OpenVINO it tells apart itself.
-            config["CACHE_DIR"] = str(setup.cache / f"openvino-{setup.precision}")
+            kept = Path(setup.cache) / f"openvino-{setup.precision}"
+            config["CACHE_DIR"] = str(kept)
+            try:
+                kept.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"cannot make the directory {kept} for compiled models: {error.strerror}; "
+                    "choose another one",
+                    id="cache-not-writable",
+                ) from error
         try:
             # On AMX processors it gives the thread that compiles a stack for signals, and takes it
-            # back when the model goes: of several models, in the order in which they were compiled,
-            # a stack that no longer exists. The next signal, Ctrl-C too, would then be a crash. In
-            # a thread of its own there is none before and none to go back to.
+            # back when the model goes; of several models, one that no longer exists. The next
+            # signal, Ctrl-C too, would be a crash. In a thread of its own there is none before.
             with ThreadPoolExecutor(1) as thread:
                 compiled = thread.submit(
                     lambda: core.compile_model(core.read_model(str(path)), "CPU", config)
                 ).result()
         except RuntimeError as error:
-            raise _unusable(f"OpenVINO {self.version()} cannot open {path}", error) from error
+            raise unusable(path, error) from error
         # The hint may be ignored, and results are reported with a precision.
-        actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        if actual != hint:
-            raise AssertionError(f"OpenVINO computes in {actual} where {hint} was asked for")
+        assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == hint
         return compiled
-
-
-def _unusable(what: str, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())
-    return InputError(f"{what} ({reason:.300}); export the model again", id="graph-fails")

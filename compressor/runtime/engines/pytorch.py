@@ -1,9 +1,4 @@
-"""PyTorch with transformers: what most people serve models with, to compare with.
-
-Only dense models: they are what a smaller model has to be faster than. On the CPU they compute in
-float32, on a GPU in float16, with PyTorch's own fused attention; encoder-decoders search with
-transformers' `generate`.
-"""
+"""PyTorch with transformers: what most people serve dense models with, to compare with."""
 
 from __future__ import annotations
 
@@ -12,18 +7,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from compressor.errors import EnvironmentProblem, UsageError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
-from compressor.runtime.batching import Batch
+from compressor.errors import EnvironmentProblem
+from compressor.runtime.artifact import Artifact, Generation
+from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.engines import BASE, Engine, LogitsModel, Setup
-from compressor.runtime.session import choose_device
+from compressor.runtime.session import choose_device, import_package
 from compressor.storage.input_files import read_json
 
 PYTORCH_DIRECTORY = "pytorch"  # of a dense artifact: its checkpoint
-_COMPUTED = {BASE: "float32", "fp16": "float16"}
+_COMPUTED = {BASE: "float32", "fp16": "float16"}  # the second on a GPU alone
 
 
 class PyTorch(Engine):
@@ -33,7 +25,7 @@ class PyTorch(Engine):
     package = "torch"
     versions = ((2, 11), (3, 0))
     kinds: ClassVar[tuple[str, ...]] = ("encoder", "encoder-decoder")
-    reads_graphs = False
+    folder = PYTORCH_DIRECTORY
     dense_only = True
     compiled: ClassVar[bool] = False
 
@@ -44,38 +36,20 @@ class PyTorch(Engine):
     @classmethod
     def library(cls) -> Any:
         for package in ("transformers", cls.package):
-            try:
-                library = import_module(package)
-            except ImportError as error:
-                raise EnvironmentProblem(
-                    f"the package {package} is not installed, which the engine {cls.name} needs; "
-                    f"install it with `pip install {package}`, or use another engine",
-                    id=f"{package}-not-installed",
-                ) from error
+            advice = f"install it with `pip install {package}`, or use another engine"
+            library = import_package(package, f"the engine {cls.name} needs it; {advice}")
         return library
 
     @classmethod
     def describe(cls, has_gpu: bool) -> str:
-        """Also whether it computes on a GPU; of the compiled form that would be the same again."""
-        if cls.compiled:
-            return super().describe(has_gpu)
-        try:
-            torch = import_module(cls.package)
-        except ImportError as error:
-            least = ".".join(map(str, cls.versions[0]))
-            return f"absent: {error}; install it with `pip install 'torch>={least}'`"
-        if torch.cuda.is_available():
-            return f"{torch.__version__}, with CUDA on {torch.cuda.get_device_name()}"
-        if not has_gpu:
-            why = "nvidia-smi lists no GPU here"
-        elif torch.version.cuda is None:
-            why = (
-                "this build of PyTorch is for CPUs; install the one for CUDA with "
-                "`pip install --force-reinstall torch`"
-            )
-        else:
-            why = f"PyTorch needs a driver for CUDA {torch.version.cuda} or newer"
-        return f"{torch.__version__}, no CUDA: {why}"
+        """Also why it does not compute on the GPU."""
+        said = super().describe(has_gpu)
+        if not has_gpu or said.startswith("absent") or cls.library().cuda.is_available():
+            return said
+        why = f"it needs a driver for CUDA {cls.library().version.cuda} or newer"
+        if cls.library().version.cuda is None:
+            why = "this build is for CPUs; `pip install --force-reinstall torch` installs the other"
+        return f"{said}, not on the GPU: {why}"
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
@@ -84,8 +58,8 @@ class PyTorch(Engine):
             if device == "auto":
                 return "cpu"
             raise EnvironmentProblem(
-                f"PyTorch {cls.version()} finds no CUDA device; install a build of it for CUDA, or "
-                f"leave the engine {cls.name} out",
+                f"PyTorch finds no CUDA device; install a build of it for CUDA, or leave the "
+                f"engine {cls.name} out",
                 id="pytorch-without-cuda",
             )
         return chosen
@@ -98,26 +72,13 @@ class PyTorch(Engine):
     def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
         return ["fp16"] if device == "cuda" else [BASE]
 
-    @classmethod
-    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        checkpoint = directory / PYTORCH_DIRECTORY
-        if not checkpoint.exists():
-            raise UsageError(
-                f"{directory} has no {PYTORCH_DIRECTORY}/ for the engine {cls.name}, which is for "
-                f"dense models; export one with --engines onnxruntime,{cls.name}, or use another "
-                "engine",
-                id="engine-not-in-artifact",
-            )
-        names = sorted(f"{PYTORCH_DIRECTORY}/{path.name}" for path in checkpoint.iterdir())
-        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *names]
-
     def encoder(self) -> LogitsModel:
         self._open()
 
-        def run(batch: Batch) -> NDArray[np.float32]:
+        def run(batch: Batch) -> Floats:
             inputs = self._on_device(batch, self.setup.artifact.inputs)
             with self._torch.inference_mode():
-                logits: NDArray[np.float32] = self._model(**inputs).logits.float().cpu().numpy()
+                logits: Floats = self._model(**inputs).logits.float().cpu().numpy()
             return logits
 
         return run
@@ -128,7 +89,6 @@ class PyTorch(Engine):
         return self
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        """As `TokenGenerator`: transformers' `generate`, with the artifact's settings."""
         inputs = self._on_device(batch, ["input_ids", "attention_mask"])
         ends, limit = settings.eos_token_id, settings.limit
         options: dict[str, Any] = {"min_length": settings.min_length}

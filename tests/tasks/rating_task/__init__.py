@@ -8,5 +8,5 @@ from tests.tasks.rating_task.runtime import Rater
 def register() -> None:
     """Make the task known; what it consists of is imported when it is used."""
     TASKS.register("rating", f"{__name__}.task:TASK")
-    METRICS.register("within_one", f"{__name__}.metric:Within")
+    METRICS.register("within_one", f"{__name__}.task:Within")
     Rater.register()

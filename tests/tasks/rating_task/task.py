@@ -1,4 +1,4 @@
-"""What the program asks of a task, for ratings of one text column."""
+"""What the program asks of a task, for ratings of one text column, and its metric."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compressor.errors import InputError
+from compressor.evaluation.metric import MeanMetric
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import Rows
 
@@ -21,10 +21,8 @@ class Rating(EncoderTask):
     usage = 'print(model.numbers(["First text.", "Second one."]))'
     answers = "numbers"
 
-    def require(self, checkpoint: Any) -> None:
-        outputs = checkpoint.model.config.num_labels
-        if outputs != 1:
-            raise InputError(f"{checkpoint.name} has {outputs} outputs", id="not-a-regressor")
+    def fits(self, config: Any) -> bool:
+        return config.num_labels == 1
 
     def head(self, config: Any, width: int) -> tuple[tuple[int, int], ...]:
         return (width, width), (width, 1)
@@ -46,14 +44,18 @@ class Rating(EncoderTask):
         pairs = zip(actual[:, 0].tolist(), expected[:, 0].tolist(), strict=True)
         return [math.isclose(a, b, abs_tol=0.05) for a, b in pairs]
 
-    def answer(
-        self,
-        runtime: Any,
-        sources: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        num_beams: int | None = None,
-    ) -> list[str]:
+    def answer(self, runtime: Any, sources: Any, pairs: Any = None, **_: Any) -> list[str]:
         return [str(number) for number in runtime.numbers(sources)]
+
+
+class Within(MeanMetric):
+    """The share of answers that are within 1 of the right number."""
+
+    name, label = "within_one", "Within one"
+    definition = "within:1"
+
+    def row_score(self, answer: str, reference: str) -> float:
+        return float(abs(float(answer) - float(reference)) <= 1)
 
 
 TASK = Rating()
