@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import pages
 from compressor.errors import UsageError
 from compressor.evaluation import score_rows
-from compressor.pipeline.engines import Build, builds_of
+from compressor.pipeline.compare_artifacts import Build, builds_of
 from compressor.runtime import collate
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import ENGINES

@@ -50,9 +50,9 @@ def run(
     """
     make_recipe = _of_full_package("run", "compressor.request.recipe:make_recipe")
     run_recipe = _of_full_package("run", "compressor.pipeline.run:run")
-    silent = _of_full_package("run", "compressor.progress:SILENT")
     recipe = make_recipe(None if config is None else Path(config), **options)
-    report: Report = run_recipe(recipe, Path(output), progress=progress or silent)
+    reporting = {} if progress is None else {"progress": progress}
+    report: Report = run_recipe(recipe, Path(output), **reporting)
     return report
 
 

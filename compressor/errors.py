@@ -1,7 +1,6 @@
 """The errors a user can cause or meet, each with the exit status the command line gives it.
 
-A message is one sentence: what is wrong (with the value), where, and what to do about it. The id
-names the problem, whatever the wording; `--json` shows it, and tests ask for it.
+A message is one sentence: what is wrong (with the value), where, and what to do about it.
 Anything that is not a `CompressError` is a bug (exit status 70).
 """
 

@@ -26,17 +26,15 @@ class Progress(Protocol):
         """`done` of `total` are finished; `total` is None where it is unknown."""
 
 
-class Silent:
+class _Silent:
     """Reports nothing; the default when used as a library."""
 
     def message(self, text: str) -> None: ...
-
     def detail(self, text: str) -> None: ...
-
     def update(self, what: str, done: int, total: int | None) -> None: ...
 
 
-SILENT = Silent()
+SILENT = _Silent()
 
 
 @contextmanager

@@ -1,17 +1,8 @@
 """The steps of a run: functions whose results are kept on disk, from which a stopped run goes on.
 
-`Steps.do` computes a step once. Its key is the function's name, the run's options and input files,
-and the step's inputs; results of other steps count by their contents and by the SHA-256 of the
-files that they wrote. A changed input changes the key, so no table of dependencies is needed.
-
-A record in `OUT/.compress` holds the result as JSON, the hashes of the files that the step wrote,
-and its own. It is written last and at once, so it exists exactly when all of that is complete. A
-record that was changed, or whose files are missing or changed, does not count: the step is done
-again, after a message. The manifest takes its hashes from the records, so a file that was damaged
-since does not get a new one.
-
-One process at a time works in an output directory; a lock says which. Of several ranks of a run
-(`compressor.parallel`) rank 0 has the lock, writes and reads records; the others only read files.
+A record in `OUT/.compress` is written last and at once, so it exists exactly when the files of its
+step are complete. One process at a time works in an output directory; of several ranks
+(`compressor.parallel`) rank 0 has the lock and the records; the others only read files.
 """
 
 from __future__ import annotations
@@ -21,9 +12,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -45,34 +36,13 @@ _LOCK = "lock"
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class StepRecord:
-    """A finished step: its result as JSON, path -> SHA-256 of its files, and SHA-256 of both."""
-
-    result: Any
-    files: dict[str, str]
-    sha256: str
-
-    @classmethod
-    def of(cls, result: Any, files: dict[str, str]) -> Self:
-        return cls(result, files, sha256_of_text(json.dumps([result, files], sort_keys=True)))
-
-
-_RECORD = TypeAdapter(StepRecord)
-
-
 class Steps:
-    """The steps of the run in an output directory; see `open_steps`.
-
-    Args:
-        root: the output directory.
-        identity: the run's options and fingerprints of its inputs, which every key has in it.
-    """
+    """The steps of the run in an output directory; `open_steps` makes them."""
 
     def __init__(self, root: Path, identity: Mapping[str, Any], progress: Progress) -> None:
         self.root, self.state, self.progress = root, root / STATE, progress
-        self.identity = json.loads(json.dumps(identity))
-        self.files: dict[str, str] = {}  # path -> SHA-256, of all steps so far
+        self.identity = json.loads(json.dumps(identity))  # which every key has in it
+        self.files: dict[str, str] = {}  # path -> digest, of all steps so far
         self.doing = "beginning"  # title of the step that was begun last
         self._running: list[tuple[str, dict[str, str]]] = []  # label and files, innermost last
         self._announced: set[str] = set()
@@ -86,6 +56,9 @@ class Steps:
         **context: Any,
     ) -> Result:
         """The function's result for its inputs, computed once.
+
+        Its key is made of the function's name, the run's identity and the inputs; results of other
+        steps count by their contents and their files. A changed record or file is made again.
 
         Args:
             function: or a method, whose object is an input, too.
@@ -131,7 +104,8 @@ class Steps:
 
     def _keep(self, label: str, result: Any, files: dict[str, str]) -> Any:
         self.files |= files
-        write_json(self.state / f"{label}.json", asdict(StepRecord.of(result, files)))
+        record = {"result": result, "files": files}
+        write_json(self.state / f"{label}.json", record | {"sha256": _digest_of_json(record)})
         return result
 
     def _recall(
@@ -143,24 +117,23 @@ class Steps:
     ) -> tuple[str, Result | None]:
         """A step's label, and its result; None without a sound record."""
         values = [getattr(function, "__self__", None), *inputs]
-        key = json.dumps([self.identity, self._fingerprint(values)], sort_keys=True)
-        label = f"{function.__name__.strip('_')}-{sha256_of_text(key)[:16]}"
+        key = _digest_of_json([self.identity, self._fingerprint(values)])
+        label = f"{function.__name__.strip('_')}-{key[:16]}"
         path = self.state / f"{label}.json"
         if not path.exists():
             return label, None
         try:
-            record = _RECORD.validate_json(path.read_bytes())
-            if record.sha256 != StepRecord.of(record.result, record.files).sha256:
+            record = json.loads(path.read_bytes())
+            if record.pop("sha256") != _digest_of_json(record):
                 raise ValueError("the record was changed")
-            result = decode(record.result)
-        except (ValueError, KeyError, TypeError):
-            self.progress.message(f"{path} cannot be read; {title} is done again")
-            return label, None
-        lost = self.lost(record.files)
+            result, files = decode(record["result"]), record["files"]
+            lost = self.lost(files)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            lost = str(path)
         if lost:
             self.progress.message(f"{lost} is missing or changed; {title} is done again")
             return label, None
-        self.files |= record.files
+        self.files |= files
         if label not in self._announced:
             self._announced.add(label)
             self.progress.message(f"{title}: done before")
@@ -204,7 +177,7 @@ class Steps:
         return value
 
     def files_below(self, directory: Path) -> dict[str, str]:
-        """Path from a directory -> SHA-256, of the steps' files for the user in it."""
+        """Path from a directory -> digest, of the steps' files for the user in it."""
         below = directory.relative_to(self.root)
         return {
             Path(name).relative_to(below).as_posix(): digest
@@ -232,7 +205,7 @@ class Steps:
             move_files(staged, directory, hashes, last=GRAPHS_FILE)
             for name, digest in hashes.items():
                 path = directory / name
-                self._note(path, _graphs_digest(path) if path.name == GRAPHS_FILE else digest)
+                self._note(path, _digest(path) if path.name == GRAPHS_FILE else digest)
 
         with self.staging() as staged:
             yield staged
@@ -250,27 +223,29 @@ class Steps:
     def lost(self, files: Mapping[str, str]) -> str:
         """The first of some files that is missing or changed; later steps may add graphs."""
         for name, digest in files.items():
-            path = self.root / name
-            if not path.is_file() or not _is_unchanged(path, digest):
-                return str(path)
+            precisions, _, _ = digest.partition(":")
+            found = None
+            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                found = _digest(self.root / name, precisions.split(","))
+            if found != digest:
+                return str(self.root / name)
         return ""
 
 
-def _is_unchanged(path: Path, digest: str) -> bool:
-    if path.name != GRAPHS_FILE:
-        return sha256_of(path) == digest
-    precisions, _, _ = digest.partition(":")
-    try:
-        return _graphs_digest(path, precisions.split(",")) == digest
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return False
+def _digest_of_json(value: Any) -> str:
+    return sha256_of_text(json.dumps(value, sort_keys=True))
 
 
-def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
-    """Names of some precisions of `graphs.json`, all by default, and SHA-256 of their facts.
+def _digest(path: Path, precisions: Sequence[str] | None = None) -> str:
+    """SHA-256 of a file; of `graphs.json` names of precisions and SHA-256 of their facts.
 
-    Later steps add precisions and choose the default one and engines, which do not count.
+    Later steps add precisions to it and choose the default one and engines, which do not count.
+
+    Args:
+        precisions: that count; all by default.
     """
+    if path.name != GRAPHS_FILE:
+        return sha256_of(path)
     data = json.loads(path.read_text(encoding="utf-8"))
     if data.pop("default_precision") not in data["precisions"]:
         raise ValueError("the default precision is not there")
@@ -279,7 +254,7 @@ def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
     data["precisions"] = {name: data["precisions"][name] for name in names}
     made_for = {name: x for name, x in (data.pop("made_for", None) or {}).items() if name in names}
     data |= {"made_for": made_for} if made_for else {}
-    return f"{','.join(names)}:{sha256_of_text(json.dumps(data, sort_keys=True))}"
+    return f"{','.join(names)}:{_digest_of_json(data)}"
 
 
 @contextmanager
@@ -303,8 +278,17 @@ def open_steps(
     """
     steps = Steps(root, identity, progress)
     run = steps.state / _RUN
+
+    def require_ours() -> None:
+        others = any(path.name != STATE for path in root.iterdir()) if root.exists() else False
+        if others and not run.exists():
+            raise InputError(
+                f"{root} is not empty and holds no run; choose another --output",
+                id="output-not-empty",
+            )
+
     with translate_disk_errors(root, needed, lambda: steps.doing), ExitStack() as stack:
-        parallel.on_main(lambda: _require_ours(root, run))
+        parallel.on_main(require_ours)
         if parallel.is_main():
             stack.callback(lock_output(steps.state / _LOCK, root).release)
         parallel.on_main(lambda: _take_up(steps, run))
@@ -318,41 +302,22 @@ def open_steps(
         yield steps
 
 
-def _require_ours(root: Path, run: Path) -> None:
-    """Raise `InputError` for a directory that holds anything but a run."""
-    if not run.exists() and root.exists() and any(path.name != STATE for path in root.iterdir()):
-        raise InputError(
-            f"{root} is not empty and holds no run; choose another --output", id="output-not-empty"
-        )
-
-
 def _take_up(steps: Steps, run: Path) -> None:
     """Check that an earlier run in the directory is the same, or note this one's options."""
-    before = None
+    before = now = steps.identity
     if run.exists():
+        before = None
         with suppress(ValueError):
             before = json.loads(run.read_text(encoding="utf-8"))
         if not isinstance(before, dict):
-            before = None
+            before = now
             steps.progress.message(f"{run} cannot be read; it is written again")
-    for key, old, new in [] if before is None else _differences(before, steps.identity):
-        raise UsageError(
-            f"{steps.root} holds a run with {key}={old!r}, now it is {new!r}; "
-            "give the same options to go on, or another --output",
-            id="output-of-another-run",
-        )
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            raise UsageError(
+                f"{steps.root} holds a run with {name}={before.get(name)!r}, now it is "
+                f"{now.get(name)!r}; give the same options to go on, or another --output",
+                id="output-of-another-run",
+            )
     remove_leftovers(steps.root, recursive=True)
-    if before is None:
-        write_json(run, steps.identity)
-
-
-def _differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], section: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """Options that differ, as `section.option`, with both values."""
-    for key in {**now, **before}:
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{section}{key}.")
-        elif old != new:
-            yield f"{section}{key}", old, new
+    write_json(run, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.pipeline.inputs import ModelAndRows, encode
 from compressor.pipeline.inputs import read as read_rows
+from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import score
-from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
 from compressor.request import sections
@@ -116,7 +116,9 @@ class Experiment:
         assert rows.test is not None
         self.test = rows.test
         self.examples = encode(rows.calibration, self.checkpoint, self.task)
-        self.source = ModelAndRows(self.checkpoint, self.examples, rows.calibration)
+        self.source = ModelAndRows(
+            self.checkpoint, self.examples, rows.calibration, progress=progress
+        )
         test = encode(self.test, self.checkpoint, self.task)
         self.test_batches: list[Batch] = self.task.batches(
             test, self.model, batch_tokens=None, batch_size=EVALUATION_ROWS
@@ -250,17 +252,15 @@ class Experiment:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
         return score(
-            mask, source=self.source, method=method, sublayers=self._sublayers(cell.prune),
-            seed=cell.seed, device="cpu", progress=self.progress, model=model,
+            mask, source=replace(self.source, seed=cell.seed), method=method,
+            sublayers=self._sublayers(cell.prune), model=model,
         )  # fmt: skip
 
     def recovered(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> Recovered:
         epochs: dict[str, Any] = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
         steps: list[Any] = [RECOVERIES[name](**epochs.get(name, {})) for name in names]
-        return recover(
-            steps, self.source, pruned, mask, seed=seed, device="cpu", progress=self.progress
-        )
+        return recover(steps, replace(self.source, seed=seed), pruned, mask)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:

@@ -94,7 +94,7 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 
 
 def choose(scores: Scores, limits: Limits, table: CostTable, speedup: float) -> Mask:
-    """The mask that is fast enough by the table and removes the least summed score, or most."""
+    """The mask of least summed score removed that is fast enough by the table, or the smallest."""
     start, floors = limits.start, limits.floors
     items = removal_groups(scores, start, floors, limits.multiples, limits.even)
     saved, counts = savings(table, start), start.counts()

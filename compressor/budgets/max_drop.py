@@ -43,7 +43,7 @@ def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
 def search(last: int, accepts: Callable[[int], bool]) -> int:
     """Bisect for the largest cut that is accepted, of positions 0 (dense, accepted) to `last`.
 
-    Where acceptance does not fall along the path, the result is still accepted, and the next larger
+    Also where acceptance does not fall along the path, the result is accepted, and the next larger
     cut was tried and is not.
     """
     if last == 0 or accepts(last):

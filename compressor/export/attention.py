@@ -32,10 +32,7 @@ def additive_mask(attention_mask: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:
-    """Softmax attention of a scaled query; all are [batch, heads, tokens, head_dim].
-
-    `added` are masks and biases that can be added to scores [batch, heads, queries, keys].
-    """
+    """Attention of a scaled query, [batch, heads, tokens, head_dim], with biases of the scores."""
     scores = query @ key.transpose(-1, -2)
     for values in added:
         scores = scores if values is None else scores + values
@@ -60,7 +57,6 @@ class PositionBias(nn.Module):
     # Looked up by distance: the logarithm for buckets may differ in its last bit in onnxruntime.
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
         super().__init__()
-        # Larger distances have the same bias.
         most = self.max_distance = int(attention.relative_attention_max_distance)
         # One query in the middle of these keys has every distance: [1, heads, 1, distances]
         made = attention.compute_bias(1, 2 * most + 1, past_seen_tokens=most)
@@ -127,7 +123,6 @@ class EncoderSelfAttention(_Attention):
         query, key, value = self.split(hidden_states)
         tokens = hidden_states.shape[1]
         bias = None if self.bias is None else self.bias(0, tokens, tokens)
-        # [batch, heads, tokens, head_dim]
         mixed = attend(query, key, value, bias, attention_mask if mask is None else mask)
         return self.returned(self.merge(mixed))
 
@@ -144,10 +139,7 @@ class EncoderSelfAttention(_Attention):
 
 
 class DecoderSelfAttention(_Attention):
-    """Attends to the past, to which it appends, without a mask.
-
-    Steps have one token, whose heads are split by a reshape, without a transposition.
-    """
+    """Attends to the past, to which it appends. The one token's heads need no transposition."""
 
     def forward(
         self, hidden_states: Tensor, past_key_values: StepState, **_: object

@@ -39,14 +39,12 @@ _STACKS = {"encoder": ("encoder_self",), "decoder": ("decoder_self", "cross")}
 def write_translator(network: Network, directory: Path, precision: str) -> None:
     """Write the model, its vocabulary, and the files of its tokenizer.
 
-    `precision` is what weights are stored and, by default, computed in. InputError if CTranslate2
-    does not have the model's activation.
+    `precision` is what weights are stored and, by default, computed in.
     """
     model: Any = network.model
     spec = _specification(network)
-    # CTranslate2's converter for Marian drops the last token, and lets decoding start from a zero
-    # embedding, which models that were trained in transformers do not. So the vocabulary stays
-    # complete, the start token is set, and tokens that are never generated get a bias.
+    # CTranslate2's converter for Marian drops the last token, and starts from a zero embedding,
+    # unlike transformers. So the vocabulary stays complete, and a bias bans tokens.
     usual = bias_of(model).detach().clamp(min=NEVER)  # -inf bans a token
     bias = torch.full_like(usual, NEVER)  # [tokens]
     scored = _scored(network)
@@ -54,12 +52,10 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     bias[generation_settings(model)["suppress_tokens"]] = NEVER
     spec.decoder.projection.bias = bias
     _name_tokens(spec, model, network.checkpoint.tokenizer)
-    # In the order of CTranslate2's own converters; `validate` raises for missing weights.
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
-    # The caller chooses search settings; those of the model are stored for reference.
     save_generation(model.generation_config, directory)
     save_tokenizer(network.checkpoint.tokenizer, directory)
 
@@ -94,7 +90,6 @@ def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
 
 def _specification(network: Network) -> Any:
     """The model without its vocabulary and without a bias of the logits."""
-    # An optional extra.
     from ctranslate2.converters import transformers as converters
     from ctranslate2.specs import attention_spec, transformer_spec
 
@@ -120,14 +115,12 @@ def _specification(network: Network) -> Any:
         # One zero head if no attention of the stack has any left.
         form.heads = max(1, *(counts[x.name] for x in attentions))
         target = getattr(spec, name)
-        # Of the type that CTranslate2's own specifications have.
-        target.num_heads = np.int16(form.heads)
-        # In a pruned model, the size of heads is not the width over their number. It is an argument
-        # of the constructor, so attentions get new specifications.
+        target.num_heads = np.int16(form.heads)  # the type of CTranslate2's own
+        # The size of a pruned model's heads, which is not the width over their number, is an
+        # argument of the constructor.
         for layer, attribute in product(target.layer, ("self_attention", "attention")):
             if hasattr(layer, attribute):
                 is_self = attribute == "self_attention"
-                # Cross-attention has no relative positions.
                 options = form.attention if is_self else {**form.attention, BIAS_TABLE: False}
                 attention = attention_spec.MultiHeadAttentionSpec(
                     self_attention=is_self, head_dim=attentions[0].unit_width, **options

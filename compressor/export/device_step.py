@@ -1,8 +1,4 @@
-"""Decoder steps that keep their caches in fixed buffers, instead of copying them to grow.
-
-Self-attention becomes a node of onnxruntime's, `GroupQueryAttention`, which appends to its caches
-in place where inputs and outputs are the same buffers.
-"""
+"""Decoder steps whose self-attention appends to its caches in place, instead of copying them."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ def share_caches(model: ModelProto) -> None:
         make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
         make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
     ]
-    # Inserted at the front, so in reverse order.
     for node in reversed(nodes):
         model.graph.node.insert(0, node)
 
@@ -95,7 +90,6 @@ def _fuse_self_attention(model: ModelProto, filled: str, total: str) -> bool:
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_", "present_")):
             value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
-    # Integer products may have added the domain already.
     if CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(make_opsetid(CONTRIBUTED, 1))
     return True
@@ -121,9 +115,8 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
     """The form of a float32 decoder step that keeps its whole state on the device.
 
     Caches, token and position are the same buffers in every step, so a GPU can replay it as a CUDA
-    graph, and the host reads the chosen tokens every few steps. No node is on the CPU, or computes
-    sizes. Cross-attention is one node too, with the number of source tokens of each row in place of
-    a mask. None for what `_fuse_self_attention` has no node for.
+    graph: no node is on the CPU, or computes sizes. Cross-attention is one node too, with numbers
+    of source tokens in place of a mask. None for what `_fuse_self_attention` has no node for.
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -160,7 +153,6 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
         lengths = make_tensor_value_info(buffers.SOURCE_LENGTHS, _INT32, ["batch"])
         graph.input.append(lengths)
     _advance(graph)
-    # Remove nodes, weights and inputs that nothing reads any more.
     nodes, read = read_nodes(graph.node, [value.name for value in graph.output])
     del graph.node[:]
     graph.node.extend(nodes)
@@ -183,7 +175,6 @@ def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
     chain = [divide, transpose, scores, masked, softmax, mix, merge]
     fused = make_node(
         "MultiHeadAttention",
-        # Query, key, value, bias (the projections have theirs), and the keys' lengths.
         [divide.input[0], key, value, "", buffers.SOURCE_LENGTHS],
         [merge.output[0]],
         domain=CONTRIBUTED,
@@ -203,7 +194,6 @@ def _advance(graph: GraphProto) -> None:
         graph.initializer.append(from_array(np.array(value), f"state.{name}"))
     history, filled = buffers.HISTORY, buffers.FILLED
     graph.node.extend([
-        # Ones [batch], which depend on the best token.
         make_node("Clip", [BEST, "state.one", "state.one"], ["state.ones"]),
         make_node("Gather", ["state.ones", "state.first"], ["state.step"], axis=0),
         make_node("Add", ["position", "state.step"], [buffers.after("position")]),
@@ -227,10 +217,9 @@ def _advance(graph: GraphProto) -> None:
 
 
 def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
-    """Write what a search needs beside a step of this form; returns role -> file name.
+    """Write what a search needs beside such a step: longer caches, whose position i is `slots[i]`.
 
-    `LENGTHEN` copies the caches into longer ones, whose position i is position `slots[i]`; `TOP`
-    computes the largest logits of each row and their normalizer.
+    And the largest logits of each row and their normalizer. Returns role -> file name.
     """
     graph = onnx.load(step, load_external_data=False).graph
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}

@@ -139,10 +139,7 @@ class EncoderGraphs(TaskGraphs):
 
 
 def use_earlier_names(path: Path) -> None:
-    """Rename in `tokenizer_config.json` what transformers 5 renamed, and reads still.
-
-    optimum needs transformers 4.
-    """
+    """Rename in `tokenizer_config.json` what transformers 5 renamed: optimum needs version 4."""
     config = json.loads(path.read_text(encoding="utf-8"))
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"

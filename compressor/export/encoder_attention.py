@@ -26,7 +26,6 @@ def _base_of(model: nn.Module) -> tuple[Any, int]:
 
 @contextmanager
 def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
-    # Attributes that were not in its own namespace come from its class again.
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     vars(owner).update(attributes)
     try:
@@ -38,10 +37,9 @@ def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
 
 
 def _at_distance(rows: Tensor, distances: Tensor) -> Tensor:
-    """Numbers of a table's rows for distances of two tokens, any shape.
+    """Rows of a table, numbered for each distance of two tokens from -most to most, any shape.
 
-    `rows` has them for each distance from -most to most. They are buckets, computed once, since the
-    logarithm may differ in its last bit between PyTorch and onnxruntime.
+    Computed once: the logarithm for buckets may differ in its last bit in onnxruntime.
     """
     most = len(rows) // 2
     return rows[distances.clamp(-most, most) + most]
@@ -59,7 +57,6 @@ class MPNetAttention(EncoderSelfAttention):
 
     def __init__(self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: Any) -> None:
         super().__init__(model, layer, kept, output)
-        # With all heads the graph needs no Gather.
         self.kept = None if len(kept) == layer.units else torch.tensor(kept)
 
     @classmethod
@@ -170,10 +167,7 @@ def _distance_rows(
 
 
 class DebertaAttention(EncoderSelfAttention):
-    """Adds products of queries with the positions of keys, and of keys with those of queries.
-
-    The projected positions are the same for all texts, so they are weights of the graph.
-    """
+    """Adds products of queries with the positions of keys, and of keys with those of queries."""
 
     additive = False
 
@@ -193,6 +187,7 @@ class DebertaAttention(EncoderSelfAttention):
             heads = rows.unflatten(-1, (self.heads, self.head_dim))
             return nn.Parameter(heads.contiguous(), requires_grad=False)
 
+        # The same for all texts, so they are weights of the graph.
         self.position_key = projected("key", 1.0) if "c2p" in kinds else None
         scale = self.scale(model, layer)
         self.position_query = projected("query", scale) if "p2c" in kinds else None

@@ -13,7 +13,6 @@ ONNXRUNTIME = "onnxruntime"  # runs every artifact
 def split_engines(values: str | Sequence[str]) -> list[str]:
     """Names from a comma list, or from several; UsageError for an unknown one."""
     names = comma_separated(values)
-    # The default needs no lookup, and so no import.
     if names != [ONNXRUNTIME]:
         from compressor.runtime.engines import engine_class
 

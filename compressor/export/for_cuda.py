@@ -1,8 +1,4 @@
-"""Float16 graphs in the form for CUDA, and their checks.
-
-The fused form is always checked in float32, for which a CPU has kernels, too; the float16 graphs
-themselves on the device.
-"""
+"""Float16 graphs in the form for CUDA, which is checked in float32, too: CPUs have kernels."""
 
 from __future__ import annotations
 
@@ -72,9 +68,9 @@ def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
 def pack(fused: ModelProto) -> ModelProto | None:
     """The padding-free form of a fused graph in any precision; None without a fast kernel.
 
-    Its layers process the concatenated real tokens of all rows, [tokens, width]. The positions of
-    tokens are inputs, since onnxruntime's own operator for them uses one thread of the device, and
-    synchronizes with the CPU. It has no kernel for rotary positions or a bias of scores.
+    Layers process the real tokens of all rows, [tokens, width], whose positions are inputs:
+    onnxruntime's own operator for them synchronizes with the CPU. Rotary positions and biases of
+    scores have no kernel.
     """
     edit = GraphEdit(fused)
     attentions = [node for node in edit.nodes if node.op_type == "Attention"]
@@ -218,10 +214,7 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
 def packed_check(
     expected: Sequence[Expected], runtime: Runtime[Any], tolerance: float
 ) -> list[Check]:
-    """Compare outputs on CUDA for a batch that is large enough for the padding-free form.
-
-    No check without such a form, or if rows cannot be padded enough.
-    """
+    """Compare the padding-free form on CUDA, if there is one and rows can be padded enough."""
     artifact = runtime.artifact
     if PACKED not in artifact.precisions[runtime.precision]:
         return []

@@ -19,10 +19,7 @@ _NORM = ("Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul")
 
 
 def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
-    """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`).
-
-    InputError for a weight that is too large. External data is in `directory`.
-    """
+    """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`)."""
     converted = ModelProto()
     converted.CopyFrom(model)
     graph = converted.graph
@@ -33,7 +30,6 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
         _convert_tensor(tensor, directory)
     for node in graph.node:
         if node.op_type == "ConstantOfShape" and not node.attribute:
-            # Its default value is a float32 zero.
             node.attribute.append(make_attribute("value", from_array(np.zeros(1, np.float16))))
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to":
@@ -79,8 +75,7 @@ def find_norms(
 ) -> list[tuple[list[NodeProto], TensorProto]]:
     """Normalizations by the root mean square in a float32 graph: nodes, and epsilons.
 
-    `x * 1 / sqrt(mean(x ** 2) + epsilon)`, from `Pow` to `Mul`. `constants` are initializers by
-    name, with external data in the directory.
+    `x * 1 / sqrt(mean(x ** 2) + epsilon)`, from `Pow` to `Mul`.
     """
     readers = readers_of(nodes)
     norms = []
@@ -121,7 +116,6 @@ def _keep_float32(graph: GraphProto, norms: Sequence[tuple[list[NodeProto], Tens
         product.output[:] = [f"{whole}.single"]
         cast = make_node("Cast", [f"{whole}.single"], [whole], to=TensorProto.FLOAT16)
         after[f"{whole}.single"] = cast
-    # ONNX requires topological order.
     ordered: list[NodeProto] = []
     for node in graph.node:
         name = node.output[0] if node.output else ""

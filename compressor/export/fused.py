@@ -25,9 +25,8 @@ _TANH_GELU = {0.5: "Mul", 3.0: "Pow", 0.0447: "Mul", 0.7979: "Mul", 1.0: "Add"}
 def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
     """The graph of an encoder for CUDA, in float32; None if its attention cannot be fused.
 
-    Inputs, outputs and weights do not change. External data is in the directory. The embeddings'
-    normalization stays a node of its own: the operator that fuses it with the lookups sums squares
-    in float16, with an error of up to a percent for embeddings of 0.05.
+    External data is in the directory. The embeddings' normalization stays a node of its own: the
+    operator that fuses it with the lookups sums squares in float16, with errors of up to a percent.
     """
     edit = GraphEdit(model, directory)
     one = edit.constant("axis_1", [1])
@@ -75,11 +74,7 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
 def _fuse_attention(
     edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]
 ) -> None:
-    """Replace a block of `compressor.export.attention` by one node, and nodes for a rotation.
-
-    `scores` is the product of queries and keys; `added` are the other terms: the mask, and maybe a
-    bias with two to four dimensions.
-    """
+    """Replace a block of `compressor.export.attention` by one node, and nodes for a rotation."""
     biases = [value for value in added if not _is_mask(edit, value)]
     assert len(added) == len(biases) + 1
     query, key = scores.input
@@ -170,10 +165,7 @@ def _score_bias(edit: GraphEdit, biases: list[str]) -> str:
 
 
 def _replace_shapes(edit: GraphEdit) -> None:
-    """Compute positions from the mask, on the device.
-
-    The exporter computes them by `Shape`, and `Range` or `Slice`: onnxruntime does so on the CPU.
-    """
+    """Compute positions from the mask, since onnxruntime computes `Shape` and others on the CPU."""
     for node in list(edit.nodes):
         value = node.output[0]
         if node.op_type == "Range":

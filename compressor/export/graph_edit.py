@@ -74,7 +74,6 @@ class GraphEdit:
         self.nodes = list(graph.node)
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         values = (*graph.input, *graph.value_info, *graph.output)
-        # Number of dimensions of the values of the exported graph.
         self.ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
         self.outputs = [value.name for value in graph.output]
         self._index()

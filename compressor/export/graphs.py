@@ -1,8 +1,4 @@
-"""From a PyTorch module to an ONNX graph with dynamic batch and lengths.
-
-`torch.onnx.export` runs each traced program twice more, in more than half of its CPU time: to
-decompose operators and to convert operands. Our graphs hardly need either, see `quick_exporter`.
-"""
+"""From a PyTorch module to an ONNX graph with dynamic batch and lengths."""
 
 from __future__ import annotations
 
@@ -20,11 +16,8 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.fx import Interpreter, Node
 
-# Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
-# runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
-OPSET = 20
+OPSET = 20  # Gelu is one node from 20 on; older runtimes cannot read newer graphs
 # Weights are in a file beside the graph: written one by one, they are not in memory several times,
 # as while one protobuf message is made of them. Loaders of optimum know the name.
 WEIGHTS_SUFFIX = "_data"
@@ -61,24 +54,21 @@ def export_graph(
     # With dynamic shapes the tracer's cache costs more time than it saves.
     uncached = tracing.patch(fake_tensor_cache_enabled=False)
     quiet = contextlib.redirect_stdout(io.StringIO())
-    options: dict[str, Any] = {
-        "dynamo": True,
-        "opset_version": OPSET,
-        "input_names": inputs,
-        "output_names": outputs,
-        "dynamic_shapes": shapes,
-        "custom_translation_table": TRANSLATIONS,
-        "optimize": True,
-        "verbose": False,
-    }
     try:
-        with warnings.catch_warnings(), quiet, uncached, torch.no_grad():
+        with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
             warnings.simplefilter("ignore")
-            try:
-                with quick_exporter():
-                    program = torch.onnx.export(graph.eval(), example, **options)
-            except torch.onnx.OnnxExporterError:  # an operator that must be decomposed
-                program = torch.onnx.export(graph, example, **options)
+            program = torch.onnx.export(
+                graph.eval(),
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                custom_translation_table=TRANSLATIONS,
+                optimize=True,
+                verbose=False,
+            )
     finally:
         exporter_log.setLevel(level)
     assert program is not None
@@ -104,12 +94,10 @@ def _strip_traces(model: Any) -> None:
 
 @contextlib.contextmanager
 def quick_exporter() -> Iterator[None]:
-    """Inside this context, the exporter does nothing twice.
+    """Inside this context, programs are not decomposed, unless they change values in place.
 
-    Programs are not decomposed, unless they change values in place: what ONNX lacks are mostly
-    conversions of types and assertions about shapes, which are rewritten and dropped. Types of
-    operands are known from the trace, and a process makes the table of all operators once. Versions
-    of PyTorch that lack one of these methods take longer.
+    What ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
+    dropped. A process makes the exporter's table of all operators once, too.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
@@ -119,13 +107,9 @@ def quick_exporter() -> Iterator[None]:
 
     replaced: list[tuple[Any, str, Any]] = [(ExportedProgram, "run_decompositions", decompose)]
     with contextlib.suppress(ImportError, AttributeError):
-        from torch.onnx._internal.exporter._registration import onnxscript_apis
-        from torch.onnx._internal.fx.passes.type_promotion import _TypePromotionInterpreter
+        from torch.onnx._internal.exporter._registration import onnxscript_apis as tables
 
-        replaced += [
-            (onnxscript_apis, "get_torchlib_ops", _made_once(onnxscript_apis.get_torchlib_ops)),
-            (_TypePromotionInterpreter, "run_node", _convert_operands),
-        ]
+        replaced.append((tables, "get_torchlib_ops", _made_once(tables.get_torchlib_ops)))
     with contextlib.ExitStack() as stack:
         for owner, name, new in replaced:
             known = getattr(owner, name, None)
@@ -138,18 +122,6 @@ def quick_exporter() -> Iterator[None]:
 @cache
 def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
     return cache(usual)
-
-
-def _convert_operands(self: Any, node: Node) -> Any:
-    """`run_node` of the exporter, without computing again the results of the trace."""
-    from torch.onnx._internal.fx.passes import type_promotion
-
-    with self._set_current_node(node):
-        rule = type_promotion.get_type_promotion_rule(node, self.type_promotion_table)
-        if rule is not None:
-            self._maybe_promote_node(node, rule)
-    known = node.op == "call_function" and "val" in node.meta
-    return node.meta["val"] if known else Interpreter.run_node(self, node)
 
 
 def _simplify(program: ExportedProgram) -> bool:
@@ -189,8 +161,7 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return opset20.Reshape(self, shape)
 
 
-# `torch.onnx.export` would write these with sizes computed in the graph; so would programs that are
-# decomposed, which lack these operators. Only this package's own attention uses them.
+# `torch.onnx.export` would compute sizes in the graph. Only our own attention uses these.
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.unflatten.int: _unflatten,
     _aten.flatten.using_ints: _flatten,

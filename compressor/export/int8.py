@@ -33,8 +33,7 @@ Range = tuple[float, float]  # smallest and largest
 
 LEVELS = 127  # -128 is left out, so that the range is symmetric
 TOKENS = "input_ids"  # the input that embedding tables are indexed with
-# Weights with fewer output columns than this (a classifier's labels) stay float32: they are small,
-# and their rounding errors directly affect the logits.
+# Weights with fewer output columns (a classifier's labels) stay float32: their errors are logits'.
 MIN_OUTPUTS = 16
 MOST_ROWS, _BATCH_ROWS = 256, 32  # to observe ranges on, in all and at a time
 _EXTREMES = ("ReduceMin", "ReduceMax")
@@ -51,15 +50,13 @@ def to_int8(
 
         y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
 
-    with one scale s_w per output column, and unsigned 8-bit activations Q(x), in one node of
-    onnxruntime's, MatMulIntegerToFloat. Their scale s_x and zero point z never depend on other rows
-    of the batch: they are constants where the `ranges` of the first inputs of all `products` are
-    known, beyond which values are clipped. Otherwise s_x is the largest absolute value of a token's
+    with one scale s_w per output column, and unsigned 8-bit activations Q(x). Their scale s_x and
+    zero point z are constants where the `ranges` of the first inputs of all `products` are known,
+    beyond which values are clipped. Otherwise s_x is the largest absolute value of a token's
     activations over 127, and z is 128, which takes four more operations.
 
-    The table of token embeddings is stored as integers, too, with one scale per token. Where a
-    decoder multiplies by the same table, both share its integers. All else stays float32. External
-    data is in `directory`, and read one weight at a time.
+    The table of token embeddings is stored as integers, too, with one scale per token; a decoder
+    that multiplies by the same table shares them. External data is in `directory`.
     """
     return _Quantizer(model, directory, ranges).rewrite()
 
@@ -71,7 +68,6 @@ def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
     for node in graph.node:
         if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in matrices:
             continue
-        # The product of integers has no factors alpha and beta.
         if node.op_type == "Gemm" and (
             attribute(node, "alpha", 1.0) != 1.0
             or attribute(node, "transA", 0)
@@ -90,10 +86,9 @@ def quantize_columns(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Integers in -127 … 127 [inputs, outputs] and scales [outputs]: weight ~ integers x scales.
 
-    x86 processors without VNNI multiply unsigned by signed bytes with an instruction that adds two
-    neighboring products in 16 bits, and saturates silently: 2 x 255 x 127 becomes 32,767. So scales
-    of `multiplied` weights are such that no two weights in rows 2i and 2i + 1 add up to more than
-    128 in absolute value, since 255 x 128 fits. This costs less precision than halving all weights.
+    x86 processors without VNNI add two neighboring products of unsigned and signed bytes in 16
+    bits, and saturate silently: 2 x 255 x 127 becomes 32,767. So no two `multiplied` weights in
+    rows 2i and 2i + 1 add up to more than 128 in absolute value, since 255 x 128 fits.
     """
     inputs, outputs = weight.shape
     integers = np.empty_like(weight, np.int8)
@@ -244,7 +239,6 @@ class _Quantizer(GraphEdit):
         out, (name, ids) = node.output[0], node.input
         axis = self.constant(f"{out}.last_axis", np.array([-1]))
         integers, scales = self._store(name, transpose=True, looked_up=True)
-        # [batch, tokens, width]
         self._add("Gather", [integers, ids], f"{out}.integer", axis=0)
         self._add("Cast", [f"{out}.integer"], f"{out}.float", to=TensorProto.FLOAT)
         self._add("Gather", [scales, ids], f"{out}.scales", axis=0)
@@ -253,10 +247,7 @@ class _Quantizer(GraphEdit):
 
 
 def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
-    """Ranges on at most `MOST_ROWS` rows: graph's file name -> first input of a product -> range.
-
-    In batches of one length, since padding would widen them; decoders generate their own inputs.
-    """
+    """Ranges on rows, in batches of one length: graph -> first input of a product -> range."""
     artifact = read_artifact(directory)
     by_length: dict[int, list[Encoded]] = defaultdict(list)
     for example in examples[:: math.ceil(len(examples) / MOST_ROWS)]:
@@ -276,7 +267,6 @@ class Observed:
 
     def __init__(self, path: Path) -> None:
         self.path, self.ranges = path, dict[str, Range]()
-        # Weights stay in their file: only nodes and outputs are added.
         model = onnx.load(path, load_external_data=False)
         inputs = (node.input[0] for node, _ in products(model.graph).values())
         self.values = list(dict.fromkeys(inputs))
@@ -286,7 +276,6 @@ class Observed:
                 name = f"{value} {operator}"
                 model.graph.node.append(make_node(operator, [value], [name], keepdims=0))
                 model.graph.output.append(make_tensor_value_info(name, TensorProto.FLOAT, []))
-        # In the same directory, since the graph names its file of weights by a relative path.
         extended = path.with_name(f"{path.stem}.observed.onnx")
         try:
             onnx.save_model(model, extended)

@@ -29,8 +29,8 @@ from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import TASKS, Example
 
-# Share of the largest logit. Rounding to 11 bits changes logits by about 1e-3 and rounding to 8
-# bits by a few hundredths, more in deep models; a wrong graph by tenths and more.
+# Share of the largest logit. Rounding to 11 bits changes logits by about 1e-3, to 8 bits by a few
+# hundredths, more in deep models; a wrong graph by tenths and more.
 TOLERANCES = {"fp16": 0.02, "int8": 0.15}
 # Correct int8 graphs may exceed it. On real rows this share of labels, or greedy tokens, may then
 # differ from PyTorch's; on random tokens, whose predictions mean nothing, logits by so much.
@@ -52,13 +52,9 @@ def add_precision(
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
-    A check that exceeds its tolerance is returned without an error: the test rows decide whether
-    the loss is acceptable. InputError for a weight that does not fit into the precision.
-
-    Args:
-        model: the float32 network that the artifact's graphs were exported from.
-        batches: ragged, to compare on; of real rows if `examples`, for the ranges of int8
-            activations, are given, or else of random tokens.
+    A check that exceeds its tolerance is returned without an error: test rows decide. InputError
+    for a weight that does not fit. Batches are ragged, of real rows if `examples`, for the ranges
+    of int8 activations, are given, or else of random tokens.
     """
     write_precision(directory, precision, examples, device=device)
     expected = expect_answers(model, batches, directory, precision)
@@ -88,7 +84,6 @@ def write_precision(
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
         graph, form = written / files[role], forms.get(role)
-        # Weights stay on disk until the conversion reads them, one at a time.
         model = onnx.load(graphs / file, load_external_data=False)
         fused = None if form is None else form.rewrite(model, graphs)
         if precision == "fp16":
@@ -138,10 +133,7 @@ class LargestValue(TorchDispatchMode):
 def expect_answers(
     model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
 ) -> tuple[Sequence[Expected], float | None]:
-    """The model's outputs; and for float16, which alone can overflow, its largest value.
-
-    CPUs mostly compute fp16 graphs in float32, which hides that.
-    """
+    """The model's outputs; and its largest value for float16, which overflows on GPUs alone."""
     graphs = TASKS[read_artifact(directory).task].graphs
     if precision != "fp16":
         return graphs.expect(model, directory, batches), None
@@ -181,7 +173,6 @@ def compare_precision(
             checks += packed_check(expected, runtime, TOLERANCES[precision])
             checks.append(form_check(expected, directory))
         return checks
-    # NaN is not larger than the tolerance; `require_within` then raises for it.
     if not real or not logits.largest_difference > logits.tolerance:
         return [logits]
     answers = Check(

@@ -64,9 +64,8 @@ def embedding_rows(model: Any) -> tuple[int, int]:
     return len(table), 4 * table.numel()
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    ids: list[list[int]] = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
-    return ids
+def _ids(tokenizer: Any, texts: list[str]) -> Any:
+    return tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
@@ -105,7 +104,6 @@ def _cut_model(model: Any, kept: list[int]) -> nn.Module:
 def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     """The tokenizer with only the kept tokens, in their order."""
     tokenizer = checkpoint.tokenizer
-    # Through its files: the library cannot remove tokens.
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
         save_tokenizer(tokenizer, directory)
@@ -172,7 +170,6 @@ def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
     if model["type"] == "Unigram":
         pieces, scores = zip(*model["vocab"], strict=True)
         kept = {i for i, piece in enumerate(pieces) if is_short(piece)}
-        # A Unigram model may have no unknown token: its id is then None.
         return (kept | {scores.index(min(scores)), model["unk_id"]}) - {None}
     prefix, ids = model.get("continuing_subword_prefix") or "", model["vocab"]
     kept = {
@@ -185,9 +182,8 @@ def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
     return kept
 
 
-def _model(tokenizer: Any) -> dict[str, Any]:
-    model: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    return model
+def _model(tokenizer: Any) -> Any:
+    return json.loads(tokenizer.backend_tokenizer.to_str())["model"]
 
 
 def _merges(model: dict[str, Any]) -> Merges:

@@ -172,14 +172,7 @@ def export_model(
     engines: Sequence[str] = (ONNXRUNTIME,),
     pairs: Sequence[str] | None = None,
 ) -> list[Check]:
-    """Write `directory/onnx`, and what engines need, and check all against the checkpoint.
-
-    UsageError for an engine that runs dense models only, if units are removed.
-
-    Args:
-        batches: ragged batches to compare on.
-        texts, pairs: rows to compare the tokenizer on, and their second texts, if any.
-    """
+    """Write `directory/onnx`, and what engines need; checked on ragged batches, texts and pairs."""
     checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
@@ -216,11 +209,7 @@ def graph_bytes(directory: Path, precision: str = BASE) -> int:
 def require_same_weights(
     graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
 ) -> None:
-    """Raise InputError unless all weights of float32 graphs are those of the checkpoint.
-
-    Outputs on random rows do not cover all rows of embedding tables. Single numbers may be
-    constants.
-    """
+    """Raise InputError unless all weights of float32 graphs, but scalars, are the checkpoint's."""
 
     def has(tensor: Any, rows: Any) -> bool:
         """Whether rows are the first or last of a tensor, as in tables of positions, or all."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SPACE = "▁"
 # Far below every real score (log-probabilities above -50): chosen only if nothing else fits.
 NEVER = -1e6
-# The rules of transformers' `clean_up_tokenization`, in its order.
 CLEAN_UP = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"),
     (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -40,8 +39,7 @@ CLEAN_UP = (
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
 
-    Encoding means with special tokens and without truncation, decoding means
-    `batch_decode(ids, skip_special_tokens=True)`. InputError for one that is not supported.
+    With special tokens, not truncated; decoded as by `batch_decode(skip_special_tokens=True)`.
     """
     name = type(tokenizer).__name__
     if tokenizer.split_special_tokens:
@@ -71,14 +69,11 @@ def _unsupported(why: str) -> InputError:
 def _from_marian(tokenizer: Any) -> Tokenizer:
     """Pieces of `source.spm` under the ids of `vocab.json`, which has others.
 
-    A piece that `vocab.json` lacks becomes the unknown token. It is still used in the segmentation,
-    so it is appended after the last id, and the runtime maps all ids from there on to the unknown
-    token. An entry of `vocab.json` that `source.spm` lacks is never used in the segmentation: it is
-    written with the prefix `MARK`, which the decoder removes.
-
-    An exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
-    `vocab.json`. Entries with only such characters have no prefix, and all other runs of unknown
-    characters are replaced by a single one before the segmentation.
+    A piece that `vocab.json` lacks is appended after the last id, where the runtime maps all ids to
+    the unknown token. An entry that `source.spm` lacks is never used in the segmentation: it has
+    the prefix `MARK`, which the decoder removes. An exception: SentencePiece joins neighboring
+    unknown characters into one piece, which may be an entry. Entries of only such characters have
+    no prefix, and all other runs of them are replaced by a single one.
     """
     if tokenizer.separate_vocabs:
         raise _unsupported("the MarianTokenizer has separate_vocabs=true")
@@ -90,7 +85,6 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
     defined = [p.piece for p in model.pieces if p.type == kinds.USER_DEFINED]
     scores |= {piece: len(piece.encode()) * highest - 0.1 for piece in defined}
     added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
-    # Tokens that were added after the vocabulary have ids there.
     ids = tokenizer.encoder | added
     # Language codes are tokens only at the start of a text, unless they are added tokens. A mark
     # before each character separates unknown ones.
@@ -99,8 +93,7 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
         for piece in tokenizer.encoder
         if piece.startswith(">>") and piece.endswith("<<") and piece not in added
     }
-    # Scores are added in float64, and by SentencePiece in float32. The results differ only between
-    # segmentations of equal score, such as those of a word repeated without a space.
+    # Scores are added in float64, and not in float32: segmentations of equal score may differ.
     vocabulary = _vocabulary(ids, added, codes, scores)
     built = Tokenizer(models.Unigram(vocabulary, tokenizer.unk_token_id))
     rules = model.normalizer_spec.precompiled_charsmap  # see `compressor.runtime.text`

@@ -23,13 +23,10 @@ from compressor.model.tokenizer import target_ids
 from compressor.runtime.batching import Item, in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
-# Largest numbers of rows, of texts in pairs and truncated, of added tokens …, evenly spread: well
-# under a second of work.
-MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 1000, 200, 48, 48, 1024
-MOST_CHARACTERS = 200_000  # of all rows
+# Largest numbers of rows, of texts in pairs and truncated, of added tokens …, evenly spread.
+MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 200, 200, 48, 48, 1024
 _CUT = 24  # tokens to truncate to; longer texts below have more
 _SHOWN = 60  # characters of a text in a message
-# Texts on which tokenizers are most likely to differ.
 _TEXTS = (
     "",
     " ",
@@ -65,10 +62,7 @@ _ADVICE = "please report this with the checkpoint's name"
 
 @dataclass(frozen=True)
 class TokenizerProbe:
-    """A checkpoint's tokenizer, and texts to compare others with it.
-
-    Both checks raise VerificationError if ids, token types or a decoded text differ.
-    """
+    """A checkpoint's tokenizer, and texts to compare others with it; VerificationError."""
 
     tokenizer: Any
     texts: Sequence[str]  # without the checkpoint's prefix
@@ -83,10 +77,8 @@ class TokenizerProbe:
         """For a checkpoint, with some of its rows."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
-        mean = sum(map(len, texts)) / max(1, len(texts))
-        rows = min(MOST_ROWS, int(MOST_CHARACTERS / max(1, mean)) + 1)
-        firsts = [*difficult, *_some(texts, rows)]
-        seconds = [*difficult[7:], *difficult[:7], *_some(pairs or texts, rows)]
+        firsts = [*difficult, *_some(texts, MOST_ROWS)]
+        seconds = [*difficult[7:], *difficult[:7], *_some(pairs or texts, MOST_ROWS)]
         types = "token_type_ids" in checkpoint.entry.inputs
         return cls(tokenizer, firsts, None if writes else seconds, types, writes)
 
@@ -142,7 +134,6 @@ class TokenizerProbe:
             rows = rows or [list(row) for row in wanted]
         if not self.writes:
             return
-        # And rows of any tokens, including added ones.
         ids = sorted(set(target_ids(tokenizer).values()))
         tokens = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
         tokens += sorted(tokenizer.added_tokens_decoder)[:_DECODED]

@@ -83,7 +83,6 @@ class TranslatorGraphs(TaskGraphs):
         output = OutputLayer(network.model, network.tokens)
         with embedding_only(network.model, output, network.tokens):
             rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
-            # Cloned, since the context frees its rows at the end.
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
@@ -127,7 +126,6 @@ class TranslatorGraphs(TaskGraphs):
                 produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
                 for row, got in enumerate(produced):
                     want = answers[row, 1:][read[row]]
-                    # Logits are of the scored tokens only, in the order of their indices.
                     first, second = (
                         runtime.tokens.indices(np.array(t, np.int64)) for t in (want, got)
                     )
@@ -221,8 +219,8 @@ def _along_greedy(
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
     """Both runtimes' logits along PyTorch's greedy outputs for each batch.
 
-    Yields the sources; PyTorch's tokens, [rows, steps + 1], with the start token; its logits and
-    the runtime's, [rows, steps, scored tokens]; their relative difference.
+    Yields sources, tokens [rows, steps + 1] from the start token on, PyTorch's logits and the
+    runtime's [rows, steps, scored tokens], and their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
     for batch in expected:

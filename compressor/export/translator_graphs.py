@@ -70,8 +70,7 @@ class DecoderStep(nn.Module):
             use_cache=True,
         ).last_hidden_state
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
-        # The best token is an output too, so that greedy search reads one number per row, and the
-        # logits stay on the GPU.
+        # The best token is an output too, so that the logits stay on the GPU in greedy search.
         return [logits, best_tokens(logits), *(x for i in self.past for x in state.present[i])]
 
 
@@ -99,10 +98,8 @@ def export_decoder(network: Network, path: Path) -> None:
         return tensors, [{0: BATCH, 2: dim} for _ in tensors]
 
     cross, past = (with_heads(network, kind) for kind in ("cross", "decoder_self"))
-    (cross_caches, cross_dims), (past_caches, past_dims) = (
-        caches(cross, 5, SOURCE), caches(past, 3, PAST),
-    )  # fmt: skip
-    # Without cross-attention nothing reads it, so it is not an input of the graph.
+    cross_caches, cross_dims = caches(cross, 5, SOURCE)
+    past_caches, past_dims = caches(past, 3, PAST)
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     # The position is the length of the past above.
     tokens, position = torch.ones(2, 1, dtype=torch.long), torch.tensor([3])
@@ -134,10 +131,9 @@ def cache_names(prefix: str, sublayers: Iterable[Sublayer]) -> list[str]:
 
 
 def export_cache_rows(network: Network, directory: Path) -> dict[str, str]:
-    """Write graphs that select rows of the past alone, and of all caches; none without caches.
+    """Write graphs that select rows of the past alone, and of all caches, on the device.
 
-    In beam search hypotheses are reordered, and finished sentences leave the batch: a row of the
-    batch is a row of every cache. The caches stay on the decoder's device, so a graph selects them.
+    In beam search hypotheses are reordered, and finished sentences leave the batch.
     """
     past = cache_names("past", with_heads(network, "decoder_self"))
     every = cache_names("cross", with_heads(network, "cross")) + past

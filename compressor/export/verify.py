@@ -75,8 +75,7 @@ def translation_check(
         ties += 1
         shorter = min(len(want), len(got))
         step = next((i for i in range(shorter) if want[i] != got[i]), shorter)
-        # If one is only longer, there are no two tokens to compare, and it is no tie.
-        if step < shorter:
+        if step < shorter:  # else one is only longer, and it is no tie
             row = np.asarray(logits[step])  # [vocabulary]
             gap = float(row[want[step]] - row[got[step]])
             if abs(gap) <= EXPORT_TOLERANCE * float(np.abs(row).max()):

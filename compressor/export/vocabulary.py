@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from compressor.model.architectures import architecture_of
 from compressor.model.generation import generate
 from compressor.model.memory import release
-from compressor.model.modes import hooks
+from compressor.model.modes import hooks, shared_copy
 from compressor.model.tokenizer import read_sentencepiece
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 CHUNK = 2000  # texts per call of the tokenizer
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-# Least share of the vocabulary to leave out, which justifies a second numbering of tokens.
-MIN_SAVING = 0.05
-# Least number of tokens in a block of `best_tokens`: smaller blocks save no time.
-MIN_BLOCK_WIDTH = 16
+MIN_SAVING = 0.05  # share of the vocabulary that justifies a second numbering of tokens
+MIN_BLOCK_WIDTH = 16  # tokens in a block of `best_tokens`: smaller ones save no time
 
 
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
@@ -48,8 +46,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     special = {*tokenizer.all_special_tokens, *added}
     kept = set(ids.values())
     if type(tokenizer).__name__ == "MarianTokenizer" and not tokenizer.separate_vocabs:
-        # Target texts never contain pieces of the source's model alone. The model was never trained
-        # to predict them, but scores each of them at every step.
+        # Target texts never contain pieces of the source's model alone.
         source, target = map(_pieces, tokenizer.spm_files)
         # A piece with only characters that no target piece has may be in an output, since unknown
         # characters of a target text are looked up in the vocabulary.
@@ -63,7 +60,6 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
             value = settings[f"{name}_token_id"]
             inserted |= set(value) if isinstance(value, list) else {value}
         kept &= {*seen, *inserted, *(ids[x] for x in ids if is_short(x))}
-    # With all tokens, no file of ids and no lookup in the search are needed.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `best_tokens` can divide
@@ -124,9 +120,8 @@ class OutputLayer(nn.Module):
 def best_tokens(logits: Tensor) -> Tensor:
     """The first of the largest logits of each row: [rows, tokens] -> [rows]."""
     tokens = logits.shape[-1]
-    # First the block, then the index within it. onnxruntime's ArgMax is not vectorized; its
-    # ReduceMax is, and is about three times as fast. With the largest divisor up to the square root
-    # ArgMax reads few values, both over the blocks and in the best one.
+    # First the block, then the index within it: onnxruntime's ReduceMax is vectorized, and about
+    # three times as fast as its ArgMax, which reads few values with blocks of about the root.
     width = next(width for width in range(math.isqrt(tokens), 0, -1) if tokens % width == 0)
     if width < MIN_BLOCK_WIDTH:
         return logits.argmax(-1)
@@ -134,20 +129,6 @@ def best_tokens(logits: Tensor) -> Tensor:
     block = blocks.amax(-1).argmax(-1)  # [rows]
     best_block = blocks.gather(1, block[:, None, None].expand(-1, 1, width))  # [rows, 1, width]
     return block * width + best_block[:, 0].argmax(-1)
-
-
-class _ScaledEmbedding(nn.Embedding):
-    """Rows of an embedding table, which BART and its relatives scale."""
-
-    def __init__(self, rows: Tensor, scale: float) -> None:
-        # On "meta", no table is initialized before it is replaced.
-        super().__init__(rows.shape[0], rows.shape[1], device="meta")
-        self.weight = rows
-        self.scale = float(scale)
-
-    def forward(self, input: Tensor) -> Tensor:
-        rows = super().forward(input)
-        return rows if self.scale == 1 else rows * self.scale
 
 
 @contextmanager
@@ -160,7 +141,8 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
     original = decoder.embed_tokens
     tied = original.weight is model.lm_head.weight  # then the graph stores one table for both
     rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
-    decoder.embed_tokens = _ScaledEmbedding(rows, getattr(original, "embed_scale", 1.0))
+    decoder.embed_tokens = shared_copy(original)
+    decoder.embed_tokens.weight, decoder.embed_tokens.padding_idx = rows, None
     try:
         yield
     finally:
@@ -186,10 +168,9 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
 def greedy(
     model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
 ) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
-    """PyTorch's greedy outputs with some tokens alone, at most so many.
+    """Inputs; PyTorch's greedy outputs [rows, steps + 1] with some tokens, from the start token on.
 
-    Returns the encoder's inputs; the outputs [rows, steps + 1], with the start token; and for each
-    row the logits of all tokens along them, [steps, vocabulary].
+    And for each row the logits of all tokens along them, [steps, vocabulary].
     """
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with restricted(model, tokens):

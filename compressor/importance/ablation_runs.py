@@ -65,6 +65,7 @@ def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
 
 @torch.no_grad()
 def _mean_losses(scoring: ScoringJob, alone: bool = False) -> dict[str, list[float]]:
+    """Of each unit alone, or how much without it they grow; of a block of neurons for the first."""
     sums = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
     terms, baseline = 0, torch.tensor(0.0)
 

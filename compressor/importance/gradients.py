@@ -61,7 +61,7 @@ def visit_gradients(
 
 
 def require_gradient(output: Tensor) -> Tensor:
-    """The tensor itself, or in the first layer, below which nothing needs a gradient, a leaf."""
+    """The tensor itself, or a leaf in the first layer, below which nothing needs a gradient."""
     return output if output.requires_grad else output.detach().requires_grad_()
 
 

@@ -33,6 +33,13 @@ from compressor.model.modes import hooks
 from compressor.model.sublayers import Sublayer
 from compressor.storage.input_files import MIB
 
+# Share of the mean diagonal of C that is added to its diagonal, for directions with little variance
+# in the calibration rows. A tenth and ten times of it are as good.
+DAMPING = 1e-3
+BLOCK = 32  # neurons that are removed together, as in ZipLM; smaller ones leave 4 % less error
+_COMPACTED = 0.1  # share of removed neurons from which on the inverse is copied without them
+# Ratio of successive scores that the running maximum raises, so that rounding keeps their order.
+_STEP = 1 + 1e-9
 _WIDE = 1024  # columns from which on sums are kept in single precision, to save memory
 _PANEL = 256  # columns
 
@@ -219,15 +226,6 @@ def add_damping(covariance: Tensor, damping: float) -> Tensor:
     return covariance
 
 
-# Share of the mean diagonal of C that is added to its diagonal, for directions with little variance
-# in the calibration rows. A tenth and ten times of it are as good.
-DAMPING = 1e-3
-BLOCK = 32  # neurons that are removed together, as in ZipLM; smaller ones leave 4 % less error
-_COMPACTED = 0.1  # share of removed neurons from which on the inverse is copied without them
-# Ratio of successive scores that the running maximum raises, so that rounding keeps their order.
-_STEP = 1 + 1e-9
-
-
 def second_order_scores(method: SecondOrder, scoring: ScoringJob) -> RawScores:
     """The error that each unit adds in its sublayer's removal order; removed units score 0."""
     memory = method.statistics_memory
@@ -269,9 +267,8 @@ def removal_order(
 ) -> list[tuple[int, float]]:
     """The order in which to remove the heads of one layer, and the error that each one adds.
 
-    `weight` [width, D] in float64 is the output projection's, D = all heads x head_dim;
-    `covariance` [D, D] that of its inputs; `sensitivity` G [width, width]. Inputs of heads not in
-    `kept` are zero.
+    `weight` [width, D] in float64 is the output projection's, `covariance` [D, D] that of its
+    inputs, and `sensitivity` is G [width, width]. Inputs of heads not in `kept` are zero.
     """
     weight, covariance, sensitivity = weight.cpu(), covariance.cpu(), sensitivity.cpu()
     columns = unit_columns(kept, head_dim)

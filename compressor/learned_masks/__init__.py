@@ -19,7 +19,7 @@ from compressor.importance import TrainedWeights, UnitMethod
 from compressor.model.sublayers import Mask, Scores
 from compressor.options.bounds import Count, Positive
 from compressor.options.declare import option
-from compressor.options.table import Table
+from compressor.options.table import Table, opened
 from compressor.training import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
@@ -130,6 +130,5 @@ class Learned:
 
 def learn(method: LearnedMask, job: LearningJob) -> Learned:
     """Learn a mask of the wanted counts (rounded up to whole groups), and its weights."""
-    from compressor.learned_masks.learning import run
-
-    return run(method, job)
+    learned: Learned = opened("compressor.learned_masks.learning:run")(method, job)
+    return learned

@@ -68,9 +68,7 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
 
 
 def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
-    """log(1 - p), [groups, n], at least LOG_TINY; for the largest p the sum of all others,
-    uncanceled.
-    """
+    """log(1 - p) [groups, n], at least LOG_TINY; of the largest p by the sum of all others."""
     largest = torch.zeros_like(logits, dtype=torch.bool)
     largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
     others = torch.logsumexp(logits.masked_fill(largest, _OUTSIDE), -1, keepdim=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file, save_file
 
 from compressor import parallel
 from compressor.budgets import Choice
 from compressor.errors import VerificationError
-from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.precision_names import BASE
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network, export_model, graph_bytes
@@ -21,40 +23,83 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint, round_to, s
 from compressor.model.location import weight_files
 from compressor.model.memory import release, trim_memory
 from compressor.model.sublayers import Mask, units_of
-from compressor.model.surgery import verify_surgery, without_skipped
+from compressor.model.surgery import prune, verify_surgery, without_skipped
 from compressor.model.weights import count_parameters
-from compressor.pipeline.engines import DENSE
-from compressor.pipeline.inputs import CheckBatches, ModelAndRows
+from compressor.pipeline.inputs import ModelAndRows
+from compressor.pipeline.recover import recover
+from compressor.pipeline.setup import ArtifactPlan, RunSetup
 from compressor.recovery import Recovered
-from compressor.results import Check, Variant
-from compressor.runtime.artifact import count_output_tokens
+from compressor.results import Check, Ranking, Variant
+from compressor.runtime.artifact import count_output_tokens, read_artifact
+from compressor.runtime.engines import engine_class
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
+from compressor.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
 
+DENSE = "dense"  # name of the model to compare with
+
+
+def build(
+    artifact: ArtifactPlan,
+    choice: Choice,
+    setup: RunSetup,
+    *,
+    making: AbstractContextManager[Path],
+    steps: Steps,
+) -> Variant:
+    """Remove units, recover what is left, save and export; each is checked against the one before.
+
+    `making` gives an empty directory, whose files go to the artifact's.
+    """
+    source, mask, scores, budget = setup.source, choice.mask, choice.scores, artifact.budget.text
+    checkpoint, tokens = source.checkpoint, setup.tokens
+    model = chosen_model(steps, artifact.name, choice, checkpoint)
+    state = steps.scratch / "recovery.safetensors"
+    with making as folder:
+        pruned = prune(model, checkpoint.layers, mask)
+        check = verify(model, pruned, source, mask)
+        methods = setup.recipe.recovery
+        recovered = recover(methods, source, pruned, mask, text=setup.text, state=state)
+        small, reloaded = save(source, recovered, choice, folder, budget)
+        exported = parallel.on_main(
+            lambda: export(small, tokens, source, folder, delivered(setup.engines))
+        )
+        facts = {
+            "name": artifact.name,
+            "budget": budget,
+            "macs_share": setup.costs.share(mask, None if tokens is None else len(tokens)),
+            "selection": choice.text,
+            "recovery": recovered.text or "none",
+            "scoring": Ranking(
+                method=scores.method,
+                signature=scores.signature,
+                cost=dict(scores.cost),
+                values={n: list(v) for n, v in scores.values.items() if units_of(n) == "heads"},
+            ),
+            "checks": [check, reloaded, *exported],
+        }
+        built = parallel.on_main(
+            lambda: describe(small.model, mask, folder, folder, artifact.directory, **facts)
+        )
+    release(small.model, keep=model)  # whose weights it shares where nothing was removed
+    return built
+
 
 def verify(model: nn.Module, pruned: nn.Module, source: ModelAndRows, mask: Mask) -> Check:
     """Compare a pruned model with the one that it was cut from, its units masked."""
-    checkpoint, inputs = source.checkpoint, source.check_batches.inputs
-    cut = without_skipped(checkpoint, pruned, mask).model
-    return parallel.on_main(lambda: verify_surgery(model, cut, checkpoint.layers, mask, inputs))
+    layers, cut = source.checkpoint.layers, without_skipped(source.checkpoint, pruned, mask).model
+    return parallel.on_main(lambda: verify_surgery(model, cut, layers, mask, source.inputs))
 
 
 def save(
-    dense: Checkpoint,
-    recovered: Recovered,
-    choice: Choice,
-    check_batches: CheckBatches,
-    directory: Path,
-    *,
-    budget: str,
-    seed: int,
+    source: ModelAndRows, recovered: Recovered, choice: Choice, directory: Path, budget: str
 ) -> tuple[Checkpoint, Check]:
     """Save a pruned model, which loads again bit for bit; its checkpoint, and the check of that."""
     trim_memory()
-    mask, scores = choice.mask, choice.scores
+    dense, mask, scores = source.checkpoint, choice.mask, choice.scores
     small = without_skipped(dense, recovered.model, mask)
     round_to(small.model, dense.dtype)  # so that checks are of what is stored
     record = {
@@ -65,30 +110,28 @@ def save(
         "method": scores.method,
         "signature": scores.signature,
         "budget": budget,
-        "seed": seed,
+        "seed": source.seed,
         "units": mask.totals(),
         "kept": mask.to_json(),
         **({"dropped_layers": sorted(mask.dropped)} if mask.dropped else {}),
-        "scores": {name: _rounded(name, values) for name, values in scores.values.items()},
+        # Of thousands of neurons with six digits.
+        "scores": {
+            name: list(values) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in values]
+            for name, values in scores.values.items()
+        },
         "selection": choice.text,
         "recovery": recovered.text or "none",
     }
     parallel.on_main(lambda: save_checkpoint(dense, small.model, record, directory))
-    return small, parallel.on_main(lambda: verify_reload(small, directory, check_batches))
+    return small, parallel.on_main(lambda: verify_reload(small, directory, source))
 
 
-def _rounded(name: str, scores: Sequence[float]) -> list[float]:
-    """Scores of thousands of neurons with six digits, of heads as they are."""
-    return list(scores) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in scores]
-
-
-def verify_reload(checkpoint: Checkpoint, directory: Path, check_batches: CheckBatches) -> Check:
+def verify_reload(checkpoint: Checkpoint, directory: Path, source: ModelAndRows) -> Check:
     """Compare a model, bit for bit, and its tokenizer with the files that they were saved to."""
     import torch
 
     opened = open_checkpoint(str(directory), verify=False)
-    tokenizers = TokenizerProbe.of(checkpoint, check_batches.texts, check_batches.pairs)
-    tokenizers.check_saved(directory, opened.tokenizer)
+    TokenizerProbe.of(checkpoint, *source.texts).check_saved(directory, opened.tokenizer)
     loaded, saved = opened.model.state_dict(), checkpoint.model.state_dict()
     if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
         raise VerificationError(
@@ -129,106 +172,108 @@ def _weights_of(steps: Steps, artifact: str) -> Path:
 def export(
     checkpoint: Checkpoint,
     tokens: list[int] | None,
-    check_batches: CheckBatches,
+    source: ModelAndRows,
     directory: Path,
     engines: Sequence[str],
 ) -> list[Check]:
     """Write float32 graphs, and what engines need beside them, and compare them with PyTorch."""
     network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
-    on = check_batches
-    return export_model(network, on.batches, on.texts, directory, engines, on.pairs)
+    texts, pairs = source.texts
+    return export_model(network, source.batches, texts, directory, engines, pairs)
 
 
-def export_dense(
-    *, source: ModelAndRows, directory: Path, engines: Sequence[str], steps: Steps
-) -> Variant:
+def export_dense(*, source: ModelAndRows, engines: Sequence[str], steps: Steps) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
-    checkpoint = source.checkpoint
+    checkpoint, directory = source.checkpoint, steps.state / DENSE
+    tokens = source.task.graphs.output_tokens(checkpoint)
     with steps.making(directory) as making:
-        tokens = source.task.graphs.output_tokens(checkpoint)
-        checks = export(checkpoint, tokens, source.check_batches, making, engines)
+        checks = export(checkpoint, tokens, source, making, engines)
+    facts = {"name": DENSE, "budget": "all units", "macs_share": 1.0, "checks": checks}
     full = Mask.full(checkpoint.layers)
-    return describe(
-        DENSE, checkpoint.model, full, 1.0, "all units", directory, checkpoint.directory, checks
-    )
+    return describe(checkpoint.model, full, directory, checkpoint.directory, directory, **facts)
 
 
 def export_precision(
-    model: Variant,
-    precision: str,
-    *,
-    source: ModelAndRows,
-    device: str,
-    steps: Steps,
+    model: Variant, precision: str, *, source: ModelAndRows, steps: Steps
 ) -> Variant:
     """Write one more precision of an exported model and compare it with the float32 network.
 
     It is compared on the device that is measured on, if that has kernels for the precision.
     """
-    directory, checkpoint = Path(model.directory), source.checkpoint
-    inputs = source.check_batches.inputs
+    directory, checkpoint, device = Path(model.directory), source.checkpoint, source.device
     with steps.making(directory) as making:
         # Before another model is opened: it takes memory.
         examples = source.examples if source.calibrated else ()
         write_precision(directory, precision, examples, making, device)
     if model.name == DENSE:
-        expected = expect_answers(checkpoint.model.eval(), inputs, directory, precision)
+        expected = expect_answers(checkpoint.model.eval(), source.inputs, directory, precision)
     else:
-        auto_class = checkpoint.entry.auto_class
-        opened = open_checkpoint(
-            model.directory, task=checkpoint.task, auto_class=auto_class, verify=False
-        )
-        expected = expect_answers(opened.model, inputs, directory, precision)
+        opened = open_checkpoint(model.directory, verify=False)
+        expected = expect_answers(opened.model, source.inputs, directory, precision)
         release(opened.model)
-    checks = compare_precision(expected, directory, precision, device, real=True)
-    update = {
-        "name": f"{model.name}-{precision}",
-        "precision": precision,
-        "base": model.name,
-        "default": False,  # until it is measured
-        "onnx_bytes": graph_bytes(directory, precision),
-        "scoring": None,
-        "checks": checks,
-    }
-    return model.model_copy(update=update)
+    return _another_build(
+        model,
+        name=f"{model.name}-{precision}",
+        precision=precision,
+        onnx_bytes=graph_bytes(directory, precision),
+        checks=compare_precision(expected, directory, precision, device, real=True),
+    )
 
 
-def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
-    """About how large the graphs of a model are, in all the precisions together."""
-    return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)
+def _another_build(model: Variant, **facts: Any) -> Variant:
+    """A float32 model in another precision or engine; it is no default until it is measured."""
+    other = {"base": model.name, "default": False, "scoring": None, "checks": []}
+    return model.model_copy(update=other | facts)
+
+
+def delivered(engines: Sequence[str]) -> list[str]:
+    """Those of the engines that run pruned models."""
+    return [name for name in engines if not engine_class(name).dense_only]
+
+
+def engine_builds(model: Variant, engines: Sequence[str], device: str) -> list[Variant]:
+    """An exported float32 model in the run's other engines, in all precisions to measure."""
+    directory = Path(model.directory)
+    artifact = read_artifact(directory)
+    if model.name != DENSE:
+        engines = delivered(engines)
+    return [
+        _another_build(
+            model,
+            name="-".join([model.name, engine, *([precision] * (precision != BASE))]),
+            precision=precision,
+            engine=engine,
+        )
+        for engine in engines
+        if engine != ONNXRUNTIME
+        for precision in TASKS[artifact.task].engine(engine).measured(directory, artifact, device)
+    ]
 
 
 def describe(
-    name: str,
-    model: nn.Module,
-    mask: Mask,
-    macs_share: float,
-    budget: str,
-    directory: Path,
-    checkpoint: Path,
-    checks: Sequence[Check],
+    model: nn.Module, mask: Mask, graphs: Path, checkpoint: Path, directory: Path, **facts: Any
 ) -> Variant:
-    """The facts of an exported float32 model, with its graphs and its weights in directories."""
-    weights = weight_files(checkpoint, allow_pickle=True)  # that were loaded already
-    tokens = count_output_tokens(directory)
+    """The facts of an exported float32 model that will lie in `directory`.
+
+    Its graphs and its weights now lie in `graphs` and `checkpoint`.
+    """
+    heads = {name: n for name, n in mask.totals().items() if units_of(name) == "heads"}
+    tokens = count_output_tokens(graphs)
     rows, stored = (None, None) if tokens else embedding_rows(model)
+    weights = weight_files(checkpoint, allow_pickle=True)  # that were loaded already
     return Variant(
-        name=name,
         directory=directory.as_posix(),
-        budget=budget,
-        kept={name: mask.kept(name) for name in mask.keep if units_of(name) == "heads"},
-        heads={name: n for name, n in mask.totals().items() if units_of(name) == "heads"},
-        neurons={name: n for name, n in mask.totals().items() if units_of(name) == "neurons"},
-        kept_neurons={name: n for name, n in mask.counts().items() if units_of(name) == "neurons"},
+        kept={name: mask.kept(name) for name in heads},
+        heads=heads,
+        neurons={name: n for name, n in mask.totals().items() if name not in heads},
+        kept_neurons={name: n for name, n in mask.counts().items() if name not in heads},
         dropped_layers=[layer for layer in mask.layers() if layer in mask.dropped],
-        macs_share=macs_share,
         parameters=count_parameters(model),
         checkpoint_bytes=sum(path.stat().st_size for path in weights),
-        onnx_bytes=graph_bytes(directory),
+        onnx_bytes=graph_bytes(graphs),
         output_tokens=tokens,
         embedding_rows=rows,
         embedding_bytes=stored,
         precision=BASE,
-        recovery="none",
-        checks=list(checks),
+        **({"recovery": "none"} | facts),
     )

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare_rows, require_references, score_rows, with_tokenizers
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME, split_engines
 from compressor.export.precision_names import named_precisions
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
-from compressor.pipeline.engines import Build, builds_of, choose_device
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import read_description, require_files
+from compressor.runtime.artifact import Artifact, read_description, require_files
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
 
+@dataclass(frozen=True)
+class Build:
+    """An artifact in one precision of one engine."""
+
+    directory: Path
+    engine: str
+    precision: str
+
+
 class Evaluated(BaseModel, frozen=True):
-    """Quality of one artifact, and its difference from the first one."""
+    """Quality of one build, and its difference from the first one."""
 
     directory: str
     precision: str
@@ -36,33 +45,24 @@ class Evaluated(BaseModel, frozen=True):
 
 
 def evaluate_artifacts(
-    directories: Sequence[Path],
-    request: EvaluateRequest,
-    progress: Progress = SILENT,
+    directories: Sequence[Path], request: EvaluateRequest, progress: Progress = SILENT
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
     Raises:
-        UsageError: a precision that an artifact was not exported in, or an engine that does not
-            run it.
+        UsageError: a precision that an artifact does not have, or an engine that does not run it.
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device or an engine is not usable.
     """
     rows, builds, device = _open(directories, request, progress)
-    task, engines = TASKS[rows.task], {build.engine for build in builds}
-    task.require_answers(rows)
+    TASKS[rows.task].require_answers(rows)
     require_references(rows)
     rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
     settings, outputs = request.evaluation, list[list[str]]()
     for build in builds:
-        how = f"{build.engine}, {build.precision}" if len(engines) > 1 else build.precision
-        progress.message(f"evaluating {build.directory} ({how}) on {rows.count} rows …")
-        outputs.append(
-            answers(
-                build.directory, rows, device, settings.num_beams, progress, build.precision,
-                build.engine,
-            )
-        )  # fmt: skip
+        how = build.precision, build.engine
+        progress.message(f"evaluating {build.directory} ({', '.join(how)}) on {rows.count} rows …")
+        outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *how))
     first, resamples, seed = outputs[0], settings.resamples, request.seed
     return [
         Evaluated(
@@ -82,23 +82,16 @@ def bench_artifacts(
     progress: Progress = SILENT,
     memory: bool = True,
 ) -> Throughput:
-    """Interleaved throughput of artifacts, speed-ups against the first.
+    """Interleaved throughput of artifacts, speed-ups against the first; errors as above.
 
     With several engines the first artifact is also taken for the dense model that every build is
     compared with, in its own engine and in the fastest. Multiply-adds are compared where an
     artifact records its units (`units.json`); a directory without holds the dense model.
-
-    Args:
-        request: without precisions it takes the artifacts' default, which must be the same.
-        memory: measure peak memory, too.
-
-    Raises:
-        UsageError, InputError: as `evaluate_artifacts`.
-        EnvironmentProblem: the device or an engine is not usable.
+    Without precisions it takes the artifacts' default, which must be the same.
     """
     rows, builds, device = _open(directories, request, progress)
-    engines = {build.engine for build in builds}
     precisions = named_precisions(request.builds.precision)
+    several_engines = len({build.engine for build in builds}) > 1
     masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     config, dense = None, dict[str, int]()
     if masks:
@@ -109,14 +102,16 @@ def bench_artifacts(
         names = {d: d.as_posix() for d in directories}
     subjects = []
     for build in builds:
-        directory, parts = build.directory, [names[build.directory]]
-        parts += [build.engine] * (len(engines) > 1)
-        parts += [build.precision] * (precisions is not None and len(precisions) > 1)
-        counts = masks[directory].of_layers_left().counts() if directory in masks else dense
+        parts, mask = [names[build.directory]], masks.get(build.directory)
+        if several_engines:
+            parts.append(build.engine)
+        if precisions is not None and len(precisions) > 1:
+            parts.append(build.precision)
+        counts = dense if mask is None else mask.of_layers_left().counts()
         precision = None if precisions is None else build.precision
-        is_dense = directory == directories[0]
+        is_dense = build.directory == directories[0]
         subjects.append(
-            Subject("-".join(parts), directory, counts, precision, build.engine, is_dense)
+            Subject("-".join(parts), build.directory, counts, precision, build.engine, is_dense)
         )
     return benchmark(
         subjects, rows=rows, config=config and config.to_dict(), device=device, memory=memory,
@@ -125,9 +120,7 @@ def bench_artifacts(
 
 
 def _open(
-    directories: Sequence[Path],
-    request: EvaluateRequest | BenchRequest,
-    progress: Progress,
+    directories: Sequence[Path], request: EvaluateRequest | BenchRequest, progress: Progress
 ) -> tuple[Rows, list[Build], str]:
     """The rows, what to measure, and the device; files are checked against the manifests."""
     artifacts = {d: read_description(d, request.verify) for d in directories}
@@ -162,4 +155,44 @@ def _open(
         progress=lambda done: progress.update("rows read", done, None),
         **request.data.columns(),
     )
-    return rows, builds, choose_device(builds, task, request.device)
+    # The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else.
+    devices = {
+        task.engine(name).choose_device(
+            request.device, [build.precision for build in builds if build.engine == name]
+        )
+        for name in engines
+    }
+    return rows, builds, devices.pop() if len(devices) == 1 else "cpu"
+
+
+def builds_of(
+    directory: Path, artifact: Artifact, engines: Sequence[str], precisions: Sequence[str] | None
+) -> list[Build]:
+    """What to measure of an artifact: each engine in those of the precisions that it has.
+
+    Args:
+        precisions: None for each engine's default one.
+
+    Raises:
+        UsageError: an engine has none of the precisions, or no engine has one of them.
+    """
+    task, builds = TASKS[artifact.task], list[Build]()
+    for name in engines:
+        engine = task.engine(name)
+        wanted = [engine.default_precision(artifact)]
+        if precisions is not None:
+            offered = engine.precisions(directory, artifact)
+            wanted = [precision for precision in precisions if precision in offered]
+        for precision in wanted:
+            engine.files(directory, artifact, precision)  # raises where it has nothing to open
+            builds.append(Build(directory, name, precision))
+    made = {x for build in builds for x in (build.engine, build.precision)}
+    for name in (*engines, *(precisions or ())):
+        if name not in made:
+            offered = task.engine(engines[0]).precisions(directory, artifact)
+            raise UsageError(
+                f"{directory} has no build for {name}; export it, or choose {', '.join(offered)} "
+                f"in {engines[0]}",
+                id="precision-not-in-artifact",
+            )
+    return builds

@@ -1,4 +1,4 @@
-"""What a run starts from: the model, the rows, encoded, and batches to check every build on."""
+"""What a command starts from: the model, the rows, encoded, and batches to check every build on."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from compressor.errors import EnvironmentProblem, InputError
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.evaluation import require_references, with_tokenizers
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
+from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.request.sections import Columns, ModelSection
 from compressor.request.validate import check_options
+from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.session import choose_device
-from compressor.tasks import (
-    TASKS,
-    Batch,
-    Example,
-    Rows,
-    Task,
-    count_shared,
-    count_truncated,
-    require_task,
-    split_rows,
-)
+from compressor.tasks import TASKS, Batch, Example, Rows, Task, require_task
+from compressor.tasks.batching import count_truncated
+from compressor.tasks.rows import count_shared, split_rows
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,18 +35,16 @@ CHECKED_ROWS = 8  # per batch
 
 @dataclass(frozen=True)
 class DataRows:
-    """The rows of a run.
-
-    Args:
-        test: rows that quality and speed are measured on.
-        shared: number of test rows whose texts are calibration rows too.
-        search: rows that a search for a budget looks at, none of which are test rows.
-    """
+    """The rows of a run."""
 
     calibration: Rows | None
-    test: Rows | None
-    shared: int = 0
-    search: Rows | None = None
+    test: Rows | None  # that quality and speed are measured on
+    search: Rows | None = None  # that a search for a budget looks at; no test rows
+
+    @property
+    def shared(self) -> int:
+        """Number of test rows whose texts are calibration rows too."""
+        return count_shared(self.test, self.calibration) if self.calibration and self.test else 0
 
     @property
     def fitted(self) -> Rows:
@@ -66,44 +60,31 @@ class DataRows:
 
 
 @dataclass(frozen=True)
-class CheckBatches:
-    """Ragged batches and texts on which every build is compared with its reference.
-
-    Args:
-        texts: of rows; none where no rows are given.
-        pairs: a second text of each, for tasks that read pairs.
-    """
-
-    batches: Sequence[Batch]
-    texts: Sequence[str] = ()
-    pairs: Sequence[str] | None = None
-
-    @property
-    def inputs(self) -> list[Mapping[str, Tensor]]:
-        """The arguments of a model's forward, of every batch."""
-        return [batch.inputs() for batch in self.batches]
-
-
-@dataclass(frozen=True)
 class ModelAndRows:
-    """A checkpoint with the rows that its units are scored and recovered on.
-
-    Args:
-        examples: the rows, encoded in the checkpoint's tokens.
-        rows: as they were read; None where there are none.
-        check_batches: on which every build is compared.
-        calibrated: whether they are calibration rows.
-    """
+    """A checkpoint, the rows that its units are scored and recovered on, and how to compute."""
 
     checkpoint: Checkpoint
-    examples: Sequence[Example] = ()
+    examples: Sequence[Example] = ()  # the rows in the checkpoint's tokens
     rows: Rows | None = None
-    check_batches: CheckBatches = CheckBatches(())
-    calibrated: bool = True
+    batches: Sequence[Batch] = ()  # ragged, on which every build is compared with its reference
+    calibrated: bool = True  # whether they are calibration rows
+    device: str = "cpu"
+    seed: int = 0
+    progress: Progress = SILENT
 
     @property
     def task(self) -> Task:
         return TASKS[self.checkpoint.task]
+
+    @property
+    def texts(self) -> tuple[Sequence[str], Sequence[str] | None]:
+        """Texts to compare tokenizers on, and a second text of each for tasks that read pairs."""
+        return ((), None) if self.rows is None else (self.rows.sources, self.rows.pairs)
+
+    @property
+    def inputs(self) -> list[Mapping[str, Tensor]]:
+        """The arguments of a model's forward, of every batch to check."""
+        return [batch.inputs() for batch in self.batches]
 
 
 def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> Checkpoint:
@@ -146,31 +127,28 @@ def read(
         InputError: malformed data, with file and line.
         UsageError, EnvironmentProblem: an unknown or missing tokenizer.
     """
-    rows: dict[str, Rows] = {}
-    for name in ("calibration", "test"):
-        spec = getattr(section, name, None)
-        if spec is not None:
-            rows[name] = task.read_rows(
-                spec,
-                labels=task.label_names(checkpoint.model.config),
-                minimum=MINIMUM_ROWS,
-                limit=getattr(section, f"{name}_rows"),
-                progress=lambda done: progress.update("rows read", done, None),
-                **section.columns(),
-            )
-    calibration, test = rows.get("calibration"), rows.get("test")
+
+    def rows_of(name: str) -> Rows | None:
+        file = getattr(section, name, None)
+        return file and task.read_rows(
+            file,
+            labels=task.label_names(checkpoint.model.config),
+            minimum=MINIMUM_ROWS,
+            limit=getattr(section, f"{name}_rows"),
+            progress=lambda done: progress.update("rows read", done, None),
+            **section.columns(),
+        )
+
+    calibration, test = rows_of("calibration"), rows_of("test")
     if test is not None:
         task.require_answers(test)
         require_references(test)
         test = with_tokenizers(test, tokenizers, progress.message)
-    if calibration is not None:
-        calibration = (
-            replace(calibration, tokenizers=test.tokenizers)
-            if test is not None
-            else with_tokenizers(calibration, tokenizers)
-        )
-    shared = count_shared(test, calibration) if calibration and test else 0
-    return DataRows(calibration, test, shared)
+    if calibration is not None and test is not None:
+        calibration = replace(calibration, tokenizers=test.tokenizers)
+    elif calibration is not None:
+        calibration = with_tokenizers(calibration, tokenizers)
+    return DataRows(calibration, test)
 
 
 def hold_out(data: DataRows, seed: int) -> DataRows:
@@ -185,13 +163,13 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
             "of each, and rows with the same text stay together",
             id="too-few-rows",
         )
-    shared = count_shared(test, data.calibration) if data.calibration else 0
-    return DataRows(data.calibration, test, shared, search)
+    return DataRows(data.calibration, test, search)
 
 
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
-    if data.shared and data.test is not None:
-        text = phrases.shared_rows(data.shared, len(data.test.sources))
+    shared = data.shared
+    if shared and data.test is not None:
+        text = phrases.shared_rows(shared, len(data.test.sources))
         progress.message(f"warning: {text}; give other --test rows")
 
 
@@ -221,49 +199,61 @@ def pick_device(wanted: str, progress: Progress) -> str:
                 id="torch-without-cuda",
             )
         progress.message(f"{problem}: everything runs on the CPU")
-        device = "cpu"
+        return "cpu"
     return device
 
 
-def with_rows(data: DataRows, checkpoint: Checkpoint, progress: Progress) -> ModelAndRows:
-    """Encode the rows to score, recover and check on; reports how many are cut."""
-    task, rows = TASKS[checkpoint.task], data.fitted
-    examples = encode(rows, checkpoint, task, progress)
-    batches = make_check_batches(rows, examples, checkpoint.model, task)
-    return ModelAndRows(checkpoint, examples, rows, batches, data.calibration is not None)
+def with_rows(
+    checkpoint: Checkpoint,
+    rows: Rows | None,
+    *,
+    calibrated: bool = True,
+    device: str = "cpu",
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> ModelAndRows:
+    """Encode the rows to score, recover and check on; without any, random tokens are checked on."""
+    task = TASKS[checkpoint.task]
+    examples = [] if rows is None else encode(rows, checkpoint, task, progress)
+    if rows is None:
+        batches = random_check_batches(checkpoint, task)
+    else:
+        batches = make_check_batches(examples, checkpoint.model, task)
+    return ModelAndRows(checkpoint, examples, rows, batches, calibrated, device, seed, progress)
 
 
 def with_calibration(
-    section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
+    section: Columns,
+    checkpoint: Checkpoint,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    progress: Progress = SILENT,
 ) -> ModelAndRows:
-    """A checkpoint with the calibration rows of a single command, if any, and random batches."""
+    """A checkpoint with the calibration rows of a single command, if any."""
     task = TASKS[checkpoint.task]
     check_options([section], task, checkpoint.name)
     rows = read(section, checkpoint, task, progress).calibration
-    examples = [] if rows is None else encode(rows, checkpoint, task)
-    return ModelAndRows(checkpoint, examples, rows, random_check_batches(checkpoint, task))
+    return with_rows(checkpoint, rows, device=device, seed=seed, progress=progress)
 
 
-def make_check_batches(
-    rows: Rows, examples: Sequence[Example], model: nn.Module, task: Task
-) -> CheckBatches:
+def make_check_batches(examples: Sequence[Example], model: nn.Module, task: Task) -> list[Batch]:
     """A few batches over the whole range of lengths, short and long rows side by side."""
     count = min(len(examples), CHECKED_BATCHES * CHECKED_ROWS)
     by_length = sorted(range(len(examples)), key=lambda i: (len(examples[i].source), i))
     chosen = [by_length[i * len(examples) // count] for i in range(count)]
     # Every fourth of the sorted rows: each batch pads rows of all lengths.
     ragged = [chosen[i::CHECKED_BATCHES] for i in range(min(CHECKED_BATCHES, count))]
-    batches = [
+    return [
         batch
         for members in ragged
         for batch in task.batches(
             [examples[i] for i in members], model, batch_tokens=None, batch_size=CHECKED_ROWS
         )
     ]
-    return CheckBatches(batches, rows.sources, rows.pairs)
 
 
-def random_check_batches(checkpoint: Checkpoint, task: Task) -> CheckBatches:
+def random_check_batches(checkpoint: Checkpoint, task: Task) -> list[Batch]:
     """Batches of random tokens, for commands without rows."""
     rng = random.Random(0)
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
@@ -278,4 +268,34 @@ def random_check_batches(checkpoint: Checkpoint, task: Task) -> CheckBatches:
         return (*rng.choices(ids, k=length), end)
 
     examples = [task.synthetic_example(row, sentence) for row in range(CHECKED_ROWS * 2)]
-    return CheckBatches(task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS))
+    return task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
+
+
+def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:
+    """Check, before anything long is computed, that engines run models of the task on a device."""
+    for name in names:
+        engine = task.engine(name)
+        if engine.dense_only and not task.plain_logits:
+            raise UsageError(
+                f"the engine {name} runs no models for {task.name}; leave it out of --engines",
+                id="engine-not-for-task",
+            )
+        if name != ONNXRUNTIME:
+            engine.library()
+            engine.choose_device(device)
+
+
+def engines_to_measure(engines: Sequence[str], task: Task, device: str, timed: bool) -> list[str]:
+    """The engines of a run: those that were asked for, and where a GPU is timed PyTorch, too.
+
+    Without it the dense model might look slower than what a user has already.
+    """
+    measured, rival = list(engines), PyTorch.name
+    if timed and device == "cuda" and rival not in measured and task.plain_logits:
+        measured += [rival] * PyTorch.library().cuda.is_available()
+    return measured
+
+
+def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
+    """About how large the graphs of a model are, in all the precisions together."""
+    return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)

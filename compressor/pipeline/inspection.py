@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.counts import Macs
+from compressor.budgets.units import UnitCosts
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.sublayers import KINDS, UNITS_OF, Units
+from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units
 from compressor.model.weights import computed_weights, count_parameters
-from compressor.pipeline.unit_costs import costs_at, model_shape
-from compressor.throughput.multiply_adds import WorkSize, multiply_adds
+from compressor.tasks import TASKS, Example, Task
+from compressor.throughput import WorkSize, shape_of
+from compressor.throughput.multiply_adds import ModelShape, multiply_adds, total_multiply_adds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,41 +26,27 @@ _FIXED = EMBEDDINGS, VOCABULARY, OTHER = "embeddings", "vocabulary", "other"
 
 @dataclass(frozen=True)
 class PartFacts:
-    """One kind of sublayer, or another part of the model.
+    """One kind of sublayer, or another part of the model."""
 
-    Args:
-        name: a kind of sublayer; `embeddings`; `vocabulary`, the projection to the tokens that a
-            translator's decoder scores; `other`: normalizations, biases that stay without units,
-            and a classifier's head.
-        of: what its units are, for kinds of sublayers.
-        units: how many each of its sublayers has.
-        unit_width: `head_dim` of a head, 1 of a neuron.
-        parameters: how many belong to it (see `inspect_checkpoint`).
-        macs_share: its share of the multiply-adds at each of the shapes.
-    """
-
+    # A kind of sublayer; embeddings; vocabulary: the projection to a decoder's tokens; other:
+    # normalizations, biases that stay without units, and a classifier's head.
     name: str
-    of: Units | None
-    units: list[int]
-    unit_width: int
-    parameters: int
-    macs_share: list[float]
+    of: Units | None  # what its units are, for kinds of sublayers
+    units: list[int]  # how many each of its sublayers has
+    unit_width: int  # `head_dim` of a head, 1 of a neuron
+    parameters: int  # how many belong to it (see `inspect_checkpoint`)
+    macs_share: list[float]  # of the multiply-adds at each of the shapes
 
 
 @dataclass(frozen=True)
 class ShapeFacts:
-    """A batch, and its multiply-adds.
-
-    Args:
-        fixed_share: the share that no head or neuron has.
-        least_share: the smallest that `--macs` can ask for; None of a pruned model.
-    """
+    """A batch, and its multiply-adds."""
 
     batch_size: int
     source_tokens: int
     target_tokens: int
-    fixed_share: float
-    least_share: float | None
+    fixed_share: float  # that no head or neuron has
+    least_share: float | None  # smallest that `--macs` can ask for; None of a pruned model
 
 
 @dataclass(frozen=True)
@@ -84,11 +73,12 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     """
     model: Any = checkpoint.model
     owned, tied = _parameters(checkpoint)
-    sizes = [
-        WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
-        for tokens in sorted({min(tokens, checkpoint.max_source_tokens) for tokens in TOKENS})
-    ]
-    works = [_work(checkpoint, size) for size in sizes]
+    works, shapes = [], []
+    for tokens in sorted({min(tokens, checkpoint.max_source_tokens) for tokens in TOKENS}):
+        size = WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
+        works.append(work := _work(checkpoint, size))
+        fixed, least = sum(work[x] for x in _FIXED), _least_share(checkpoint, size)
+        shapes.append(ShapeFacts(size.batch, size.source, size.target, fixed, least))
     parts = [
         PartFacts(
             name=name,
@@ -99,16 +89,6 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
             macs_share=[work[name] for work in works],
         )
         for name, count in owned.items()
-    ]
-    shapes = [
-        ShapeFacts(
-            size.batch,
-            size.source,
-            size.target,
-            sum(work[x] for x in _FIXED),
-            _least_share(checkpoint, size),
-        )
-        for size, work in zip(sizes, works, strict=True)
     ]
     return Inspection(
         model=checkpoint.name,
@@ -139,8 +119,7 @@ def _parameters(checkpoint: Checkpoint) -> tuple[dict[str, int], bool]:
     tables += [x for name, x in model.named_parameters() if "embeddings_project." in name]
     tables = list({id(weight): weight for weight in tables}.values())
     owned[EMBEDDINGS] = _count(model, tables)
-    tied = False
-    projection = model.get_output_embeddings()
+    projection, tied = model.get_output_embeddings(), False
     if projection is not None:
         tied = any(projection.weight is weight for weight in tables)
         owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
@@ -158,7 +137,7 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
 def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
     """Share of the multiply-adds of one batch by part; all 0 where there are none."""
     work = dict.fromkeys([*KINDS, *_FIXED], 0)
-    for name, count in multiply_adds(model_shape(checkpoint, checkpoint.mask), size).items():
+    for name, count in multiply_adds(_shape(checkpoint, checkpoint.mask), size).items():
         start = name.partition(".")[0]
         work[start if start in work else OTHER] += count
     total = sum(work.values()) or 1
@@ -169,6 +148,44 @@ def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
     """The share of the multiply-adds that is left when all goes that may by default."""
     if checkpoint.pruning is not None:
         return None
-    budget, full = Macs(macs=[0.5]), checkpoint.mask  # of any share: the limits are the same
-    costs = costs_at(checkpoint, [(size.source, size.target)])
-    return budget.least_share(budget.limits(full), costs)
+    budget = Macs(macs=[0.5])  # of any share: the limits are the same
+    costs = _costs_at(checkpoint, [(size.source, size.target)])
+    return budget.least_share(budget.limits(checkpoint.mask), costs)
+
+
+def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) -> UnitCosts:
+    """Multiply-adds of a dense model over encoded rows, one by one and without padding.
+
+    Everything is counted, the vocabulary too. As all operations that belong to a unit are linear
+    in the number of units, one unit less says what each costs.
+    """
+    return _costs_at(checkpoint, [(len(x.source), task.target_tokens(x)) for x in examples])
+
+
+def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> UnitCosts:
+    """For rows of these source and target lengths."""
+    full, rows_of = Mask.full(checkpoint.layers), Counter(lengths)
+
+    def count(shape: ModelShape) -> float:
+        return sum(
+            rows * total_multiply_adds(shape, WorkSize(1, *size)) for size, rows in rows_of.items()
+        )
+
+    shape = _shape(checkpoint, full)
+    dense = count(shape)
+    of_units = {}
+    for kind in full.kinds():
+        first = next(name for name in full.keep if name.startswith(f"{kind}."))
+        of_units[kind] = dense - count(_shape(checkpoint, full.without([(first, 0)])))
+    if not shape.decodes:
+        return UnitCosts(dense, of_units)
+    one_token_less = replace(shape, vocabulary=shape.vocabulary - 1)
+    return UnitCosts(dense, of_units, shape.vocabulary, dense - count(one_token_less))
+
+
+def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:
+    """The shape of a checkpoint's model with the units of a mask."""
+    task, config = TASKS[checkpoint.task], checkpoint.model.config
+    tokens = task.graphs.output_tokens(checkpoint)
+    count = None if tokens is None else len(tokens)
+    return shape_of(task, config.to_dict(), mask.counts(), count)  # type: ignore[union-attr,operator]

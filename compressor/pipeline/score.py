@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from compressor import parallel
@@ -21,15 +22,11 @@ from compressor.model.location import resolve, weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import skipped
 from compressor.pipeline.inputs import ModelAndRows
-from compressor.progress import Progress
 from compressor.request.recipe import PruneRequest
 from compressor.request.sections import ModelSection
 from compressor.storage.files import write_json
 from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import read_json
-
-MOST_SCORE = 1e300
-_FIELDS = {"scores": dict, "method": str, "signature": str, "cost": dict, "weights": str}
 
 
 def score(
@@ -38,20 +35,15 @@ def score(
     source: ModelAndRows,
     method: UnitMethod,
     sublayers: Sequence[Sublayer],
-    seed: int,
-    device: str,
-    progress: Progress,
     model: nn.Module | None = None,
 ) -> Scores:
-    """Scores of all units of some sublayers.
+    """Scores of all units of some sublayers, of the checkpoint's model or another of its shape.
 
-    Args:
-        mask: units that are left; the others are gated to zero and score zero. Layers that it
-            drops are skipped; their units have no scores.
-        model: one of the checkpoint's shape, to be scored in its place.
+    Units that `mask` removes are gated to zero and score zero. Layers that it drops are skipped;
+    their units have no scores.
     """
     assert isinstance(method, ScoringMethod)
-    task, rows, layers = source.task, source.rows, source.checkpoint.layers
+    task, rows, progress = source.task, source.rows, source.progress
     model = model or source.checkpoint.model
 
     def require_metric_sees(asked: str, answers: Sequence[str]) -> None:
@@ -59,7 +51,7 @@ def score(
             require_sight(rows, answers, asked)
 
     scoring = ScoringJob(
-        model=model.to(device),
+        model=model.to(source.device),
         layers=[x for x in sublayers if x.layer not in mask.dropped],
         mask=mask,
         batches=task.batches(parallel.shard(source.examples), model) if method.needs_rows else [],
@@ -67,36 +59,48 @@ def score(
         tokenizer=source.checkpoint.tokenizer,
         metric=None if rows is None else lambda answers: main_metric(rows, answers),
         require_sight=require_metric_sees,
-        seed=seed,
-        device=device,
+        seed=source.seed,
+        device=source.device,
         progress=partial(progress.update, "scoring"),
         report=progress.message,
     )
     try:
-        with skipped(model, layers, mask):
+        with skipped(model, source.checkpoint.layers, mask):
             return parallel.agree(score_units(method, scoring))
     finally:
         model.to("cpu")
 
 
 def find_layers(
-    numbers: Mapping[str, int],
-    dropped: Sequence[str],
-    *,
-    source: ModelAndRows,
-    device: str,
-    progress: Progress,
+    numbers: Mapping[str, int], dropped: Sequence[str], *, source: ModelAndRows
 ) -> dict[str, float]:
     """The layers whose skipping changes predictions least, and the divergence in nats; in order.
 
-    Args:
-        numbers: stack -> how many of its layers go, after those `dropped` before.
+    `numbers` says how many of a stack's layers go, after those `dropped` before.
     """
     model, layers = source.checkpoint.model, source.checkpoint.layers
-    batches, report = source.task.batches(parallel.shard(source.examples), model), progress.update
+    batches = source.task.batches(parallel.shard(source.examples), model)
+    report = partial(source.progress.update, "layers")
     return layers_to_drop(
-        model, layers, batches, source.task, numbers, device, partial(report, "layers"), dropped
+        model, layers, batches, source.task, numbers, source.device, report, dropped
     )
+
+
+_Sublayer = Annotated[str, Field(pattern=rf"^({'|'.join(UNITS_OF)})\.")]
+_Score = Annotated[float, Field(gt=-1e300, lt=1e300)]  # so that sums of them are finite, too
+
+
+class _ScoresFile(BaseModel):
+    """What `compress score` writes."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: int = Field(alias="schema", ge=SCORES_SCHEMA, le=SCORES_SCHEMA)
+    scores: dict[_Sublayer, Annotated[list[_Score], Field(min_length=1)]]
+    method: str
+    signature: str
+    cost: dict[str, float]
+    weights: str
 
 
 def write_scores(path: Path, scores: Scores, model: ModelSection) -> dict[str, Any]:
@@ -109,44 +113,26 @@ def write_scores(path: Path, scores: Scores, model: ModelSection) -> dict[str, A
 def read_scores(path: Path) -> Scores:
     """Read a file that `compress score` wrote; `InputError` if it is none."""
     try:
-        data = read_json(path)
-        if isinstance(data, dict) and "scores" in data and data.get("schema") != SCORES_SCHEMA:
-            raise InputError(
-                f"{path} has scores of schema {str(data.get('schema', 'none'))[:40]}, this version "
-                f"reads {SCORES_SCHEMA}; make them again with `compress score`",
-                id="scores-version",
-            )
-        _require_scores(data)
+        return Scores.from_json(_ScoresFile.model_validate(read_json(path)).model_dump())
     except OSError as error:
-        raise InputError(
-            f"cannot read scores {path}: {error.strerror}; make them with `compress score`",
-            id="scores-unreadable",
-        ) from error
+        reason = f"it cannot be read: {error.strerror}"
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wrong['msg']}"
     except ValueError as error:
-        raise InputError(
-            f"{path} is not a scores file: {str(error)[:300]}; make one with `compress score`",
-            id="scores-unreadable",
-        ) from error
-    return Scores.from_json(data)
+        reason = str(error)[:300]
+    raise InputError(
+        f"{path} is not a scores file of this version: {reason}; make one with `compress score`",
+        id="scores-unreadable",
+    )
 
 
 def is_scores_file(path: Path) -> bool:
-    """Whether a file holds scores, of this version or another."""
     try:
         read_scores(path)
-    except InputError as error:
-        return error.id == "scores-version"
+    except InputError:
+        return False
     return True
-
-
-def require_weights(scores: Scores, model: ModelSection) -> None:
-    """Raise `UsageError` for scores of other weights than those of the model to prune."""
-    if scores.weights and scores.weights != weights_of(model):
-        raise UsageError(
-            f"the scores are of another model than {model.path}: its weights differ; make new ones "
-            "with `compress score`",
-            id="scores-of-other-weights",
-        )
 
 
 def select_units(
@@ -154,12 +140,6 @@ def select_units(
 ) -> tuple[Counts, Mask]:
     """The budget of `compress prune`, and the units that it keeps by scores."""
     full = Mask.full(checkpoint.layers)
-    if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
-        raise UsageError(
-            f"the scores are of another model than {request.model.path}: its sublayers differ; "
-            "make new ones with `compress score`",
-            id="scores-of-another-model",
-        )
     budgets = request.budget.each()
     if len(budgets) != 1:
         raise UsageError(
@@ -182,21 +162,3 @@ def weights_of(model: ModelSection) -> str:
     """A fingerprint of the files of a checkpoint's weights."""
     directory = resolve(model.path, model.revision, model.allow_pickle)
     return fingerprint(weight_files(directory, model.allow_pickle))
-
-
-def _require_scores(data: Any) -> None:
-    """Raise ValueError for JSON that is not what `write_scores` writes."""
-    if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
-    for name, kind in _FIELDS.items():
-        if not isinstance(data.get(name), kind):
-            raise ValueError(f"it has no {name}, or something else in its place")
-    for name, values in data["scores"].items():
-        if name.partition(".")[0] not in UNITS_OF or not isinstance(values, list) or not values:
-            raise ValueError(f"{name[:40]!r} is no sublayer with scores")
-        for unit, value in enumerate(values):
-            # False for NaN too.
-            if type(value) not in (int, float) or not -MOST_SCORE < value < MOST_SCORE:
-                raise ValueError(f"unit {unit} of {name} is scored {str(value)[:40]}, not a number")
-    if not all(type(value) in (int, float) for value in data["cost"].values()):
-        raise ValueError("its cost is not made of numbers")

@@ -1,72 +1,56 @@
 """Which units go: a budget chooses by scores and by candidates it evaluates, or a mask is learned.
 
-Every evaluation is a step of its own, from which a stopped search goes on. For `--max-drop` half of
-the test rows are searched on; the others, which all final figures are measured on, confirm the
-result.
+Every evaluation is a step of its own, from which a stopped search goes on.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from compressor import parallel
+from compressor import evaluation, parallel
 from compressor.budgets import Choice, Evaluator, Limits
 from compressor.budgets.base import Cut
 from compressor.budgets.cost_table import trial_mask
 from compressor.budgets.max_drop import within
 from compressor.budgets.units import PathCut, UnitCosts, latest_scores
-from compressor.evaluation import (
-    METRICS,
-    compare_rows,
-    lower_bound,
-    metrics_for,
-    metrics_of,
-    require_sight,
-)
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.precision_names import precision_timed
+from compressor.export.for_cuda import link_float32
+from compressor.export.precision_names import BASE, precision_timed
+from compressor.export.precisions import write_precision
+from compressor.export.task_graphs import Network
 from compressor.importance.ablation_runs import divergence
 from compressor.learned_masks import LearnedMask, LearningJob
 from compressor.learned_masks import learn as learn_mask
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
-from compressor.model.surgery import prune, restore_shape
-from compressor.pipeline.build import keep_weights
-from compressor.pipeline.evaluate import answer_rows
+from compressor.model.surgery import prune, restore_shape, without_skipped
+from compressor.pipeline.build import build, keep_weights
+from compressor.pipeline.finish import answer_rows
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
-from compressor.pipeline.time_masks import time_masks
 from compressor.report.searches import unproven
-from compressor.results import (
-    QualityCandidate,
-    QualitySearch,
-    ResultModel,
-    Source,
-    Throughput,
-    Timing,
-    Variant,
-)
+from compressor.results import QualityCandidate, QualitySearch, Source, Throughput, Timing, Variant
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import Steps
-from compressor.tasks import Rows
+from compressor.tasks import TASKS, Rows
+from compressor.throughput import Subject, benchmark
 
-_CHOICE = "choice"
 
-
-class CandidateAnswers(ResultModel):
-    """Answers of a smaller model to the rows of the search and to those that are held out.
-
-    Args:
-        held_out: empty if the measured drop is too large to go on with.
-    """
+@dataclass(frozen=True)
+class CandidateAnswers:
+    """Answers of a smaller model to the rows of the search and to those that are held out."""
 
     searched: list[str]
-    held_out: list[str]
+    held_out: list[str]  # empty if the measured drop is too large to go on with
 
 
 @dataclass(frozen=True)
@@ -74,19 +58,13 @@ class RunEvaluator:
     """Scores, times and evaluates candidates for the budget of one artifact.
 
     See `compressor.budgets.base.Evaluator` for the methods that budgets call.
-
-    Args:
-        dense: the exported dense model.
-        build: makes the model of a choice, as it would be delivered, with a name in a directory.
-        dropped: layers that a candidate drops.
     """
 
     steps: Steps
     setup: RunSetup
     artifact: ArtifactPlan
-    dense: Variant
-    build: Callable[[str, Choice, Path], None]
-    dropped: Sequence[str] = ()
+    dense: Variant  # exported
+    dropped: Sequence[str] = ()  # layers that a candidate drops
 
     @property
     def sha256(self) -> str:
@@ -105,80 +83,59 @@ class RunEvaluator:
         self.steps.progress.message(text)
 
     def scores(self) -> Scores:
-        full = Mask.full(self.setup.sublayers)
+        full, setup = Mask.full(self.setup.sublayers), self.setup
         names = sorted({units_of(kind) for kind in full.kinds()})
         units = " and ".join(f"{full.total(name):,} {name}" for name in names)
-        title = f"scoring {units} with {self.setup.recipe.method.name}"
-        return self.steps.do(score, self.limits.start, title=title, shared=True, **self._scoring)
-
-    @property
-    def _scoring(self) -> dict[str, Any]:
-        setup, recipe = self.setup, self.setup.recipe
-        return {
-            "source": setup.source, "method": recipe.method, "sublayers": setup.sublayers,
-            "seed": recipe.seed, "device": setup.device, "progress": self.steps.progress,
-        }  # fmt: skip
+        return self.steps.do(
+            score, self.limits.start, title=f"scoring {units} with {setup.recipe.method.name}",
+            shared=True, source=setup.source, method=setup.recipe.method, sublayers=setup.sublayers,
+        )  # fmt: skip
 
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
         setup, scores = self.setup, self.scores()
+        source, recovery = setup.source, setup.recipe.recovery
+        layers, dense = source.checkpoint.layers, source.checkpoint.model
         first, *later = cuts
-        recovers = bool(later) and bool(setup.recipe.recovery)
-        layers, dense = setup.source.checkpoint.layers, setup.source.checkpoint.model
         mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
-            if recovers:
+            if recovery:
                 # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
-                recovered = recover(
-                    setup.recipe.recovery, setup.source, pruned, mask, seed=setup.recipe.seed,
-                    device=setup.device, progress=self.steps.progress, text=setup.text,
-                    state=self.steps.scratch / f"recovery-step-{number}.safetensors",
-                )  # fmt: skip
+                state = self.steps.scratch / f"recovery-step-{number}.safetensors"
+                recovered = recover(recovery, source, pruned, mask, text=setup.text, state=state)
                 model = restore_shape(dense, recovered.model, layers, mask)
-            latest = score(mask, model=model, **self._scoring)
+            latest = score(
+                mask, source=source, method=setup.recipe.method, sublayers=setup.sublayers,
+                model=model,
+            )  # fmt: skip
             scores = latest_scores(scores, latest, mask)
             mask = cut(latest, mask)
-        weights = "" if model is dense else keep_weights(self.steps, self.artifact.name, model)
-        text = f"{self.artifact.budget.scorings} steps, recovered after each" if recovers else ""
+        if model is dense:
+            return Choice(mask, scores)
+        text = f"{self.artifact.budget.scorings} steps, recovered after each"
+        weights = keep_weights(self.steps, self.artifact.name, model)
         return Choice(mask, scores, text, weights=weights)
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
         numbers = ", ".join(map(str, counts))
-        title = f"timing sublayers of {'+'.join(kinds)} with {numbers} units"
-        return self.steps.do(self._time_units, kinds, counts, at_batch, title=title)
-
-    def _time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        full, name = Mask.full(self.setup.source.checkpoint.layers), "+".join(kinds)
+        name, full = "+".join(kinds), Mask.full(self.setup.source.checkpoint.layers)
         masks = {f"{name}={count}": trial_mask(full, kinds, count) for count in counts}
-        return self._time(masks, at_batch)
+        return self._time(masks, at_batch, f"timing sublayers of {name} with {numbers} units")
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        title = f"timing a choice of {mask} (try {number})"
-        return self.steps.do(self._time_mask, mask, number, at_batch, title=title)
+        name, title = f"choice-{number}", f"timing a choice of {mask} (try {number})"
+        timed = self._time({name: mask}, at_batch, title)
+        return next(row for row in timed.rows if row.variant == name)
 
-    def _time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        timed = self._time({_CHOICE: mask}, at_batch)
-        return next(row for row in timed.rows if row.variant == _CHOICE)
-
-    def _time(self, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
-        setup = self.setup
-        assert setup.recipe.throughput is not None
-        with self.steps.staging() as folder:
-            return time_masks(
-                masks, at_batch, checkpoint=setup.source.checkpoint,
-                dense=Path(self.dense.directory), rows=setup.data.timed,
-                settings=setup.recipe.throughput, device=setup.device, folder=folder,
-                progress=self.steps.progress,
-                engine=setup.recipe.budget.timed_engine or ONNXRUNTIME,
-                precision=precision_timed(setup.precisions, setup.device),
-            )  # fmt: skip
+    def _time(self, masks: Mapping[str, Mask], at_batch: int, title: str) -> Throughput:
+        inputs, setup = (masks, at_batch, self.dense), self.setup
+        return self.steps.do(time_masks, *inputs, title=title, setup=setup, steps=self.steps)
 
     def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
         chosen = self.steps.do(
-            find_layers, {stack: 1}, dropped, title=title, shared=True, source=self.setup.source,
-            device=self.setup.device, progress=self.steps.progress,
-        )  # fmt: skip
+            find_layers, {stack: 1}, dropped, title=title, shared=True, source=self.setup.source
+        )
         return next(iter(chosen))
 
     def try_layers(
@@ -197,14 +154,12 @@ class RunEvaluator:
         """
         from compressor.training.data import hold_out
 
-        source, device, seed = self.setup.source, self.setup.device, self.setup.recipe.seed
+        source, device = self.setup.source, self.setup.device
         dense, layers = source.checkpoint.model, source.checkpoint.layers
-        learn, held = hold_out(source.examples, seed)
+        learn, held = hold_out(source.examples, source.seed)
         methods = [method for method in self.setup.recipe.recovery if not method.trains]
-        recovered = recover(
-            methods, replace(source, examples=learn), prune(dense, layers, mask), mask, seed=seed,
-            device=device, progress=self.steps.progress,
-        ).model  # fmt: skip
+        pruned = prune(dense, layers, mask)
+        recovered = recover(methods, replace(source, examples=learn), pruned, mask).model
         batches = source.task.batches(parallel.shard(held), dense)
         try:
             return divergence(recovered.to(device), dense.to(device), batches, source.task, device)
@@ -212,9 +167,10 @@ class RunEvaluator:
             dense.to("cpu")
 
     def require_sight(self, asked: str, drop: float) -> None:
-        if drop < METRICS[self._metric].scale:  # a drop of the whole scale needs no sight
+        # A drop of the whole scale needs no sight.
+        if drop < evaluation.METRICS[self._metric].scale:
             for rows in (self.searched, self.held_out):
-                require_sight(rows, self._reference(rows), asked)
+                evaluation.require_sight(rows, self._reference(rows), asked)
 
     def least_provable_drop(self, error: float) -> float:
         reference = self._reference(self.searched)
@@ -244,15 +200,17 @@ class RunEvaluator:
         device, progress = self.setup.device, self.steps.progress
         beams = self.setup.recipe.evaluation.num_beams
         with self.steps.staging() as staged:
-            directory = staged / "artifact"
+            directory, choice = staged / "artifact", Choice(cut.mask, scores)
             name = f"{self.artifact.name}-candidate-{cut.position}"
-            self.build(name, Choice(cut.mask, scores), directory)
+            artifact = replace(self.artifact, name=name, directory=directory)
+            setup = replace(self.setup, engines=(ONNXRUNTIME,))  # which alone answers
+            build(artifact, choice, setup, making=nullcontext(directory), steps=self.steps)
             searched = answers(directory, self.searched, device, beams, progress)
             held_out: list[str] = []
             # The measured drop is the same for every error of the bound.
             if within(self._compare(self.searched, searched, cut, drop, 0.5), drop):
                 held_out = answers(directory, self.held_out, device, beams, progress)
-        return CandidateAnswers(searched=searched, held_out=held_out)
+        return CandidateAnswers(searched, held_out)
 
     @property
     def searched(self) -> Rows:
@@ -268,7 +226,7 @@ class RunEvaluator:
 
     @property
     def _metric(self) -> str:
-        return metrics_of(self.searched)[0]
+        return evaluation.metrics_of(self.searched)[0]
 
     def _reference(self, rows: Rows) -> list[str]:
         """The dense model's answers."""
@@ -281,7 +239,7 @@ class RunEvaluator:
         """A smaller model's answers beside the dense one's, by a bound of this one-sided error."""
         recipe, reference = self.setup.recipe, self._reference(rows)
         resamples = recipe.evaluation.resamples
-        comparisons = compare_rows(rows, reference, outputs, resamples, recipe.seed)
+        comparisons = evaluation.compare_rows(rows, reference, outputs, resamples, recipe.seed)
         bound, needed = self._bound(rows, reference, outputs, drop, error)
         return QualityCandidate(
             kept=cut.mask.count("heads"),
@@ -299,9 +257,10 @@ class RunEvaluator:
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
         recipe = self.setup.recipe
-        bound = lower_bound(
-            metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs), rows.references,
-            limit=drop, alpha=error, resamples=recipe.evaluation.resamples, seed=recipe.seed,
+        bound = evaluation.lower_bound(
+            evaluation.metrics_for(rows)[0], rows.judged(reference), rows.judged(outputs),
+            rows.references, limit=drop, alpha=error, resamples=recipe.evaluation.resamples,
+            seed=recipe.seed,
         )  # fmt: skip
         counted, _ = rows.counted  # of ranked rows the bound counts queries
         needed = None if bound.rows is None else math.ceil(bound.rows * rows.count / counted)
@@ -328,8 +287,8 @@ def learn(name: str, evaluator: RunEvaluator) -> Choice:
         penalty=penalty,
         floors=limits.floors,
         multiples=limits.multiples,
-        seed=setup.recipe.seed,
-        device=setup.device,
+        seed=source.seed,
+        device=source.device,
         state=steps.scratch / "gates.safetensors",
         report=steps.progress.message,
         progress=partial(steps.progress.update, "training steps"),
@@ -339,3 +298,60 @@ def learn(name: str, evaluator: RunEvaluator) -> Choice:
     trained = learned.model is not source.checkpoint.model
     weights = keep_weights(steps, name, learned.model) if trained else ""
     return Choice(mask, learned.scores, learned.text, weights=weights)
+
+
+def time_masks(
+    masks: Mapping[str, Mask], at_batch: int, dense: Variant, *, setup: RunSetup, steps: Steps
+) -> Throughput:
+    """Time the exported dense model without the units that masks remove, in turns with itself.
+
+    Time does not depend on the weights, so nothing is recovered or checked.
+    """
+    settings, device = setup.recipe.throughput, setup.device
+    assert settings is not None
+    checkpoint, exported = setup.source.checkpoint, Path(dense.directory)
+    engine = setup.recipe.budget.timed_engine or ONNXRUNTIME
+    precision = precision_timed(setup.precisions, device)
+    with steps.staging() as folder:
+        reference = exported
+        if precision != BASE:  # the dense model may not have been exported in that yet
+            reference = folder / "dense"
+            link_float32(exported, reference)
+            write_precision(reference, precision, (), device=device)
+        full = Mask.full(checkpoint.layers).counts()
+        subjects = [Subject("dense", reference, full, precision, engine)]
+        for number, (name, mask) in enumerate(masks.items(), 1):
+            path = folder / str(number)
+            export_trial(checkpoint, mask, exported, path, engine)
+            if precision != BASE:
+                write_precision(path, precision, (), device=device)
+            counts = mask.of_layers_left().counts()
+            subjects.append(Subject(name, path, counts, precision, engine))
+            steps.progress.update("graphs", number, len(masks))
+        how = settings.settings() | {"batch_sizes": [at_batch], "memory": False}
+        rows, report = setup.data.timed, steps.progress.message
+        return benchmark(subjects, rows=rows, device=device, progress=report, **how)
+
+
+def export_trial(
+    checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ONNXRUNTIME
+) -> None:
+    """Write an engine's files of the dense weights without the units that `mask` removes.
+
+    Graphs that lose no unit are copied from `dense`: exporting takes far longer than timing.
+    """
+    graphs = directory / GRAPH_DIRECTORY
+    graphs.mkdir(parents=True)
+    shutil.copy(dense / GRAPH_DIRECTORY / "tokenizer.json", graphs)
+    changed = {kind for kind in mask.kinds() if mask.count(kind) < mask.total(kind)}
+    task_graphs = TASKS[checkpoint.task].graphs
+    same = [role for role, kinds in task_graphs.parts.items() if not changed & kinds]
+    for role in same:
+        for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
+            shutil.copy(path, graphs)
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+    small = without_skipped(checkpoint, pruned, mask)
+    network = Network(small, small.model, small.mask, task_graphs.output_tokens(checkpoint))
+    needs_graphs = not task_graphs.write_engine(network, directory, engine)
+    task_graphs.export(network, graphs, skip=same if needs_graphs else task_graphs.parts)
+    release(small.model, keep=checkpoint.model)

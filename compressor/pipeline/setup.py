@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,17 @@ from typing import Any
 from compressor import parallel
 from compressor.budgets import Budget, Limits
 from compressor.budgets.units import UnitCosts
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
-from compressor.export.vocabulary import tokens_of_text
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
 from compressor.parallel import launch
-from compressor.pipeline.build import export_bytes
-from compressor.pipeline.engines import engines_to_measure, require_engines
-from compressor.pipeline.inputs import (
-    DataRows,
-    ModelAndRows,
-    hold_out,
-    pick_device,
-    read,
-    warn_of_shared_rows,
-    with_rows,
-)
+from compressor.pipeline import inputs
+from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import open_text, require_trainable
-from compressor.pipeline.unit_costs import unit_costs
-from compressor.progress import SILENT, Progress
+from compressor.progress import Progress
 from compressor.recovery import earlier_artifact
 from compressor.request.recipe import Recipe
 from compressor.request.sections import Card, Gate
@@ -52,57 +41,36 @@ class ArtifactPlan:
 
     name: str
     budget: Budget
-    directory: Path
-
-
-@dataclass(frozen=True)
-class TargetTokens:
-    """The tokens that decoders of pruned models score.
-
-    Args:
-        source: the text that they occur in; None where none is given.
-        tokens: None where all are scored.
-    """
-
-    source: Source | None
-    tokens: list[int] | None
+    directory: Path = field(compare=False)
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run's recipe, resolved, and what it opened.
-
-    Args:
-        dense: the model as given, to compare with.
-        source: what units are removed from: the same, or with the tokens of a text alone.
-        text: to distill from.
-        translations: SHA-256 of the dense model's translations of the text; empty for none.
-        engines: to export for, and to compare with.
-        precisions: to export, float32 first.
-    """
+    """A run's recipe, resolved, and what it opened."""
 
     recipe: Recipe
     output: Path
-    dense: ModelAndRows
-    source: ModelAndRows
-    data: DataRows
+    dense: inputs.ModelAndRows  # the model as given, to compare with
+    source: inputs.ModelAndRows  # what units are removed from; maybe with fewer tokens
+    data: inputs.DataRows
     limits: Limits
     costs: UnitCosts
     artifacts: Sequence[ArtifactPlan]
-    text: Text | None
-    translations: str
+    text: Text | None  # to distill from
     source_text: TextFile | None
     target_text: TextFile | None
-    tokens: TargetTokens
-    device: str
-    engines: Sequence[str]
-    precisions: Sequence[str]
+    tokens: list[int] | None  # that decoders of pruned models score; None for all
+    engines: Sequence[str]  # to export for, and to compare with
+    precisions: Sequence[str]  # to export, float32 first
+
+    @property
+    def device(self) -> str:
+        return self.source.device
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the results of the first steps, which later ones depend on."""
-        state = [self.tokens.tokens, sorted(self.limits.dropped), self.translations]
-        return sha256_of_text(json.dumps(state))
+        return sha256_of_text(json.dumps([self.tokens, sorted(self.limits.dropped)]))
 
     @property
     def sublayers(self) -> list[Sublayer]:
@@ -113,11 +81,14 @@ class RunSetup:
     def written_bytes(self) -> int:
         """About how much a run writes; at most, as if pruned models were as large as the dense."""
         model, text = self.dense.checkpoint.model, self.text
-        graphs, weights = export_bytes(model, self.precisions), export_bytes(model, [BASE])
+        graphs, weights = (
+            inputs.export_bytes(model, self.precisions),
+            inputs.export_bytes(model, [BASE]),
+        )
         unpacked = text.lines.size if text and text.lines.is_packed else 0
         return graphs + len(self.artifacts) * (graphs + weights) + unpacked
 
-    def identity(self, progress: Progress) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What must be the same for a stopped run to go on: options, and all inputs' SHA-256."""
         recipe, data = self.recipe, self.data
         free = {*Card.model_fields, *Gate.model_fields, "verify"}
@@ -135,11 +106,7 @@ class RunSetup:
             "weights": fingerprint(checkpoint_files(self.dense.checkpoint.directory)),
             "start_weights": start and fingerprint(checkpoint_files(start)),
             **{f"{name}_sha256": x and x.sha256 for name, x in rows.items()},
-            **{
-                f"{name}_text_sha256": path
-                and sha256_of(path, partial(progress.update, f"MiB of {path.name} hashed"))
-                for name, path in texts.items()
-            },
+            **{f"{name}_text_sha256": path and sha256_of(path) for name, path in texts.items()},
             "tokenizers": dict(data.fitted.tokenizers),
         }
         advice = "give all ranks the same options, model and data"
@@ -152,19 +119,28 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
     task = TASKS[dense.task]
     recipe = check_model(recipe, dense, task)
     source_text, target_text = texts_to_keep(recipe.export, recipe.data, task, dense.name, progress)
-    data = read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
+    data = inputs.read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
     if data.test is not None:
         for rule in gate_rules(recipe.gate):
             rule.require_rows(data.test)
-    device, engines = pick_device(recipe.device, progress), recipe.export.engines
-    require_engines(engines, task, device)
+    device, engines = inputs.pick_device(recipe.device, progress), recipe.export.engines
+    inputs.require_engines(engines, task, device)
     limits = recipe.budget.limits(Mask.full(dense.layers))
     artifacts = plan_artifacts(recipe, limits, output)
     if recipe.budget.searches_rows:
-        data = hold_out(data, recipe.seed)
-    warn_of_shared_rows(data, progress)
-    checkpoint = dense if source_text is None else _with_tokens_of(source_text, dense, progress)
-    source = with_rows(data, checkpoint, progress)
+        data = inputs.hold_out(data, recipe.seed)
+    inputs.warn_of_shared_rows(data, progress)
+    checkpoint = dense
+    if source_text is not None:
+        progress.message(f"cutting {source_text.path.name} into tokens …")
+        checkpoint = cut_vocabulary(dense, source_text)
+        kept, total = (embedding_rows(x.model)[0] for x in (checkpoint, dense))
+        progress.message(f"  {kept:,} of {total:,} tokens are kept")
+    with_rows = partial(
+        inputs.with_rows, rows=data.fitted, calibrated=data.calibration is not None,
+        device=device, seed=recipe.seed,
+    )  # fmt: skip
+    source = with_rows(checkpoint, progress=progress)
     costs = unit_costs(checkpoint, task, source.examples)
     for artifact in artifacts:
         artifact.budget.require_enough_may_go(limits, costs)
@@ -173,33 +149,25 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
     return RunSetup(
         recipe=recipe,
         output=output,
-        dense=source if checkpoint is dense else with_rows(data, dense, SILENT),
+        dense=source if checkpoint is dense else with_rows(dense),
         source=source,
         data=data,
         limits=limits,
         costs=costs,
         artifacts=artifacts,
-        text=open_text(recipe.recovery, data.fitted, task, checkpoint, recipe.data, progress),
-        translations="",
+        text=open_text(recipe.recovery, data.fitted, checkpoint, recipe.data, progress),
         source_text=source_text,
         target_text=target_text,
-        tokens=TargetTokens(None, task.graphs.output_tokens(checkpoint)),
-        device=device,
-        engines=engines_to_measure(engines, task, device, recipe.throughput is not None),
+        tokens=task.graphs.output_tokens(checkpoint),
+        engines=inputs.engines_to_measure(engines, task, device, recipe.throughput is not None),
         precisions=precisions_to_export(recipe.export.precision, device),
     )
 
 
 def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[ArtifactPlan]:
     """One plan for each budget, if the model can meet it; several get a directory each."""
-    budgets: Sequence[Budget] = recipe.budget.each()
-    names = [budget.slug for budget in budgets]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"the same budget is asked for twice: {', '.join(b.text for b in budgets)}",
-            id="budget-twice",
-        )
-    for budget in budgets:
+    budgets: dict[str, Budget] = {budget.slug: budget for budget in recipe.budget.each()}
+    for budget in budgets.values():
         budget.require_possible(limits)
         if recipe.method.learns:
             keep, _ = budget.to_learn(limits.full)
@@ -207,26 +175,8 @@ def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[Artifac
     recipe.method.check_units(limits.units)
     return [
         ArtifactPlan(name, budget, output if len(budgets) == 1 else output / name)
-        for name, budget in zip(names, budgets, strict=True)
+        for name, budget in budgets.items()
     ]
-
-
-def _with_tokens_of(text: TextFile, dense: Checkpoint, progress: Progress) -> Checkpoint:
-    """The checkpoint with the tokens of a text alone."""
-    progress.message(f"cutting {text.path.name} into tokens …")
-    smaller = cut_vocabulary(dense, text)
-    kept, total = (embedding_rows(x.model)[0] for x in (smaller, dense))
-    progress.message(f"  {kept:,} of {total:,} tokens are kept")
-    return smaller
-
-
-def target_tokens(file: TextFile, *, checkpoint: Checkpoint, progress: Progress) -> TargetTokens:
-    """The tokens of a text in the target language, which decoders of pruned models shall score."""
-    source = source_of_text(file)
-    seen = tokens_of_text(
-        file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
-    )
-    return TargetTokens(source, TASKS[checkpoint.task].graphs.output_tokens(checkpoint, seen))
 
 
 def require_rows_for_ranks(rows: int) -> None:

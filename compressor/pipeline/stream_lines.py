@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -31,24 +32,11 @@ class Lines:
         files: `-` is the standard input, which is also what no files at all mean.
 
     Raises:
-        InputError: a file is missing, or is a directory; while reading, text that is not UTF-8
-            or a file that cannot be read.
+        InputError: while reading, a file that cannot be read, or text that is not UTF-8.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = list(files) or [STANDARD_INPUT]
-        for file in self._files:
-            if file == STANDARD_INPUT:
-                continue
-            if file.is_dir():
-                raise InputError(
-                    f"{file} is a directory; give a file with one text per line",
-                    id="file-is-directory",
-                )
-            if not file.exists():
-                raise InputError(
-                    f"there is no file {file}; give one that exists", id="file-missing"
-                )
         self.place = ""  # of the line that was read last, `file:number`
 
     def __iter__(self) -> Iterator[str]:
@@ -61,7 +49,8 @@ class Lines:
                         yield self._text(line if number > 1 else line.removeprefix(codecs.BOM_UTF8))
             except OSError as error:
                 raise InputError(
-                    f"cannot read {name}: {error.strerror}", id="file-unreadable"
+                    f"cannot read {name}: {error.strerror}; give a file with one text per line",
+                    id="file-unreadable",
                 ) from error
 
     @property
@@ -82,73 +71,28 @@ class Lines:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
-    if file == STANDARD_INPUT:
-        if sys.stdin is None:
-            raise InputError(
-                "standard input is closed; give a file, or pipe the lines in",
-                id="standard-input-closed",
-            )
-        yield sys.stdin.buffer
-    else:
+    if file != STANDARD_INPUT:
         with open_file(file) as opened:
             yield opened
-
-
-class LineWriter:
-    """Writes lines to a file, as UTF-8 that end with LF; see `line_writer`."""
-
-    def __init__(self, file: BinaryIO, output: Path | None) -> None:
-        self._file, self._output = file, output
-
-    def write(self, line: str) -> None:
-        """One line; line ends within it become spaces, so that line numbers stay what they are."""
-        flat = line.replace("\r", " ").replace("\n", " ")
-        with _write_errors(self._output):
-            self._file.write(flat.encode("utf-8") + b"\n")
-
-    def flush(self) -> None:
-        with _write_errors(self._output):
-            self._file.flush()
+    elif sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed")
+    else:
+        yield sys.stdin.buffer
 
 
 @contextmanager
-def line_writer(output: Path | None) -> Iterator[LineWriter]:
-    """Write lines to the standard output or to a new file, which appears when the block ends well.
-
-    Args:
-        output: the file, whose directories are made; None for the standard output.
-
-    Raises:
-        InputError: the file exists, or cannot be written.
-        BrokenPipeError: the reader of the standard output went away.
-    """
-    with ExitStack() as stack:
-        if output is None:
-            if sys.stdout is None:
-                raise InputError(
-                    "standard output is closed; give a file with --output",
-                    id="standard-output-closed",
-                )
-            file: BinaryIO = sys.stdout.buffer
-            end = file.flush
-        else:
-            require_directory(output.parent)
-            refuse_existing(output)
-            with _write_errors(output):
-                # Under another name, until it is complete: a killed process leaves no half file.
-                staged = stack.enter_context(written_at_once(output, replace=False))
-                file = staged.open("xb")
-            end = file.close
-        try:
-            yield LineWriter(file, output)
-        except BaseException:
-            # There is an error already, and it is the first one that counts.
-            with suppress(InputError, BrokenPipeError), _write_errors(output):
-                end()
-            raise
-        with _write_errors(output):
-            end()
-            stack.close()
+def _written(output: Path | None) -> Iterator[BinaryIO]:
+    """The standard output, or a new file, which appears when the block ends without an error."""
+    if output is not None:
+        require_directory(output.parent)
+        refuse_existing(output)
+        with written_at_once(output, replace=False) as staged, staged.open("xb") as file:
+            yield file
+    elif sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed")
+    else:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
 
 
 def refuse_existing(output: Path) -> None:
@@ -156,23 +100,6 @@ def refuse_existing(output: Path) -> None:
         raise InputError(
             f"{output} exists; choose another --output, or remove it", id="output-not-empty"
         )
-
-
-@contextmanager
-def _write_errors(output: Path | None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if output is None:  # or Python would try once more when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        if isinstance(error, FileExistsError) and output is not None:
-            refuse_existing(output)
-        raise InputError(
-            f"cannot write {output or 'standard output'}: {error.strerror}",
-            id="output-not-writable",
-        ) from error
 
 
 def serve(
@@ -187,15 +114,32 @@ def serve(
 
     Args:
         answer: a stream of answers to a stream of lines; takes the number of lines to read ahead.
-        form: the line to write for an answer and its number, counted from 1.
+        form: the line to write for an answer and its number, counted from 1. Line ends within it
+            become spaces, so that line numbers stay what they are.
+        output: a new file, whose directories are made; None for the standard output.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.
+
+    Raises:
+        InputError: the file exists, or cannot be written.
+        BrokenPipeError: the reader of the standard output went away.
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0
-    with line_writer(output) as writer:
-        for number, value in enumerate(answer(lines, chunk), 1):
-            writer.write(form(number, value))
-            if number % chunk == 0:
-                writer.flush()
-                progress.update("lines", number, None)
+    try:
+        with _written(output) as file:
+            for number, value in enumerate(answer(lines, chunk), 1):
+                flat = form(number, value).replace("\r", " ").replace("\n", " ")
+                file.write(flat.encode("utf-8") + b"\n")
+                if number % chunk == 0:
+                    file.flush()
+                    progress.update("lines", number, None)
+    except OSError as error:
+        if output is None and sys.stdout is not None:  # or Python would try once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise InputError(
+            f"cannot write {output or 'standard output'}: {error.strerror}",
+            id="output-not-writable",
+        ) from error
     progress.update("lines", number, number)

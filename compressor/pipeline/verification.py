@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,16 +25,7 @@ from compressor.runtime.artifact import (
     read_artifact,
 )
 from compressor.steps import STATE
-from compressor.storage.manifest import (
-    GRAPHS_FILE,
-    MANIFEST,
-    MODULES,
-    Listed,
-    checkpoint_files,
-    find_change,
-    read_manifest,
-    require_no_links_out,
-)
+from compressor.storage import manifest
 from compressor.tasks import TASKS
 
 # Of an artifact, whose other directories are artifacts.
@@ -42,20 +34,13 @@ MODEL_DIRECTORIES = (GRAPH_DIRECTORY, CTRANSLATE2_DIRECTORY)
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked.
-
-    Args:
-        files: how many are listed, and as they were written.
-        unlisted: files that the manifest does not list and nothing reads.
-        checks: of the graphs against the weights, in float32.
-        opened: artifact and precision of all graphs that were opened.
-    """
+    """What was checked."""
 
     directory: str
-    files: int
-    unlisted: list[str] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    opened: list[str] = field(default_factory=list)
+    files: int  # listed, and as they were written
+    unlisted: list[str] = field(default_factory=list)  # that nothing reads
+    checks: list[Check] = field(default_factory=list)  # of graphs against weights, in float32
+    opened: list[str] = field(default_factory=list)  # artifact and precision of all graphs
 
 
 def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
@@ -65,16 +50,16 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
         InputError: a file is missing, damaged, of another artifact, or not listed.
         VerificationError: the graphs do not answer as the weights do.
     """
-    listed = read_manifest(directory)
+    listed = manifest.read_manifest(directory)
     if listed is None:
         raise InputError(
-            f"{directory} has no {MANIFEST} of compress; give a directory that compress wrote",
+            f"{directory} has no {manifest.MANIFEST} of compress; give what compress wrote",
             id="manifest-missing",
         )
     artifacts = {directory}
     for name in listed:
         top, *rest = Path(name).parts
-        if rest and top not in MODEL_DIRECTORIES and not fnmatchcase(name, MODULES):
+        if rest and top not in MODEL_DIRECTORIES and not fnmatchcase(name, manifest.MODULES):
             artifacts.add(directory / top)
     unlisted = _require_files(directory, listed, sorted(artifacts), progress)
     verified = Verified(str(directory), len(listed), unlisted)
@@ -85,40 +70,41 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
 
 def _read_files(directory: Path) -> Iterator[Path]:
     """The files of an artifact that this tool, or optimum, would read."""
-    yield from (directory / name for name in checkpoint_files(directory))
+    yield from (directory / name for name in manifest.checkpoint_files(directory))
     yield from directory.glob("*.onnx*")
     yield directory / JSON.file
-    yield directory / GRAPH_DIRECTORY / GRAPHS_FILE
-    try:
+    yield directory / GRAPH_DIRECTORY / manifest.GRAPHS_FILE
+    with suppress(InputError):  # reported when it is opened
         artifact = read_artifact(directory)
-    except InputError:  # reported when it is opened
-        return
-    for precision in artifact.precisions:
-        for name in artifact.used_files(precision):
-            yield from (directory / name, directory / f"{name}_data")
-    yield from (directory / CTRANSLATE2_DIRECTORY / name for name in CTRANSLATE2_FILES)
+        for precision in artifact.precisions:
+            for name in artifact.used_files(precision):
+                yield from (directory / name, directory / f"{name}_data")
+        yield from (directory / CTRANSLATE2_DIRECTORY / name for name in CTRANSLATE2_FILES)
 
 
 def _require_files(
-    directory: Path, listed: Mapping[str, Listed], artifacts: Sequence[Path], progress: Progress
+    directory: Path,
+    listed: Mapping[str, manifest.Listed],
+    artifacts: Sequence[Path],
+    progress: Progress,
 ) -> list[str]:
     """Check every listed file; returns the others, of which none may be one that is read."""
-    require_no_links_out(directory, listed)
+    manifest.require_no_links_out(directory, listed)
     problems = []
     for number, (name, expected) in enumerate(listed.items(), 1):
-        change = find_change(directory, name, expected)
+        change = manifest.find_change(directory, name, expected)
         if change:
             problems.append(f"{directory / name} {change}")
         progress.update("files", number, len(listed))
     on_disk = {
         path.relative_to(directory).as_posix()
         for path in directory.rglob("*")
-        if path.is_file() and path.name != MANIFEST
+        if path.is_file() and path.name != manifest.MANIFEST
     }
     unlisted = sorted(n for n in on_disk - set(listed) if STATE not in Path(n).parts)
     read = {path for artifact in artifacts for path in _read_files(artifact)}
     problems += [
-        f"{directory / name} is not listed in {MANIFEST}, and would be read"
+        f"{directory / name} is not listed in {manifest.MANIFEST}, and would be read"
         for name in unlisted
         if directory / name in read
     ]
@@ -135,7 +121,7 @@ def _require_files(
 
 def _verify_artifact(directory: Path, verified: Verified, progress: Progress) -> None:
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
-    has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
+    has_graphs = (directory / GRAPH_DIRECTORY / manifest.GRAPHS_FILE).exists()
     has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
     if has_graphs:
         artifact = read_artifact(directory)
@@ -162,7 +148,7 @@ def _verify_artifact(directory: Path, verified: Verified, progress: Progress) ->
             str(directory), task=named, auto_class=auto_class, verify=False
         )
     if has_graphs and has_weights:
-        inputs = random_check_batches(checkpoint, task).inputs
+        inputs = [batch.inputs() for batch in random_check_batches(checkpoint, task)]
         scored = None
         if artifact.scored and artifact.scored[1]:
             scored = open_output_tokens(directory, artifact).ids.tolist()

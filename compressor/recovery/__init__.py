@@ -67,7 +67,9 @@ class RecoveryMethod(Options):
         return self
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Recover `job.pruned`; the models are on the device, but to train shards on the CPU."""
+        """Recover `job.pruned`; models are in evaluation mode on the device, shards-to-be on the
+        CPU.
+        """
         recovered: Recovered = opened(self.function)(self, job)
         return recovered
 

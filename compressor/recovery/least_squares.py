@@ -168,7 +168,7 @@ class LayerwiseForward:
         self._finished: list[str] = []
 
     def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
-        """A projection's input, and the residual stream with its output added: a norm's input."""
+        """A projection's input [batch, tokens, columns], and the stream after it [..., width]."""
         values: dict[str, Tensor] = {}
 
         def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

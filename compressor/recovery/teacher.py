@@ -66,7 +66,7 @@ def difference(
     variances: Sequence[float],
     tokens: Sequence[int],
 ) -> Tensor:
-    """Mean over blocks of squared differences in units of variance; `tokens` divide the sums."""
+    """Mean over blocks of squared differences [tokens, width], by variance and by `tokens`."""
     parts = [
         (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
         for state, target, variance, count in zip(states, targets, variances, tokens, strict=True)
@@ -148,8 +148,8 @@ class Teacher:
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Predictions [loss terms, any] in float32, and hidden states after each block [real
-        tokens, width].
+        """Predictions [loss terms, any], float32, and hidden states [real tokens, width] of
+        blocks.
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.

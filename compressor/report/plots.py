@@ -175,6 +175,7 @@ def units_figure(report: Report) -> Figure | None:
                     axes.barh(layer, variant.kept_neurons[name], color=COLORS[0])
             axes.set_yticks(range(len(names)), [name.rpartition(".")[2] for name in names])
             axes.tick_params(labelsize=7, length=0)
+            axes.margins(y=0.1)
             axes.invert_yaxis()
             axes.grid(visible=False)
             count = f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,}"

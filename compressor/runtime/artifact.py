@@ -230,8 +230,8 @@ def read_artifact(directory: Path) -> Artifact:
     """`onnx/graphs.json` of an artifact; InputError where it is missing or of another layout."""
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
-        values = parse_json(read_text(path))
-        task = dict(values).get("task")
+        values = dict(parse_json(read_text(path)))
+        task = values.get("task")
         if task not in ARTIFACTS:
             raise ValueError(f"it does not name a task, one of {', '.join(ARTIFACTS)}")
         return _build(ARTIFACTS[task], values)

@@ -103,7 +103,7 @@ class Generator(Runtime[TranslationArtifact]):
     @property
     def feeds_back(self) -> bool:
         """Whether the decoder chooses tokens on the device and reads them there."""
-        return isinstance(self._graph, DeviceGraph)
+        return self._generator is None and isinstance(self._graph, DeviceGraph)
 
     @property
     def end_ids(self) -> list[int]:

@@ -93,6 +93,7 @@ class Runtime(ABC, Generic[Described]):
     pair_lines: ClassVar[str] = ""  # what a line is, where that is two texts
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "task" in vars(cls):
             _CLASSES[cls.task] = cls.__name__
 
@@ -119,7 +120,7 @@ class Runtime(ABC, Generic[Described]):
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
-                f"{_CLASSES.get(artifact.task)}, or use `compress predict`",
+                f"{_CLASSES.get(artifact.task, 'its class')}, or use `compress predict`",
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)

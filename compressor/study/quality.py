@@ -325,10 +325,10 @@ def _point(
         # The heads need not be cut: silenced ones are the same, and cost no copy.
         return {**counts, **quality.without(mask), "recovery": ""}
     dense, examples = model.checkpoint, encode(rows.fitted, model.checkpoint, model.task)
-    recovered = recover(
-        options.recovery, ModelAndRows(dense, examples), prune(dense.model, model.layers, mask),
-        mask, seed=model.seed, device=model.device, progress=model.progress,
-    )  # fmt: skip
+    source = ModelAndRows(
+        dense, examples, device=model.device, seed=model.seed, progress=model.progress
+    )
+    recovered = recover(options.recovery, source, prune(dense.model, model.layers, mask), mask)
     effect = quality.effect(quality.outputs(network=recovered.model))
     return {**counts, **effect, "recovery": recovered.text}
 

@@ -79,11 +79,11 @@ class StudiedModel:
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else inputs.encode(rows, self.checkpoint, self.task)
-        return score(
-            Mask.full(self.layers), source=inputs.ModelAndRows(self.checkpoint, examples, rows),
-            method=method, sublayers=self.layers, seed=self.seed, device=self.device,
-            progress=self.progress,
+        source = inputs.ModelAndRows(
+            self.checkpoint, examples, rows,
+            device=self.device, seed=self.seed, progress=self.progress,
         )  # fmt: skip
+        return score(Mask.full(self.layers), source=source, method=method, sublayers=self.layers)
 
     @contextmanager
     def scoring(

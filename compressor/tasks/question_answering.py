@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from compressor.model.checkpoint import Checkpoint
     from compressor.runtime import QuestionAnswerer
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
@@ -54,6 +55,16 @@ class QuestionAnswering(EncoderTask):
 
     def fits(self, config: Any) -> bool:
         return config.num_labels == 2  # of each token: the start, and the end
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        for name in ("padding_side", "truncation_side"):
+            if getattr(checkpoint.tokenizer, name) != "right":
+                raise InputError(
+                    f"{checkpoint.directory / 'tokenizer_config.json'} sets {name} to left, with "
+                    "which transformers joins or cuts questions and contexts otherwise than here; "
+                    "give a model that was trained with right",
+                    id="tokenizer-side-unsupported",
+                )
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return ((width, 2),)
@@ -105,8 +116,8 @@ class QuestionAnswering(EncoderTask):
                         text, start = gold
                         tokens = window.tokens_of(start, start + len(text))
                     ids, types = tuple(window.ids), tuple(window.types)
-                    example = Example(len(examples), ids, tokens or (0, 0), types, window.cut)
-                    examples.append(example)
+                    label = tokens or (0, 0)
+                    examples.append(Example(len(examples), ids, label, types, window.cut))
         return examples
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:

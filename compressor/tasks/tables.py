@@ -120,10 +120,12 @@ class RowTable:
     ) -> tuple[str, str]:
         """The columns of two options, by default the first two; warns of a first line like a row.
 
-        Raises InputError if there are fewer, or one column would be read for both.
+        Raises InputError if there are fewer, or nothing says which two: one alone is named, or one
+        for both.
         """
         first, second = (self.column(option, named, usual) for option in options)
-        if first is None or second is None:
+        chosen = any(named.get(option) for option in options)
+        if not chosen and (first is None or second is None):
             if len(self.columns) < 2:
                 raise InputError(
                     f"{self.path}:1: there is only the column {quoted(self.columns)}; two are "
@@ -139,10 +141,10 @@ class RowTable:
                     stacklevel=2,
                 )
             first, second = first or names[0], second or names[1]
-        if first == second:
+        if first is None or second is None or first == second:
             raise InputError(
-                f"{self.path}: nothing says what else than {first!r} to read; name columns with "
-                f"{' and '.join(map(flag_of, options))}, they are {quoted(self.columns)}",
+                f"{self.path}: name two columns of {quoted(self.columns)} with "
+                f"{' and '.join(map(flag_of, options))}",
                 id="column-named-twice",
             )
         return first, second

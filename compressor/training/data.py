@@ -63,9 +63,7 @@ def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], lis
 def batches_of_rank(
     task: Objective, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
 ) -> list[Batch]:
-    """This rank's batches on a device; with sharded models as many as others have, maybe spare
-    ones.
-    """
+    """This rank's batches; with sharded models as many as others have, maybe with spare ones."""
     batches = task.batches(parallel.shard(rows), model, device=device)
     if not parallel.shards():
         return batches

@@ -34,72 +34,6 @@ from compressor.training.optimizer import MuonAdamW, clip_gradients
 
 Value = TypeVar("Value")
 
-
-class UnusableState(Exception):
-    """A saved state that is truncated, corrupt, of another version or of another training."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    steps: int = 0
-    best: float | None = None  # the lowest validation loss; None if nothing was validated
-    best_epoch: int = 0  # the epoch of that, from 1; 0 for none
-    waited: int = 0  # validated epochs since the best one
-    stopped_early: bool = False  # whether `waited` reached the schedule's patience
-    history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
-    # Of steps and validation, including earlier runs that were interrupted.
-    seconds: float = field(default=0.0, compare=False)
-
-
-# Names in the safetensors format.
-_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-
-
-def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """Write safetensors atomically, tensor by tensor; ranks gather shards, and rank 0 writes."""
-    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {
-            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
-        }  # fmt: skip
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
-    temporary = path.with_suffix(".tmp")
-    if parallel.is_main():
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("wb") if parallel.is_main() else nullcontext() as file:
-        if file is not None:
-            file.write(struct.pack("<Q", len(header)) + header)
-        for tensor in tensors.values():
-            full = sharding.whole(tensor.detach())
-            if file is not None:
-                file.write(full.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    if parallel.is_main():
-        os.replace(temporary, path)
-
-
-def _read(path: Path, take: Callable[[Any], Value]) -> Value:
-    """What is taken of a file of safetensors, read by rank 0."""
-    from safetensors import SafetensorError, safe_open
-
-    def read() -> Value:
-        try:
-            with safe_open(path, "pt") as file:
-                return take(file)
-        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-            raise UnusableState(str(error)) from error
-
-    return parallel.on_main(read)
-
-
-def _header(file: Any) -> tuple[Trained, dict[str, torch.Size]]:
-    fields, names = json.loads(file.metadata()["trained"]), list(file.keys())
-    trained = Trained(**fields | {"history": tuple(fields["history"])})
-    return trained, {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
-
-
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
 _LARGEST_GRADIENT = 1.0  # norm that gradients are clipped to
@@ -153,6 +87,18 @@ class Schedule:
     steps: int | None = None  # at most, which may end an epoch early; None: those of the epochs
     # Time limit; learning rates then fall with the time, so runs are not reproducible.
     seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    steps: int = 0
+    best: float | None = None  # the lowest validation loss; None if nothing was validated
+    best_epoch: int = 0  # the epoch of that, from 1; 0 for none
+    waited: int = 0  # validated epochs since the best one
+    stopped_early: bool = False  # whether `waited` reached the schedule's patience
+    history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
+    # Of steps and validation, including earlier runs that were interrupted.
+    seconds: float = field(default=0.0, compare=False)
 
 
 def train(
@@ -376,3 +322,56 @@ class _Run:
         state = {number: own for number, own in moments.items() if own}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.trained, self.best = trained, best
+
+
+class UnusableState(Exception):
+    """A saved state that is truncated, corrupt, of another version or of another training."""
+
+
+# Names in the safetensors format.
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
+    """Write safetensors atomically, tensor by tensor; ranks gather shards, and rank 0 writes."""
+    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    temporary = path.with_suffix(".tmp")
+    if parallel.is_main():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") if parallel.is_main() else nullcontext() as file:
+        if file is not None:
+            file.write(struct.pack("<Q", len(header)) + header)
+        for tensor in tensors.values():
+            full = sharding.whole(tensor.detach())
+            if file is not None:
+                file.write(full.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    if parallel.is_main():
+        os.replace(temporary, path)
+
+
+def _read(path: Path, take: Callable[[Any], Value]) -> Value:
+    """What is taken of a file of safetensors, read by rank 0."""
+    from safetensors import SafetensorError, safe_open
+
+    def read() -> Value:
+        try:
+            with safe_open(path, "pt") as file:
+                return take(file)
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+            raise UnusableState(str(error)) from error
+
+    return parallel.on_main(read)
+
+
+def _header(file: Any) -> tuple[Trained, dict[str, torch.Size]]:
+    fields, names = json.loads(file.metadata()["trained"]), list(file.keys())
+    trained = Trained(**fields | {"history": tuple(fields["history"])})
+    return trained, {name: torch.Size(file.get_slice(name).get_shape()) for name in names}

@@ -108,7 +108,7 @@ def first(values: dict[str, Any], value: object) -> dict[str, Any]:
     [
         (lambda x: first(x, float("nan")), "scores-unreadable"),
         (lambda x: first(x, "0.5"), "scores-unreadable"),
-        (lambda x: x | {"schema": 99}, "scores-version"),
+        (lambda x: x | {"schema": 99}, "scores-unreadable"),
         (lambda x: x | {"scores": {"nowhere.0": [1.0]}}, "scores-unreadable"),
         (lambda x: [x], "scores-unreadable"),
         *((lambda x, data=data: data, "scores-unreadable") for data in GARBAGE),

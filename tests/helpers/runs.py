@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compressor.budgets import Choice
 from compressor.model.sublayers import Mask
 from compressor.pipeline.inputs import load
 from compressor.pipeline.search import RunEvaluator
@@ -98,12 +97,7 @@ def check_manifest(out: Path) -> None:
 
 
 @contextmanager
-def before_search(
-    recipe: Recipe,
-    out: Path,
-    progress=SILENT,
-    build: Callable[[str, Choice, Path], None] | None = None,
-) -> Iterator[RunEvaluator]:
+def before_search(recipe: Recipe, out: Path, progress=SILENT) -> Iterator[RunEvaluator]:
     """A run up to the search for its only budget; the dense model is only a name."""
     setup = prepare(resolve(recipe), load(recipe.model), out, progress)
     full = Mask.full(setup.dense.checkpoint.layers)
@@ -112,9 +106,9 @@ def before_search(
         heads=full.counts(), neurons={}, kept_neurons={}, macs_share=1.0, parameters=0,
         checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    with open_steps(out, setup.identity(progress), progress, setup.written_bytes) as steps:
+    with open_steps(out, setup.identity(), progress, setup.written_bytes) as steps:
         (artifact,) = setup.artifacts
-        evaluator = RunEvaluator(steps, setup, artifact, dense, build)
+        evaluator = RunEvaluator(steps, setup, artifact, dense)
         evaluator.scores()
         yield evaluator
 

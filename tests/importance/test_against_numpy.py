@@ -115,13 +115,8 @@ def test_random_scores_are_the_seeds_and_as_large_as_a_unit_is_wide():
     first, again, other = (score("random", scoring("bert", seed=seed)).values for seed in (0, 0, 1))
     assert first == again
     assert first != other
-    heads = np.concatenate([v for name, v in first.items() if name.startswith("encoder_self")])
-    neurons = np.concatenate([v for name, v in first.items() if name.startswith("encoder_ffn")])
-    assert heads.min() >= 0
-    assert 4 < heads.max() < 8
-    assert neurons.min() >= 0
-    assert 0.9 < neurons.max() < 1
-    assert neurons.mean() == pytest.approx(0.5, abs=0.1)  # of 144: four standard errors
+    assert 4 < max(first["encoder_self.0"] + first["encoder_self.1"]) < 8
+    assert 0.9 < max(first["encoder_ffn.0"] + first["encoder_ffn.1"]) < 1
 
 
 def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
@@ -250,12 +245,12 @@ def state_of(model):
     )
 
 
-def stop_at_pass(model, number: int) -> None:
-    """Raise from the inside of a forward pass, after all attention."""
-    passes = iter(range(1, 1000))
+def stop_after(model, passes: int) -> None:
+    """Raise from the inside of a further forward pass, after all attention."""
+    left = iter(range(passes))
 
     def stop(*_) -> None:
-        if next(passes) == number:
+        if next(left, None) is None:
             raise Stopped
 
     last = "lm_head" if model.config.is_encoder_decoder else "classifier"
@@ -270,7 +265,7 @@ CASES += [(method, "marian", True) for method in METHODS if METHODS[method].need
 def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name, fails):
     setup = scoring(name, units="heads" if method == "confidence" else None)
     if fails:
-        stop_at_pass(setup.model, 1 + ablations(setup) if method == "ablation" else 1)
+        stop_after(setup.model, ablations(setup) if method == "ablation" else 0)
     setup.model.train()
     first = setup.model.get_submodule(setup.layers[0].block)
     first.eval()

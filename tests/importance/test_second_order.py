@@ -105,8 +105,6 @@ def test_blocks_of_neurons_are_those_with_the_least_errors_by_brute_force(
             assert share == pytest.approx(growth / len(block), rel=1e-6)
         removed |= set(units)
     assert removed == set(range(10))
-    total = sum(growth for _, growth in order)
-    assert total == pytest.approx(error(removed), rel=1e-6)
 
 
 def test_moments_do_not_depend_on_how_rows_are_grouped():
@@ -190,16 +188,11 @@ def test_statistics_in_groups_give_the_same_scores():
     setup = scoring("marian")
     first = setup.layers[0].name
     setup = dataclasses.replace(setup, mask=setup.mask.without([(first, 0)]))
-    lines: list[str] = []
     steps: list[tuple[int, int]] = []
-    watched = dataclasses.replace(
-        setup, report=lines.append, progress=lambda done, total: steps.append((done, total))
-    )
+    watched = dataclasses.replace(setup, progress=lambda *step: steps.append(step))
     together = SecondOrder().score(setup)
     apart = SecondOrder(statistics_memory=1e-9).score(watched)
     assert apart.values == together.values
     assert apart.forward_passes == len(setup.layers) * together.forward_passes
-    (line,) = lines
-    assert f"{len(setup.layers)} passes over the rows" in line
     batches = len(setup.batches) * len(setup.layers)
     assert steps == [(done, batches) for done in range(1, batches + 1)]

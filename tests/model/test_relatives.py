@@ -70,7 +70,7 @@ def exported(
     checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path, *precisions: str
 ) -> None:
     """Write graphs, which are checked on ragged batches of random tokens."""
-    batches = random_check_batches(checkpoint, TASKS[checkpoint.task]).batches
+    batches = random_check_batches(checkpoint, TASKS[checkpoint.task])
     network = Network(checkpoint, model, mask)
     export_model(network, batches, TEXTS, out)
     # Every number in the graph is known from the model, as `compress verify` wants it.

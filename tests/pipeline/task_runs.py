@@ -25,23 +25,15 @@ TIMED = ("-b", "8", "--bench-seconds", "0.05")
 
 @dataclass(frozen=True)
 class TaskRun:
-    """A run of a task.
-
-    Args:
-        fill: writes `model`, the data and, where the options name it, `texts` into a directory.
-        calibration, test: names of the files of data.
-        options: more words of the command; `@NAME` is a file in the directory.
-        drop: metric whose rule the gate is told, and which every evaluation has.
-        classes: of the runtime and of transformers, as the model card names them.
-    """
+    """A run of a task."""
 
     task: str
-    fill: Callable[[Path], object]
-    calibration: str
+    fill: Callable[[Path], object]  # writes `model` and the data into a directory
+    calibration: str  # name of a file, as the next
     test: str
-    options: tuple[str, ...]
-    drop: str
-    classes: tuple[str, str]
+    options: tuple[str, ...]  # more words of the command; `@NAME` is a file in the directory
+    drop: str  # metric whose rule the gate is told, and which every evaluation has
+    classes: tuple[str, str]  # of the runtime and of transformers, as the model card names them
 
     def make(self, folder: Path) -> None:
         """Write the data and run the command."""

@@ -12,15 +12,13 @@ import torch
 import yaml
 from huggingface_hub import ModelCard
 
-import compressor
 from compressor.commands import invoke as status_of
 from compressor.errors import UsageError
-from compressor.evaluation.significance import score_bound
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.evaluate import choose_default
+from compressor.pipeline.finish import choose_default
 from compressor.pipeline.run import run
-from compressor.report import facts, render
+from compressor.report import facts
 from compressor.report.schema import load_report
 from compressor.request.recipe import BenchRequest, EvaluateRequest, make_request
 from compressor.request.sections import Card
@@ -96,11 +94,6 @@ def test_the_fastest_without_significant_loss_is_the_default():
     exceeded = check.model_copy(update={"largest_difference": 2 * check.tolerance})
     broken = made.model_copy(update={"checks": [exceeded]})
     half = made.model_copy(update={"precision": "fp16"})
-    rows = [row for row in timed.rows if row.variant == base.name]
-    slower = {"variant": made.name, "sentences_per_second": 0.1}
-    slow = timed.model_copy(
-        update={"rows": [*rows, *(row.model_copy(update=slower) for row in rows)]}
-    )
     on_gpu = timed.model_copy(update={"device": "cuda"})
     for builds, timings, expected in (
         ([base, made], timed, "int8"),
@@ -108,15 +101,10 @@ def test_the_fastest_without_significant_loss_is_the_default():
         ([base, made], None, "fp32"),
         ([base, untested], timed, "fp32"),
         ([base, broken], timed, "fp32"),
-        ([base, made], slow, "fp32"),
         ([base, half], timed, "fp32"),  # on a CPU its speed is luck
         ([base, half], on_gpu, "fp16"),
     ):
         assert choose_default(builds, timings) == expected
-    told = report.model_copy(update={"variants": [*report.variants[:-1], broken]})
-    for name in ("markdown", "html"):
-        text = " ".join(render(told, name).split())
-        assert f"{made.name} does not pass the check" in text, name
 
 
 def test_nothing_but_the_recipe_tells_where_files_lie(inputs, finished):
@@ -125,13 +113,10 @@ def test_nothing_but_the_recipe_tells_where_files_lie(inputs, finished):
     files = [path for path in finished.rglob("*") if path.is_file()]
     telling = {path.name for path in files if str(model.parent).encode() in path.read_bytes()}
     assert telling - {path.name for path in (finished / ".compress").iterdir()} == {"recipe.yaml"}
-    report = json.loads((finished / "report.json").read_text())
-    assert report["model"] == model.name
-    assert (report["test"]["files"], report["calibration"]["files"]) == (
-        ["test.tsv"], ["calibration.tsv"]
-    )  # fmt: skip
-    assert [v["directory"] for v in report["variants"]] == [".compress/dense", ".", "."]
-    assert json.loads((finished / "units.json").read_text())["model"] == report["model"]
+    report = load_report(finished / "report.json")
+    assert (report.model, report.test.files) == (model.name, ["test.tsv"])
+    assert [v.directory for v in report.variants] == [".compress/dense", ".", "."]
+    assert json.loads((finished / "units.json").read_text())["model"] == report.model
 
 
 def test_the_card_says_what_the_checkpoints_card_or_the_user_says(inputs, finished):
@@ -166,15 +151,12 @@ def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished,
     with raises(UsageError, "precision-not-in-artifact"):
         evaluate_artifacts([finished], make_request(EvaluateRequest, **shared, precision=["fp16"]))
 
-    options = ["--test", inputs["test"], "--device", "cpu", "--test-rows", "8"]
-    assert status_of(["evaluate", str(finished), *options, "--precision", "fp32,int8"]) == 0
+    words = ["--test", inputs["test"], "--device", "cpu", "--precision", "fp32,int8"]
+    assert status_of(["evaluate", str(finished), *words]) == 0
     shown = capsys.readouterr().out
     assert f"{finished} (int8): accuracy" in shown
     # A correlation from -1 to 1 has four decimals, accuracy in percent has two.
     assert re.search(r"accuracy \d+\.\d\d, macro_f1 \d+\.\d\d, mcc -?\d\.\d{4} \(", shown)
-    assert re.search(r"^  mcc [+-]\d\.\d{4} \[", shown, re.MULTILINE)
-    assert status_of(["bench", str(finished), *options, "--precision", "auto", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["id"] == "precision-unknown"
 
 
 def test_several_budgets_give_several_artifacts(inputs, tmp_path):
@@ -189,34 +171,13 @@ def test_several_budgets_give_several_artifacts(inputs, tmp_path):
         check_manifest(out / name)
         assert [v.name for v in load_report(out / name / "report.json").variants] == [name]
         assert recipe(out / name / "recipe.yaml").budget.keep == budget
-        assert compressor.load(out / name) is not None
         assert Classifier(out / name).labels == [f"LABEL_{i}" for i in range(5)]
     assert len(load_report(out / "report.json").variants) == 2
 
 
 def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
-    def warnings(name: str, **options: object) -> list[str]:
-        progress = Progress("exporting the dense model")
-        with pytest.raises(KeyboardInterrupt):
-            run(short(**inputs | options), tmp_path / name, progress=progress)
-        return [message for message in progress.messages if message.startswith("warning: ")]
-
-    (warning,) = warnings("both", calibration=inputs["test"], calibration_rows=20)
+    both, progress = {"calibration": inputs["test"], "calibration_rows": 20}, Progress("exporting")
+    with pytest.raises(KeyboardInterrupt):
+        run(short(**inputs | both), tmp_path / "out", progress=progress)
+    (warning,) = (message for message in progress.messages if message.startswith("warning: "))
     assert "20 of 24 test rows are calibration rows too" in warning
-    assert warnings("apart") == []
-
-
-def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished):
-    rules = {"max_metric_drop": ["accuracy=0"], "min_speedup": ["100@4"]}
-    report = run(short(**inputs | BOTH, **rules), finished)
-    chosen = next(v for v in report.variants if v.default)
-    drop = chosen.comparisons[0]
-    assert drop.metric == "accuracy"
-    lost, won = drop.discordant
-    assert won - lost == round(drop.difference / 100 * report.test.rows)
-    low, high = (sign * score_bound(*pair, report.test.rows, 0.025)
-                 for sign, pair in ((-1, (lost, won)), (1, (won, lost))))  # fmt: skip
-    verdict = "passed" if low >= 0 else "failed" if high < 0 else "inconclusive"
-    outcomes = {(o.rule, o.variant): o.verdict for o in report.gate}
-    assert outcomes["max-metric-drop accuracy=0", chosen.name] == verdict
-    assert outcomes["min-speedup 100@4", chosen.name] == "failed"

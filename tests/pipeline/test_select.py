@@ -13,12 +13,11 @@ import compressor
 from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
-from compressor.model.sublayers import Mask, belongs, renumbered
+from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import gated, mask_gates, prune, without_skipped
 from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.run import run, score_checkpoint
 from compressor.pipeline.score import score
-from compressor.progress import SILENT
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Data
 from compressor.tasks import TASKS
@@ -111,24 +110,12 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
 
 
 @without_graphs
-@pytest.mark.parametrize(
-    ("method", "name", "keep", "counts"),
-    [
-        ("hard-concrete", "bert", "heads=0.6,neurons=48", {"heads": 7, "neurons": 48}),
-        ("subset", "short-marian", "cross=2,encoder_self=3",
-         {"cross": 2, "encoder_self": 3, "decoder_self": 4}),
-    ],
-)  # fmt: skip
-def test_a_learned_mask_has_exactly_the_units_asked_for(
-    checkpoints, tmp_path, method, name, keep, counts
-):
-    out = tmp_path / "out"
-    options = wanted(checkpoints, tmp_path, name, method=method, keep=[keep], multiple="8")
-    (variant,) = run(options, out).variants
+def test_a_learned_mask_has_exactly_the_units_asked_for(checkpoints, tmp_path):
+    out, how = tmp_path / "out", {"method": "hard-concrete", "keep": ["heads=0.6,neurons=48"]}
+    (variant,) = run(wanted(checkpoints, tmp_path, multiple="8", **how), out).variants
     record = record_of(out)
     mask = Mask.from_json(record["kept"], record["units"])
-    assert {kind: mask.count(kind) for kind in counts} == counts
-    assert record["method"] == method
+    assert (mask.count("heads"), mask.count("neurons")) == (7, 48)
     assert "epoch" in variant.selection
     assert variant.selection in (out / "report.md").read_text(encoding="utf-8")
 
@@ -162,20 +149,6 @@ def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
     assert hashes(tmp_path / "stopped") == hashes(out)
 
 
-@without_graphs
-def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
-    """A penalty per head far above the loss closes every gate it may; floors keep one a layer."""
-    penalty = {"method": "hard-concrete", "keep": [], "penalty": 500.0, "gate_epochs": 40}
-    progress = Progress()
-    options = wanted(checkpoints, tmp_path, **penalty)
-    (variant,) = run(options, tmp_path / "out", progress=progress).variants
-    assert variant.budget == "penalty 500"
-    assert "learning with hard-concrete which units to keep (penalty 500) …" in progress.messages
-    assert f"  {variant.selection}" in progress.messages  # at once, too
-    heads = [len(kept) for name, kept in variant.kept.items() if belongs(name, "heads")]
-    assert sum(heads) == 3
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, checkpoints, tmp_path):
     dense = open_checkpoint(str(checkpoints["bert"]))
@@ -191,25 +164,10 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, che
         sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
         calibration = read(rows, checkpoint, task).calibration
         given = ModelAndRows(checkpoint, encode(calibration, checkpoint, task), calibration)
-        how = {"method": method, "sublayers": sublayers, "seed": 0, "device": "cpu"}
         full = Mask.full(checkpoint.layers)
-        return dict(score(mask or full, source=given, progress=SILENT, **how).values)
+        return dict(score(mask or full, source=given, method=method, sublayers=sublayers).values)
 
     skipping, without = scores(checkpoints["bert"], start), scores(tmp_path / "shallow", None)
     assert set(renumbered(skipping, start.dropped)) == set(without)
     for sublayer, values in renumbered(skipping, start.dropped).items():
         assert values == pytest.approx(without[sublayer], rel=1e-4, abs=1e-9)
-
-
-@without_graphs
-def test_where_layers_alone_are_enough_no_unit_goes(checkpoints, tmp_path):
-    """Also in a run that was stopped once the units were chosen."""
-    options = {"keep": None, "macs": "0.9", "drop_layers": "encoder=1", "bench": False}
-    recipe = recipe_for(checkpoints["bert"], tmp_path, **options, test=None)
-    with pytest.raises(KeyboardInterrupt):
-        run(recipe, tmp_path / "out", "", Progress("removing units"))
-    report = run(recipe, tmp_path / "out", "", SILENT)
-    assert len(report.variants[0].dropped_layers) == 1
-    counts = report.variants[0].counts
-    assert sorted({counts[name] for name in report.dense.heads}) == [0, 4]
-    assert not (tmp_path / "out" / "modeling_pruned.py").exists()

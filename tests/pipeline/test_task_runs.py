@@ -56,18 +56,6 @@ def test_a_task_is_verified_judged_and_described(name, task_run, tmp_path, capsy
     assert json.loads(capsys.readouterr().out)["task"] == job.task
 
 
-@pytest.mark.parametrize("name", ["embedding", "token-classification"])
-def test_artifacts_are_timed_on_rows_of_their_task(name, task_run, capsys):
-    """Texts alone are enough where there are no labels."""
-    job, folder = RUNS[name], task_run(name)
-    dense, out = folder / "out" / ".compress" / "dense", folder / "out"
-    options = ("-b", "16", "--bench-seconds", "0.02", "--precision", "fp32", "--json")
-    invoke("bench", dense, out, "--test", folder / job.calibration, *options)
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert all(row["sentences_per_second"] > 0 for row in rows)
-    assert len(rows) == 2
-
-
 @pytest.fixture(scope="module")
 def summarized(task_run):
     return task_run("summarization")
@@ -86,9 +74,8 @@ def test_summaries_are_those_of_transformers_with_the_models_settings(summarized
         wanted = opened.tokenizer.batch_decode(ids, skip_special_tokens=True)
         assert runtime.generate_texts(texts, num_beams=beams) == wanted
     assert list(runtime.generate_stream([texts[0], " "], num_beams=1)) == [wanted[0], ""]
-    with raises(InputError, "artifact-of-another-task") as caught:
+    with raises(InputError, "artifact-of-another-task"):
         Translator(summarized / "out")
-    assert "open it with Generator" in str(caught.value)
 
 
 def test_the_report_has_the_scores_of_its_answers(summarized):
@@ -100,13 +87,8 @@ def test_the_report_has_the_scores_of_its_answers(summarized):
     scores = [scorer.score(*pair)["rouge1"].fmeasure for pair in pairs]
     assert variant.quality.metrics["rouge1"] == pytest.approx(100 * sum(scores) / len(scores))
     assert [c.metric for c in variant.comparisons] == ["rouge2", "rouge1", "rougelsum"]
-    texts = {
-        name: (summarized / "out" / name).read_text(encoding="utf-8")
-        for name in ("report.json", "report.html", "report.md", "README.md")
-    }
-    assert 'pipeline_tag: "summarization"' in texts["README.md"]
-    assert "ROUGE-2" in texts["README.md"]
-    for name, text in texts.items():
+    for name in ("report.json", "report.html", "report.md", "README.md"):
+        text = (summarized / "out" / name).read_text(encoding="utf-8")
         assert re.findall(".*(?:translati|translator).*", text, re.IGNORECASE) == [], name
 
 
@@ -117,13 +99,10 @@ def test_predict_writes_a_line_for_each_line(summarized, tmp_path, monkeypatch):
     invoke(*given, "-o", tmp_path / "plain")
     wanted = Generator(summarized / "out").generate_texts(texts, num_beams=2, max_new_tokens=6)
     assert (tmp_path / "plain").read_text(encoding="utf-8").split("\n") == [*wanted, ""]
-    # A summary of several lines stays one line, but is whole in JSON.
+    # A summary of several lines stays one line.
     monkeypatch.setattr(Generator, "decode", lambda self, ids: ["one\r\ntwo"] * len(ids))
     invoke(*given, "-o", tmp_path / "lines")
     assert (tmp_path / "lines").read_bytes() == b"one  two\n" * 3 + b"\n"
-    invoke(*given, "--jsonl", "-o", tmp_path / "json")
-    first, *_ = (tmp_path / "json").read_text(encoding="utf-8").splitlines()
-    assert json.loads(first) == {"line": 1, "summary": "one\r\ntwo"}
 
 
 QUERY, TEXTS = "w3 w4", [*toy.sentences(9, seed=5), "w3"]
@@ -164,9 +143,6 @@ def test_numbers_are_those_of_pytorch(task_run, tmp_path):
     *written, blank = (tmp_path / "numbers").read_text(encoding="utf-8").split("\n")[:-1]
     np.testing.assert_allclose([float(x) for x in written], expected, atol=1e-4)
     assert blank == ""
-    with raises(InputError, "artifact-of-another-task") as caught:
-        invoke("classify", out, lines)
-    assert "compress predict" in str(caught.value)
 
 
 def test_ranks_are_those_of_pytorch(task_run):
@@ -198,17 +174,8 @@ def test_lines_are_ranked_for_a_query(task_run, tmp_path, capsys):
     written = [x.split("\t") for x in (tmp_path / "ranked").read_text("utf-8").splitlines()]
     assert [text for _, text in written] == [TEXTS[x.number] for x in ranked]
     np.testing.assert_allclose([float(x) for x, _ in written], [x.score for x in ranked], atol=1e-4)
-    invoke(*given, "--top-k", "2", "--jsonl", "-o", tmp_path / "best")
-    best = [json.loads(x) for x in (tmp_path / "best").read_text("utf-8").splitlines()]
-    assert [(x["line"], x["text"]) for x in best] == [
-        (x.number + 2, TEXTS[x.number]) for x in ranked[:2]
-    ]
     with raises(UsageError, "query-missing"):
         invoke("predict", out, lines, "-o", tmp_path / "none")
-    lines.write_text(f"{'w5 ' * 60}\n" * 6, encoding="utf-8")
-    capsys.readouterr()
-    invoke(*given, "-o", tmp_path / "cut")
-    assert capsys.readouterr().err.count("6 of 6 texts were cut") == 1  # not for each chunk
 
 
 def test_the_task_is_that_of_the_option_and_recorded(tmp_path, capsys):

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 import transformers
 from seqeval.metrics import f1_score
 
 import compressor
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
 from compressor.runtime import QuestionAnswerer, TokenClassifier
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.heads import TAGS, byte_tokenizer, piece_words, questions
-from tests.helpers.metrics import score_answers
-from tests.helpers.tiny import ragged_batch
+from tests.helpers.heads import TAGS, piece_words, questions
 
 pytestmark = pytest.mark.slow
 
@@ -69,26 +65,8 @@ def test_entities_are_those_of_transformers(options: dict[str, str], close: floa
         [(x.label, x.end) for x in found] for found in (answers[0], [], answers[1])
     ]
     assert tagger.tag([]) == []
-    for answer in (tagger.tag_stream, tagger.tag_words, lambda text: tagger.tag_words([text])):
-        with raises(UsageError, "text-not-in-a-list"):
-            answer("one text")
-
-
-def test_words_without_marks_end_at_spaces(tagged, tmp_path):
-    """With a byte-level tokenizer, as RoBERTa has; against the pipeline of transformers."""
-    tokenizer = byte_tokenizer()
-    shutil.copytree(tagged / "out", tmp_path / "out")
-    tokenizer.backend_tokenizer.save(str(tmp_path / "out" / "onnx" / "tokenizer.json"))
-    pipeline: Any = transformers.pipeline(
-        "token-classification", model=compressor.load(tagged / "out"), tokenizer=tokenizer,
-        aggregation_strategy="first",
-    )  # fmt: skip
-    texts = ["abab, ab-cd e's abc", "a b", "hij"]
-    tagger = TokenClassifier(tmp_path / "out", precision="fp32", verify=False)
-    for text, found in zip(texts, tagger.tag(texts), strict=True):
-        with pytest.warns(UserWarning, match="heuristic"):
-            wanted = [(x["entity_group"], x["start"], x["end"]) for x in pipeline(text)]
-        assert [(x.label, x.start, x.end) for x in found] == wanted
+    with raises(UsageError, "text-not-in-a-list"):
+        tagger.tag_stream("one text")
 
 
 def test_words_have_the_label_of_their_first_token(tagged):
@@ -104,10 +82,8 @@ def test_words_have_the_label_of_their_first_token(tagged):
     tagger = TokenClassifier(tagged / "out", precision="fp32")
     assert tagger.tag_words(SENTENCES) == wanted
     assert tagger.tag_words([["\u200d", "ab"]])[0][0] == "O"
-    first, *others = tagger.tag_words([["ab", "", "cd", "ef"], ["ab", "cd", "ef"], ["ab cd", "ef"]])
-    assert [first[0], *first[2:]] == others[0], "an empty word moves no labels"
-    assert first[1] == "O"
-    assert others[1] == [others[0][0], others[0][2]], "one label for a word with a space"
+    first, other = tagger.tag_words([["ab", "", "cd", "ef"], ["ab", "cd", "ef"]])
+    assert (first[1], [first[0], *first[2:]]) == ("O", other), "an empty word moves no labels"
     with pytest.warns(UserWarning, match="1 of 1 texts were cut"):
         (cut,) = tagger.tag_words([["abcdefghij"] * 5])
     assert cut[4:] == ["O"]
@@ -121,7 +97,6 @@ def test_the_report_has_the_f1_of_its_answers(tagged, tmp_path):
     answers = tagger.tag_words([text.split() for text in rows.sources])
     expected = 100 * f1_score([x.split() for x in rows.targets], answers)
     assert variant.quality.metrics["entity_f1"] == pytest.approx(expected)
-    invoke("gate", tagged / "out" / "report.json", "--max-metric-drop", "entity_recall=100")
     invoke("study", "heads", "-m", tagged / "model", "--test", tagged / "test.conll", "-o",
            tmp_path / "study")  # fmt: skip
 
@@ -131,19 +106,14 @@ def test_tag_writes_a_line_for_each_line(tagged, tmp_path, capsys):
     first, second = TokenClassifier(tagged / "out").tag(TEXTS[:2])
     capsys.readouterr()
     invoke("predict", tagged / "out", tmp_path / "lines.txt")
-    shown = capsys.readouterr().out.split("\n")
-    assert shown == [
-        *("\t".join(f"{x.label}\t{x.text}" for x in found) for found in (first, [], second)),
-        "",
-    ]
+    shown = capsys.readouterr().out.splitlines()
+    wanted = (first, [], second)
+    assert shown == ["\t".join(f"{x.label}\t{x.text}" for x in found) for found in wanted]
     invoke("predict", tagged / "out", tmp_path / "lines.txt", "--jsonl")
     objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [x["line"] for x in objects] == [1, 2, 3]
-    assert [(x["label"], x["start"], x["end"]) for x in objects[2]["entities"]] == [
-        (x.label, x.start, x.end) for x in second
-    ]
-    with raises(InputError, "artifact-of-another-task"):
-        invoke("classify", tagged / "out", tmp_path / "lines.txt")
+    for found, x in zip(wanted, objects, strict=True):
+        entities = [(x["label"], x["start"], x["end"]) for x in x["entities"]]
+        assert entities == [(x.label, x.start, x.end) for x in found]
 
 
 drawn = random.Random(5)
@@ -214,34 +184,6 @@ def test_answers_are_the_best_spans_of_pytorch(null_answers: bool, engine: str, 
     rows = [(ASKED[0], CONTEXTS[0]), (" ", ""), (ASKED[1], CONTEXTS[1])]
     streamed = list(answerer.answer_stream(rows, null_answers=null_answers, chunk_rows=2))
     assert [x.text for x in streamed] == [found[0].text, "", found[1].text]
-    for answer in (lambda text: answerer.answers(text, text), answerer.answer_stream):
-        with raises(UsageError, "text-not-in-a-list"):
-            answer("ab")
-
-
-def test_windows_and_what_does_not_fit(reader):
-    answerer = QuestionAnswerer(reader / "out", precision="int8")
-    count = [len(answerer.encode(ASKED[:1], [" ".join(["ab"] * n)])) for n in (5, 40, 80)]
-    assert count[0] == 1 < count[1] < count[2]
-    assert answerer.answers([], []) == []
-    assert answerer.answer("ab", "").text == ""
-    with pytest.warns(UserWarning, match="1 of 2 questions were cut"):
-        answerer.answers(["abcdefghij" * 5, "ab"], ["ab", "ab"])
-    with raises(UsageError, "pairs-do-not-match-texts"):
-        answerer.answers(ASKED, [])
-    with raises(UsageError, "number-below-one"):
-        answerer.answer("ab", "ab", stride=0)
-
-
-def test_the_report_has_the_scores_of_its_answers(reader):
-    report = load_report(reader / "out" / "report.json")
-    variant = next(x for x in report.variants if x.name == "macs-0.5")
-    rows = TASKS["question-answering"].read_rows(reader / "test.json")
-    answerer = QuestionAnswerer(reader / "out", precision="fp32")
-    texts = [x.text for x in answerer.answers(rows.sources, rows.pairs, null_answers=True)]
-    expected = score_answers("question-answering", texts, rows.targets, None).metrics
-    assert variant.quality.metrics == pytest.approx(expected)
-    assert 0 < expected["answer_f1"] < 100
 
 
 def test_answer_writes_a_line_for_each_line(reader, tmp_path, capsys):
@@ -257,21 +199,3 @@ def test_answer_writes_a_line_for_each_line(reader, tmp_path, capsys):
         (1, first.text), (2, ""), (3, second.text)
     ]  # fmt: skip
     assert (found[2]["start"], found[2]["end"]) == (second.start, second.end)
-    lines.write_text("no tab\n", encoding="utf-8")
-    with raises(InputError, "cell-count-differs") as caught:
-        invoke("predict", reader / "out", lines)
-    assert str(caught.value).endswith("with one tab between them, and the line has none")
-
-
-@torch.no_grad()
-def test_optimums_layout_has_starts_and_ends(reader, tmp_path):
-    invoke("export", "-m", reader / "out", "-o", tmp_path / "o", "--layout", "optimum")
-    opened = open_checkpoint(str(reader / "out"))
-    batch = ragged_batch(opened.model) | {"token_type_ids": torch.zeros(3, 9, dtype=torch.long)}
-    expected = opened.model(**batch)
-    session = onnxruntime.InferenceSession(tmp_path / "o" / "model.onnx")
-    found = session.run(
-        ["start_logits", "end_logits"], {name: value.numpy() for name, value in batch.items()}
-    )
-    np.testing.assert_allclose(found[0], expected.start_logits, atol=1e-5)
-    np.testing.assert_allclose(found[1], expected.end_logits, atol=1e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from compressor.errors import InputError, UsageError
-from compressor.model.architectures import find_sublayers
-from compressor.model.sublayers import Mask, Sublayer, by_layer
-from compressor.model.surgery import prune
+from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob, least_squares
 from compressor.recovery import teacher as teacher_module
 from compressor.recovery.distillation import Distillation
@@ -24,7 +21,7 @@ from compressor.training.data import hold_out
 from tests.helpers.errors import raises
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
-from tests.helpers.tiny import STACKS, TRANSLATORS, nothing_left_mask, tiny_model
+from tests.helpers.tiny import STACKS, TRANSLATORS
 
 OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}
 
@@ -41,7 +38,7 @@ def test_the_loss_is_the_divergence_from_the_dense_model(name: str):
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
-def test_products_in_bfloat16_bring_it_as_close(name: str):
+def test_products_are_in_bfloat16(name: str):
     """Linear layers compute in bfloat16, attention in float32; weights and judging are as ever."""
     setup = job(name)
     seen: dict[str, set[torch.dtype]] = {"linear": set(), "attention": set()}
@@ -88,14 +85,6 @@ def test_what_does_not_help_is_taken_back():
     assert recovered.model is setup.pruned
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_other_ones():
-    setups = job("marian"), job("marian"), job("marian", seed=1)
-    options = {**OPTIONS, "epochs": 1}
-    states = [repair(setup, distill=options).model.state_dict() for setup in setups]
-    assert all(torch.equal(v, states[1][k]) for k, v in states[0].items())
-    assert any(not torch.equal(v, states[2][k]) for k, v in states[0].items())
-
-
 @pytest.mark.parametrize("methods", [("reconstruct",), ("distill",), ("reconstruct", "distill")])
 def test_the_models_handed_in_stay_as_they_are(methods: tuple[str, ...]):
     """And share what is not changed: embeddings are most of a translator's weights."""
@@ -115,21 +104,6 @@ def test_the_models_handed_in_stay_as_they_are(methods: tuple[str, ...]):
     assert recovered.lm_head.weight is recovered.model.shared.weight  # tied, as in the pruned one
     shares = recovered.model.shared.weight is setup.pruned.model.shared.weight
     assert shares == (methods == ("reconstruct",))
-
-
-def test_nothing_is_touched_where_nothing_is_missing():
-    """The removed units' columns of the output projections are zero: the cut changes nothing."""
-    model = tiny_model("bert")
-    with torch.no_grad():
-        for layer in find_sublayers(model):
-            unit = slice(layer.unit_width, 2 * layer.unit_width)
-            model.get_submodule(layer.output).weight[:, unit] = 0
-    setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
-    setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
-    recovered = repair(setup, reconstruct={})
-    assert recovered.text == "reconstruct: nothing to improve in 6 projections"
-    before = setup.pruned.state_dict()
-    assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
 
 
 def test_what_cannot_be_recovered():
@@ -190,33 +164,22 @@ def test_the_loss_adds_the_difference_in_units_of_variance(name: str):
     assert added > 0.1
 
 
-@pytest.mark.parametrize(
-    ("name", "left"), [*((name, "uneven") for name in STACKS), ("bert", "none")]
-)
-def test_matching_them_brings_the_pruned_model_closer(name: str, left: str):
-    """To the dense model, in predictions and in hidden states; with no heads left at all, too."""
+@pytest.mark.parametrize("name", STACKS)
+def test_matching_them_brings_the_pruned_model_closer(name: str):
+    """To the dense model, in predictions and in hidden states."""
     setup = job(name)
-    if left == "none":
-        empty = prune(setup.dense, setup.layers, nothing_left_mask(setup.layers))
-        setup = dataclasses.replace(setup, pruned=empty)
     held = setup.task.batches(setup.examples, setup.dense)
 
     def judged(model: nn.Module) -> tuple[float, float]:
         problem = Distillation(setup, model, held, 1e-3, hidden=1.0)
-        divergence = problem.validate(0.0)
         total = float(problem.loss(held[0], 0.0).detach())
         problem.blocks = []
-        return divergence, total - float(problem.loss(held[0], 0.0).detach())
+        return problem.validate(0.0), total - float(problem.loss(held[0], 0.0).detach())
 
     options = {"learning_rate": 1e-3, "epochs": 8, "hidden": 1.0}
-    repaired = repair(setup, distill=options)
-    assert repaired.text.startswith(
-        "distill: fine-tuned with the dense model as teacher on 40 rows at learning rate 0.001,"
-    )
-    before, after = judged(setup.pruned), judged(repaired.model)
-    most = 0.9 if left == "uneven" else 1.0  # three layers without attention cannot do all
-    assert after[0] < most * before[0]
-    assert after[1] < most * before[1]
+    before, after = judged(setup.pruned), judged(repair(setup, distill=options).model)
+    assert after[0] < 0.9 * before[0]
+    assert after[1] < 0.9 * before[1]
 
 
 def batches_of(setup: RecoveryJob, size: int) -> list[Batch]:

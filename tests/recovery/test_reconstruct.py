@@ -51,11 +51,7 @@ def test_logits_come_closer_to_the_dense_models(name: str, mask):
     before = difference(setup, setup.pruned)
     recovered = repair(setup, reconstruct={})
     assert difference(setup, recovered.model) < 0.8 * before
-    assert re.fullmatch(
-        r"reconstruct: \d+ output projections of attention and feed-forward parts re-solved on 200 "
-        r"rows; squared difference to the dense model after each \d\d % smaller",
-        recovered.text,
-    )
+    assert re.search(r"re-solved on 200 rows; .* \d\d % smaller", recovered.text)
 
 
 @pytest.mark.parametrize(("kind", "rtol"), [("encoder_self", 1e-3), ("encoder_ffn", 5e-3)])

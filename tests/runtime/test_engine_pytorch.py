@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from compressor.errors import UsageError
-from compressor.pipeline import engines
+from compressor.pipeline.build import delivered
+from compressor.pipeline.inputs import engines_to_measure
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime import Classifier, Translator
@@ -77,15 +78,13 @@ def test_a_timed_gpu_is_compared_with_it_unasked(monkeypatch: pytest.MonkeyPatch
     asked = ["onnxruntime"]
     classification, embedding = TASKS["classification"], TASKS["embedding"]
     monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: True)
-    measured = engines.engines_to_measure(asked, classification, "cuda", timed=True)
+    measured = engines_to_measure(asked, classification, "cuda", timed=True)
     assert measured == ["onnxruntime", "pytorch"]
-    assert engines.delivered(measured) == asked
+    assert delivered(measured) == asked
     for device, timed, task in (
         ("cpu", True, classification), ("cuda", False, classification), ("cuda", True, embedding),
     ):  # fmt: skip
-        assert engines.engines_to_measure(asked, task, device, timed) == asked
-    with raises(UsageError, "engine-not-for-task"):
-        engines.require_engines(["pytorch"], embedding)
+        assert engines_to_measure(asked, task, device, timed) == asked
     assert PyTorch.measured(Path(), None, "cuda") == ["fp16"]
     monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: False)
-    assert engines.engines_to_measure(asked, classification, "cuda", timed=True) == asked
+    assert engines_to_measure(asked, classification, "cuda", timed=True) == asked

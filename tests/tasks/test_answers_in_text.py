@@ -194,7 +194,10 @@ def test_a_tokenizer_that_leaves_no_room_is_refused(data):
         answering.encode(data, piece_tokenizer(), 4)
 
 
-def test_a_model_with_other_outputs_is_refused(tmp_path):
+def test_a_model_with_other_outputs_or_sides_is_refused(reader, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader.tokenizer, "truncation_side", "left")
+    with raises(InputError, "tokenizer-side-unsupported"):
+        require_task(reader)
     opened = open_checkpoint(str(save_head(tmp_path, "bert", "question-answering", num_labels=3)))
     with raises(InputError, "outputs-of-another-task"):
         require_task(opened)

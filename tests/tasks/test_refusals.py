@@ -52,7 +52,6 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', "json-malformed", ":2:"),
         ("a.jsonl", "[" * 100_000, "json-malformed", ":1:"),
         ("a.jsonl", '{"en": ' + "9" * 5000 + "}", "json-malformed", ":1:"),
-        ("a.jsonl", "NaN\n", "json-malformed", ":1:"),
         ("a.jsonl", '{"en": 5, "de": "b"}\n', "cell-not-text", ":1: 'en'"),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "c"}', "cell-missing", ":2:"),
     ],
@@ -119,7 +118,6 @@ def test_options_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     numbers = write(tmp_path / "b.tsv", "text\tlabel\nx\t0\n")
     for task, path, options, id in (
         ("translation", table, {"source_column": "de"}, "column-named-twice"),
-        ("embedding", table, {"text_column": "txt"}, "column-missing"),
         ("classification", numbers, {"labels": ["1", "2"]}, "label-unknown"),
         ("token-classification", conll, {"text_column": "w"}, "columns-of-plain-text"),
         ("token-classification", conll, {"header": False}, "columns-of-plain-text"),

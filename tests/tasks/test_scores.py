@@ -210,7 +210,7 @@ def test_loss_divergence_and_answers_of_several_labels(models, tmp_path):
 def test_an_exported_model_gives_the_labels_of_pytorch(models, tmp_path):
     model, out, texts = models["multilabel"], tmp_path / "out", toy.sentences(12, seed=3)
     probe = random_check_batches(model, multilabel)
-    export_model(Network(model, model.model, model.mask, None), probe.batches, probe.texts, out, [])
+    export_model(Network(model, model.model, model.mask, None), probe, [], out, [])
     encoded = [model.tokenizer(text, return_tensors="pt") for text in texts]
     logits = [model.model(e["input_ids"], e["attention_mask"]).logits[0] for e in encoded]
     expected = torch.stack(logits).double().sigmoid().numpy()
