@@ -1,9 +1,11 @@
-"""The `compress` command: one file per sub-command, nothing heavy imported before it is needed."""
+"""The `compress` command; nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import re
 import sys
 import time
 import traceback
@@ -14,38 +16,31 @@ import typer
 
 from compressor.commands.console import console, leave_stdout
 from compressor.commands.help import GroupHelp
-from compressor.commands.memory import is_out_of_memory, memory_message
 from compressor.commands.options import show_help
 from compressor.errors import CompressError, EnvironmentProblem, InputError, UsageError
 from compressor.parallel import launch
 from compressor.storage.disk import disk_problem
 from compressor.storage.version import __version__
 
-COMMANDS = (
-    "run",
-    "demo",
-    "inspect",
-    "score",
-    "study",
-    "prune",
-    "export",
-    "evaluate",
-    "bench",
-    "report",
-    "gate",
-    "verify",
-    "predict",
-    "translate",
-    "classify",
-    "doctor",
-)
+# In the order of the help, each with the file that it stands in.
+COMMANDS = {
+    "run": "run", "demo": "run", "inspect": "inspect", "score": "steps", "study": "study",
+    "prune": "steps", "export": "steps", "evaluate": "artifacts", "bench": "artifacts",
+    "report": "report", "gate": "report", "verify": "artifacts", "predict": "predict",
+    "translate": "predict", "classify": "predict", "doctor": "inspect",
+}  # fmt: skip
 # Commands of which several processes at once would do the same work, and write the same files.
 FOR_ONE = ("demo", "score", "study", "prune", "export", "evaluate", "bench")
-# Commands that stand in the file of another one.
-IN_FILE = {"translate": "predict", "classify": "predict"}
 RESUMABLE = ("run", "demo")
 BUG = 70
 INTERRUPTED = 130
+# What libraries say where memory runs out.
+_NO_MEMORY = re.compile(
+    r"not enough memory|can.?t allocate memory|cannot allocate memory|failed to allocate memory"
+    r"|failed to map segment|bad allocation|bad_alloc|CUDA out of memory|\(os error 12\)"
+    r"|cannot enable executable stack|AllocateRawInternal",
+    re.IGNORECASE,
+)
 
 
 def _version(value: bool) -> None:
@@ -78,7 +73,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_common)
     for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
-        module = import_module(f"compressor.commands.{IN_FILE.get(name, name)}")
+        module = import_module(f"compressor.commands.{COMMANDS[name]}")
         getattr(module, name).add_to(app, name)
     return app
 
@@ -89,14 +84,11 @@ def invoke(arguments: Sequence[str]) -> int:
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False
     console.unwritten = console.doing = ""
-    problem = _environment_problem()
-    if problem:
-        return _fail(problem, EnvironmentProblem.exit_code, None, "environment-unusable")
     console.silent = launch.rank() > 0
     launch.on_lost(lambda error: _report(error.args[0], error.exit_code, error.id))
     began = time.perf_counter()
     try:
-        _require_one_process(arguments)
+        require_usable(arguments)
         status = application(arguments)(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
             raise launch.EndedByLauncher if launch.is_ended() else KeyboardInterrupt
@@ -130,7 +122,12 @@ def _fail_with(error: Exception, arguments: Sequence[str]) -> int:
         message = f"{error.format_message()} (see --help)"
         return _fail(message, UsageError.exit_code, error, "command-line-invalid")
     if is_out_of_memory(error):
-        message = memory_message(next(iter(arguments), ""), console.doing)
+        doing = f" while {console.doing}" if console.doing else ""
+        message = (
+            f"memory ran out in `compress {next(iter(arguments), '')}`{doing}; use fewer or "
+            "shorter rows, smaller batches or a smaller model, raise the limit (ulimit -v, the "
+            "container's), or use a machine with more"
+        )
         return _fail(message, EnvironmentProblem.exit_code, error, "out-of-memory")
     if isinstance(error, CompressError):
         return _fail(str(error), error.exit_code, error, error.id)
@@ -150,22 +147,29 @@ def _fail_with(error: Exception, arguments: Sequence[str]) -> int:
     return _fail(message, BUG, error, "bug")
 
 
-def _environment_problem() -> str:
-    """A reason why no command can work; empty for none."""
-    if sys.flags.optimize >= 2:
-        return (
-            "Python runs with -OO (or PYTHONOPTIMIZE=2), which strips the docstrings that "
-            "transformers reads; run it without"
-        )
-    try:
-        os.getcwd()
-    except OSError as error:
-        return f"the working directory cannot be used ({error.strerror}); change to another one"
-    return ""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error comes from a lack of memory: Python's, a library's, or the loader's."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
+            return True
+        if _NO_MEMORY.search(str(seen)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
-def _require_one_process(arguments: Sequence[str]) -> None:
-    """Raise `UsageError` if a launcher started several processes of a command that takes one."""
+def require_usable(arguments: Sequence[str]) -> None:
+    """Raise an error for words that no command takes, or processes that this one does not."""
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{word!a} is not UTF-8, and no name of a file that is read or "
+                "written may be anything else; rename it",
+                id="argument-not-utf8",
+            ) from error
     name = next(iter(arguments), "")
     if launch.processes() > 1 and name in FOR_ONE:
         raise UsageError(

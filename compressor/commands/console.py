@@ -5,41 +5,36 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
-if TYPE_CHECKING:
-    from compressor.commands.progress_line import ProgressLine
-
-# Seconds between two lines of progress where they are not rewritten in place.
-_PLAIN_SECONDS = 15
+# Seconds between two lines of progress: on a terminal, where they are rewritten in place, and else.
+_REDRAW_SECONDS, _PLAIN_SECONDS = 0.2, 15
+_CLEAR = "\r\033[K"
 _NOBODY_READS = (errno.EPIPE, errno.EBADF, errno.EINVAL)
+_NEVER = float("-inf")
 
 
 @dataclass
 class Console:
-    """Where messages and results go; a `compressor.progress.Progress`.
+    """Where messages and results go; a `compressor.progress.Progress`."""
 
-    Args:
-        quiet: no messages and no progress, only the result and errors.
-        verbose: also details.
-        as_json: the result is one JSON object on stdout.
-        silent: nothing at all is written; of several processes of a run one writes.
-        unwritten: why the result could not be written; empty if it was, or no one reads stdout.
-        doing: the last message that ended with an ellipsis.
-    """
-
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
-    silent: bool = False
-    unwritten: str = ""
-    doing: str = ""
-    _line: ProgressLine | None = field(default=None, repr=False)
-    _last: float = field(default=float("-inf"), repr=False)  # when progress was last printed
+    quiet: bool = False  # no messages and no progress, only the result and errors
+    verbose: bool = False  # also details
+    as_json: bool = False  # the result is one JSON object on stdout
+    silent: bool = False  # nothing at all is written; of several processes of a run one writes
+    unwritten: str = ""  # why the result could not be written; empty also if no one reads stdout
+    doing: str = ""  # the last message that ended with an ellipsis
+    # What progress is shown of, with the count and the time at which that began.
+    _task: tuple[str, int, float] = field(default=("", 0, 0.0), repr=False)
+    _done: int = field(default=0, repr=False)
+    _drawn: float = field(default=_NEVER, repr=False)  # when progress was last written
+    _has_line: bool = field(default=False, repr=False)  # to be rewritten
 
     def message(self, text: str) -> None:
         """Something the user should know."""
@@ -54,32 +49,41 @@ class Console:
             self.message(text)
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Progress: one line that is rewritten on a terminal, a plain line now and then elsewhere.
-
-        Args:
-            total: where it will end; None if unknown.
-        """
+        """Progress: a line that is rewritten on a terminal, a plain one now and then elsewhere."""
         if self.quiet or self.silent:
             return
-        if _is_terminal(sys.stderr):
-            if self._line is None:
-                from compressor.commands.progress_line import ProgressLine
-
-                self._line = ProgressLine(sys.stderr)
-            _write(self._line.update(what, done, total))
+        on_terminal, now = _is_terminal(sys.stderr), time.monotonic()
+        if what != self._task[0] or done < self._done:
+            self._task = (what, done, now)
+            self._drawn = _NEVER if on_terminal else self._drawn
+        self._done, is_last = done, total is not None and done >= total
+        wait = _REDRAW_SECONDS if on_terminal else _PLAIN_SECONDS
+        if not is_last and now - self._drawn < wait:
             return
-        now, last = time.monotonic(), total is not None and done >= total
-        if last or now - self._last >= _PLAIN_SECONDS:
-            self._last = now
-            self._print(f"  {what} {done}" if total is None else f"  {what} {done}/{total}")
+        self._drawn = now
+        text = f"  {what} {done}" if total is None else f"  {what} {done}/{total}"
+        if on_terminal:
+            text += self._rate(done, total, now)
+            text = text[: shutil.get_terminal_size().columns - 1]
+            _write(_CLEAR + text + ("\n" if is_last else ""))
+            self._has_line = not is_last
+        else:
+            self._print(text)
+
+    def _rate(self, done: int, total: int | None, now: float) -> str:
+        """`, 12.3/s, 0:01:20 left`, as far as they are known."""
+        _, first, began = self._task
+        if done <= first or now <= began:
+            return ""
+        speed = (done - first) / (now - began)
+        text = f", {speed:,.1f}/s" if speed >= 1 else f", {1 / speed:,.1f} s each"
+        if total is not None and done < total:
+            text += f", {timedelta(seconds=int((total - done) / speed))} left"
+        return text
 
     def counts_lines(self, to_stdout: bool) -> bool:
-        """Whether to show progress for a command that streams lines: to a terminal, or with `-v`.
-
-        Args:
-            to_stdout: the lines go to stdout. If that is a terminal, progress would stand between
-                them, so there is none.
-        """
+        """Whether to show progress of a command that streams lines: to a terminal, or with `-v`."""
+        # On a terminal that has the lines, too, it would stand between them.
         if to_stdout and _is_terminal(sys.stdout):
             return False
         return self.verbose or _is_terminal(sys.stderr)
@@ -120,8 +124,9 @@ class Console:
             _write(text + "\n")
 
     def _clear_line(self) -> None:
-        if self._line is not None and self._line.visible:
-            _write(self._line.clear())
+        if self._has_line:
+            self._has_line, self._drawn = False, _NEVER
+            _write(_CLEAR)
 
 
 def leave_stdout() -> None:

@@ -9,7 +9,6 @@ from typer.core import TyperCommand, TyperGroup
 
 GENERAL = "General"
 _NO_PANELS = 12  # options that need no panels to be found among
-_NAME_WIDTH = 26
 _WIDTH = 74  # of an example, within 80 columns
 _TYPES = {
     "<str>": "<text>", "<list[str]>": "<text>", "<float>": "<number>", "<int>": "<number>",
@@ -37,7 +36,7 @@ class CommandHelp(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for panel, rows in panels(self, ctx):
             with formatter.section(panel):
-                formatter.write_dl(rows, col_max=_NAME_WIDTH)
+                formatter.write_dl(rows, col_max=26)
 
 
 class GroupHelp(TyperGroup):

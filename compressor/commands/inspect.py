@@ -1,4 +1,4 @@
-"""`compress inspect`: the parts of a checkpoint, what they cost, and how much is in no unit."""
+"""`compress inspect`: what is in a checkpoint; `compress doctor`: what is on this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.errors import EnvironmentProblem
 from compressor.request.recipe import InspectRequest
 from compressor.request.sections import ModelSection
 
@@ -33,10 +34,7 @@ def inspect(
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))
     fixed = sum(part.parameters for part in facts.parts if part.of is None)
-    shares = [
-        f"{shape.fixed_share:.1%} at {shape.batch_size}x{shape.source_tokens}"
-        for shape in facts.shapes
-    ]
+    shares = [f"{x.fixed_share:.1%} at {x.batch_size}x{x.source_tokens}" for x in facts.shapes]
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "
         f"{facts.parameters:,} parameters stored as {facts.dtype}",
@@ -79,11 +77,8 @@ def _units(part: PartFacts) -> str:
 
 def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
     """The least that `--macs` can reach, and a command to go on with; empty for a pruned model."""
-    least = [
-        (shape.source_tokens, shape.least_share)
-        for shape in facts.shapes
-        if shape.least_share is not None
-    ]
+    shares = [(shape.source_tokens, shape.least_share) for shape in facts.shapes]
+    least = [(tokens, share) for tokens, share in shares if share is not None]
     if not least:
         return []
     reached = ", ".join(f"{_round_up(share):.2f} at {tokens}" for tokens, share in least)
@@ -99,3 +94,22 @@ def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
 
 def _round_up(share: float) -> float:
     return math.ceil(share * 100) / 100
+
+
+@o.command()
+def doctor() -> int:
+    """Show what is installed and what is absent: engines, devices; status 3 for a problem."""
+    from compressor.throughput.diagnosis import diagnose
+
+    found, problems = diagnose()
+    titles = {"engines": "engines:", "providers": "devices of onnxruntime:"}
+    titles["optional"] = "optional packages:"
+    lines = []
+    for kind, facts in found.items():
+        lines += [titles[kind]] if kind in titles else []
+        lines += [*(f"{name:<20}{value}" for name, value in facts.items()), ""]
+    lines += [f"problem: {problem}" for problem in problems] or ["no problems found"]
+    if problems and console.as_json:
+        raise EnvironmentProblem("; ".join(problems), id="packages-clash")
+    console.result("\n".join(lines), {**found, "problems": problems})
+    return EnvironmentProblem.exit_code if problems else 0

@@ -12,7 +12,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
-from compressor.progress import SILENT
+from compressor.progress import SILENT, Progress
 from compressor.request.serving import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
 
 if TYPE_CHECKING:
@@ -64,13 +64,14 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
         limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
         progress = console if console.counts_lines(to_stdout=output is None) else SILENT
         if output is not None and output.suffix == ".npy":
-            return _write_array(model, rows, output, request, **limits)
+            _write_array(model, rows, output, request, progress)
+            return 0
 
         def form(number: int, line: Line) -> str:
             text, data = line
-            return (
-                json.dumps({"line": number} | data, ensure_ascii=False) if request.jsonl else text
-            )
+            if request.jsonl:
+                return json.dumps({"line": number} | data, ensure_ascii=False)
+            return text
 
         serve(
             lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
@@ -98,12 +99,6 @@ classify = _answering(
 
 
 def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
-    """The artifact, opened as the request says.
-
-    Raises:
-        InputError: it is for another task.
-        UsageError: options of another task.
-    """
     from compressor.options.declare import as_flag
     from compressor.options.table import opened
     from compressor.runtime.artifact import read_artifact
@@ -141,11 +136,7 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
 
 
 def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
-    """The two texts of each line, with a tab between them.
-
-    Args:
-        wanted: what a line has to be, for the message.
-    """
+    """The two texts of each line, with a tab between them; `wanted` says what a line has to be."""
     for line in lines:
         texts = line.split("\t") if line.strip() else ["", ""]
         if len(texts) != 2:
@@ -158,8 +149,8 @@ def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _write_array(
-    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, **batching: Any
-) -> int:
+    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, progress: Progress
+) -> None:
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
 
@@ -176,9 +167,9 @@ def _write_array(
     refuse_existing(output)
     require_directory(output.parent)
     chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
-    progress = console if console.counts_lines(to_stdout=False) else SILENT
     embeddings = []
-    for row in prompted.embed_stream(rows, chunk_rows=chunk, **batching):
+    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+    for row in prompted.embed_stream(rows, chunk_rows=chunk, **limits):
         embeddings.append(row)
         if len(embeddings) % chunk == 0:
             progress.update("lines", len(embeddings), None)
@@ -186,4 +177,3 @@ def _write_array(
     array = np.array(embeddings, dtype=np.float32).reshape(-1, model.width)
     with written_at_once(output, replace=False) as path, path.open("xb") as file:
         np.save(file, array)
-    return 0

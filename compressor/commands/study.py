@@ -9,12 +9,11 @@ from compressor.study.options import STUDIES, StudyRequest
 
 def _run(request: StudyRequest, output: o.Output) -> int:
     """Run one study."""
-    from compressor.study.output import render_text
     from compressor.study.run import run_study
 
     result = run_study(request, output, console)
     console.message(f"\nstudy: {output / f'study-{request.name}.md'}\n")
-    console.result(render_text(result), {"output": str(output), **result.data})
+    console.result(result.text(), {"output": str(output), **result.data})
     return 0
 
 

@@ -1,40 +1,39 @@
 """From flags and a recipe file to a checked request: one flat model of a command's options.
 
 Flags win over the file, the file over the defaults. An option that has no effect on what is chosen
-is an error. What a flag chooses leaves out the file's options for other choices: a written recipe
-has all that the run before had.
+is an error; but what a flag chooses leaves out the file's options for other choices, because a
+written recipe has all that the run before had.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.options.declare import Declared, Options, as_flag, declare, is_given, shown
-from compressor.options.parts import Part, Values, holds
+from compressor.options.declare import Declared, Options, as_flag, declare, declared_by, shown
 
 COMMAND_LINE = "the command line"
+Values = Mapping[str, Any]  # options by name
+Conditions = tuple[str, ...]  # of which one must hold; none: always
 
 
 class Request(Options):
     """Base of what a command asks for: values, each made from some of the command's options.
 
-    A field is an option itself, a class with options, or what a `Part` in its annotation chooses.
-
-    Args:
-        options: all options with an effect, by name, as a recipe file has them.
+    A field is an option itself, a class with options, or has a `Chosen` in its annotation.
     """
 
     model_config = ConfigDict(defer_build=True)
 
+    # All options with an effect, by name, as a recipe file has them.
     options: Mapping[str, Any] = Field(default_factory=dict)
 
     @classmethod
@@ -46,18 +45,93 @@ class Request(Options):
 Asked = TypeVar("Asked", bound=Request)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """The classes that the value of a field is chosen from."""
+
+    # A table, by whose names the field's option chooses; one class, which the field's option leaves
+    # out; or several, of which the one is taken that an option `selects`.
+    members: Mapping[str, type[Options]] | type[Options] | Sequence[type[Options]]
+    many: bool = False  # the value is a list: the option has names in an order, `a+b`, or is `none`
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a field is made: by an option, of the classes whose conditions hold."""
+
+    option: Declared | None = None  # that chooses, or, without members, that the field is
+    members: Sequence[tuple[Conditions, type[Options]]] = ()
+    many: bool = False
+    noun: str = ""  # what exactly one of the members is, which their own options choose
+
+    def value(self, values: Values) -> Any:
+        """The field's value, made from checked options."""
+        if self.option is not None and not self.members:
+            return values[self.option.name]
+        chosen = [kind for conditions, kind in self.members if holds(conditions, values)]
+        if self.noun and len(chosen) != 1:
+            names = [name for conditions, _ in self.members for name in conditions]
+            if not chosen:
+                flags = " or ".join(map(as_flag, names))
+                raise UsageError(f"there is no {self.noun}; add {flags}", id="option-missing")
+            flags = " and ".join(as_flag(name) for name in names if _is_given(values[name]))
+            raise UsageError(
+                f"{flags} exclude each other; give one {self.noun}",
+                id="options-exclude-each-other",
+            )
+        made: list[Any] = []
+        for kind in chosen:
+            used = [x for x in declared_by(kind) if holds(x.only_with, values)]
+            made.append(kind(**{x.field: values[x.name] for x in used}))
+        if self.many and self.option is not None:
+            order = values[self.option.name].split("+")
+            return sorted(made, key=lambda part: order.index(part.name))
+        return made[0] if made else None
+
+
+def _part(request: type[Request], field: str) -> Part:
+    info = request.model_fields[field]
+    kind, chosen = info.annotation, next((x for x in info.metadata if isinstance(x, Chosen)), None)
+    if chosen is None:
+        if isinstance(kind, type) and issubclass(kind, Options):
+            return Part(members=[((), kind)])
+        return Part(declare(request, field))
+    members: list[tuple[Conditions, type[Options]]] = []
+    if isinstance(chosen.members, Sequence):
+        for kind in chosen.members:
+            members.append((tuple(x.name for x in declared_by(kind) if x.selects), kind))
+        return Part(members=members, noun=field)
+    option = declare(request, field)
+    annotation: Any = bool
+    if isinstance(chosen.members, Mapping):
+        members = [((f"{option.name}={x}",), kind) for x, kind in chosen.members.items()]
+        annotation = Literal[tuple(chosen.members)]
+        if chosen.many:
+            annotation = Annotated[str, AfterValidator(_check_names(chosen.members))]
+    else:
+        members = [((option.name,), chosen.members)]
+    panel = members[0][1].panel
+    return Part(replace(option, annotation=annotation, panel=panel), members, chosen.many)
+
+
+def _check_names(members: Mapping[str, Any]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        names = [name.strip() for name in text.split("+")]
+        for name in names:
+            if name not in ("none", *members):
+                advice = did_you_mean(name, ["none", *members])
+                raise ValueError(f"choose from none, {', '.join(members)}{advice}")
+        if len(set(names)) < len(names) or ("none" in names and len(names) > 1):
+            raise ValueError("name each method once, and none only alone")
+        return "+".join(names)
+
+    return check
+
+
 @cache
-def parts_of(request: type[Request]) -> Mapping[str, Part | Declared]:
+def parts_of(request: type[Request]) -> Mapping[str, Part]:
     """How each field of a request is made."""
-    parts: dict[str, Part | Declared] = {}
-    for field, info in request.model_fields.items():
-        declared = [part for part in info.metadata if isinstance(part, Part)]
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, Options) and not declared:
-            declared = [Part([((), kind)])]
-        if field != "options":
-            parts[field] = declared[0] if declared else declare(request, field)
-    return parts
+    return {x: _part(request, x) for x in request.model_fields if x != "options"}
 
 
 @cache
@@ -65,10 +139,11 @@ def options_of_command(request: type[Request]) -> Mapping[str, Declared]:
     """All options of a request by name; one that several classes have goes with any of them."""
     options: dict[str, Declared] = {}
     for part in parts_of(request).values():
-        declared = part.declared() if isinstance(part, Part) else [part]
+        declared = [] if part.option is None else [part.option]
+        declared += [x for conditions, kind in part.members for x in declared_by(kind, conditions)]
         every = Counter(x.name for x in declared)
         for new in declared:
-            if isinstance(part, Part) and part.noun and every[new.name] == len(part.members):
+            if part.noun and every[new.name] == len(part.members):
                 new = replace(new, only_with=())  # whichever is chosen has it
             if new.name in options:
                 known = options[new.name].only_with
@@ -82,13 +157,12 @@ def options_of_command(request: type[Request]) -> Mapping[str, Declared]:
 def flat_model(request: type[Request]) -> type[BaseModel]:
     """The model that checks all options of a request, each a field."""
     fields: dict[str, Any] = {}
-    for name, declared in options_of_command(request).items():
-        info = declared.info
-        kind: Any = info.annotation
-        if info.metadata:
-            kind = Annotated[(kind, *info.metadata)]
-        default = None if info.is_required() else info.default
-        fields[name] = (kind, ...) if declared.required else (kind | None, default)
+    for name, option in options_of_command(request).items():
+        is_required = option.info.is_required()
+        if is_required and not option.only_with and not option.selects:
+            fields[name] = (option.annotation, ...)
+        else:
+            fields[name] = (option.annotation | None, None if is_required else option.info.default)
     config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
     return create_model(request.__name__ + "Options", __config__=config, **fields)
 
@@ -99,12 +173,9 @@ def assemble(
     file: Values | None = None,
     source: str = COMMAND_LINE,
 ) -> Asked:
-    """Options over a recipe file over the defaults, as a checked request.
+    """Typed options over those of a recipe file over the defaults, as a checked request.
 
-    Args:
-        typed: option -> value; None or an empty list for those that were left out.
-        file: the contents of a recipe file.
-        source: how messages name the file.
+    None and empty lists were left out. `source` is how messages name the file.
 
     Raises:
         UsageError: an unknown option, a wrong value, or one without effect.
@@ -124,27 +195,44 @@ def assemble(
     def origin(name: str) -> str:
         return COMMAND_LINE if name in flags else source
 
-    _require_no_truth(options, values)
     try:
         checked = dict(flat_model(request).model_validate(values))
     except ValidationError as error:
         raise _first_problem(options, error, origin) from error
     for name in _useless(options, values):
         raise UsageError(
-            f"{_prefix(origin(name))}{as_flag(name)} {shown(checked[name])} is for "
+            f"{_where(origin(name), name)} {shown(checked[name])} is for "
             f"{_choices(options[name].only_with)}; choose that, or leave it out",
             id="option-without-use",
         )
-    fields = {
-        field: part.value(checked) if isinstance(part, Part) else checked[part.name]
-        for field, part in parts_of(request).items()
-    }
+    fields = {field: part.value(checked) for field, part in parts_of(request).items()}
     used = {
         name: value
         for name, value in checked.items()
-        if holds(options[name].only_with, checked) and (is_given(value) or name not in selecting)
+        if holds(options[name].only_with, checked) and (_is_given(value) or name not in selecting)
     }
     return request(**fields, options=used)
+
+
+def options_of(value: Options) -> dict[str, Any]:
+    """The options that a value was made of, by their names."""
+    fields, declared = value.model_dump(), declared_by(type(value))
+    values = {x.name: fields[x.field] for x in declared}
+    return {x.name: values[x.name] for x in declared if holds(x.only_with, values)}
+
+
+def holds(conditions: Conditions, values: Values) -> bool:
+    """Whether one holds: an option is given (`calibration`), or has a value (`method=taylor`)."""
+    for condition in conditions:
+        name, _, wanted = condition.partition("=")
+        value = values.get(name)
+        if wanted in str(value).split("+") if wanted else _is_given(value):
+            return True
+    return not conditions
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False and value not in ([], "none")
 
 
 def _stated(values: Values) -> dict[str, Any]:
@@ -160,25 +248,12 @@ def _useless(options: Mapping[str, Declared], values: Values) -> list[str]:
     return [n for n in values if n in options and not holds(options[n].only_with, known)]
 
 
-def _choices(conditions: tuple[str, ...]) -> str:
+def _choices(conditions: Conditions) -> str:
     """`--method taylor or relevance, or --recover distill`."""
     parts = [condition.partition("=") for condition in conditions]
     grouped = groupby(parts, key=lambda part: part[0])
     texts = [(name, " or ".join(value for *_, value in values)) for name, values in grouped]
     return ", or ".join(f"{as_flag(name)} {values}".rstrip() for name, values in texts)
-
-
-def _require_no_truth(options: Mapping[str, Declared], values: Values) -> None:
-    """`yes` in a file is not 1, which pydantic would take it for."""
-    for name, value in values.items():
-        if name not in options or options[name].kind is bool:
-            continue
-        if any(isinstance(x, bool) for x in (value if isinstance(value, list) else [value])):
-            raise UsageError(
-                f"{as_flag(name)} is {str(value).lower()}, which is neither a number nor a text; "
-                "give one",
-                id="option-not-a-number",
-            )
 
 
 def _first_problem(
@@ -187,22 +262,22 @@ def _first_problem(
     """One problem, as a sentence; an unknown name explains best why another is missing."""
     first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     name = str(first["loc"][0])
-    flag, source, value = as_flag(name), origin(name), first["input"]
+    source, value = origin(name), first["input"]
     if name not in options:
         advice = did_you_mean(name, options) or "; `--help` lists them"
         return UsageError(f"{source} has {name!r}, which is no option{advice}", id="option-unknown")
     if first["type"] == "missing":
-        return UsageError(f"{source} does not give {flag}; add it", id="option-missing")
+        return UsageError(f"{source} does not give {as_flag(name)}; add it", id="option-missing")
     problems = [x for x in error.errors() if x["loc"][0] == name]
     problem = " or ".join(dict.fromkeys(x["msg"].removeprefix("Value error, ") for x in problems))
     if all(x["type"] == "literal_error" for x in problems):
-        choices = [str(choice) for choice in _literals(options[name].info.annotation)]
+        choices = [str(choice) for choice in _literals(options[name].annotation)]
         problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
-    return UsageError(f"{_prefix(source)}{flag} {shown(value)}: {problem}", id="option-invalid")
+    return UsageError(f"{_where(source, name)} {shown(value)}: {problem}", id="option-invalid")
 
 
-def _prefix(source: str) -> str:
-    return "" if source == COMMAND_LINE else f"{source}: "
+def _where(source: str, name: str) -> str:
+    return as_flag(name) if source == COMMAND_LINE else f"{source}: {as_flag(name)}"
 
 
 def _literals(annotation: Any) -> list[Any]:

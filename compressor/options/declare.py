@@ -17,13 +17,9 @@ from pydantic.fields import FieldInfo
 
 
 class Options(BaseModel):
-    """Base of all classes that have options; values never change.
+    """Base of all classes that have options; values never change."""
 
-    Args:
-        panel: heading in `--help` of the options that the class itself declares.
-    """
-
-    panel: ClassVar[str] = ""
+    panel: ClassVar[str] = ""  # heading in `--help` of the options that the class itself declares
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -43,11 +39,10 @@ def option(
     """A field with all that its flag and its help need.
 
     Args:
-        default: left out for required options.
         name: of the option, where it differs from the field's.
         short: a second flag of one letter.
         only_with: the option that this one needs (`calibration`).
-        selects: giving it chooses its class among several (`compressor.options.parts.selected`).
+        selects: giving it chooses its class among several (`assemble.Chosen`).
         panel: heading in `--help`, where it differs from its class's.
         first: it stands at the top of its panel, as those with `short` or `selects` do.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
@@ -61,28 +56,18 @@ def option(
 
 @dataclass(frozen=True)
 class Declared:
-    """One option of a command.
-
-    Args:
-        field: of the class that has it.
-        only_with: conditions of which one must hold (`compressor.options.parts`).
-        panel: heading in `--help`.
-    """
+    """One option of a command."""
 
     name: str
-    field: str
+    field: str  # of the class that has it
+    annotation: Any  # what checks its value
     info: FieldInfo
-    only_with: tuple[str, ...]
-    panel: str
+    only_with: tuple[str, ...]  # conditions of which one must hold (`assemble.holds`)
+    panel: str  # heading in `--help`
 
     @property
     def selects(self) -> bool:
         return bool(extra_of(self.info)["selects"])
-
-    @property
-    def required(self) -> bool:
-        """Whether it must be given, whatever else is chosen."""
-        return self.info.is_required() and not self.only_with and not self.selects
 
     @property
     def flag(self) -> str:
@@ -99,11 +84,16 @@ class Declared:
     @property
     def kind(self) -> Any:
         """The type that the command line parses; a flag for a list of words can be repeated."""
-        return _kind(self.info.annotation)
+        return _kind(self.annotation)
+
+
+def declared_by(kind: type[Options], only_with: tuple[str, ...] = ()) -> list[Declared]:
+    """All options of a class, which is chosen under conditions, or always."""
+    return [declare(kind, field, only_with) for field in kind.model_fields]
 
 
 def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) -> Declared:
-    """The option of a field of a class, which is chosen under conditions, or always."""
+    """The option of a field of a class; see `declared_by`."""
     info = kind.model_fields[field]
     extra = extra_of(info)
     if extra["only_with"]:
@@ -111,21 +101,14 @@ def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) ->
     # A field may be inherited: its panel is that of the class it is written in.
     classes = (c for c in kind.__mro__ if issubclass(c, Options))
     panel = next(c.panel for c in classes if field in inspect.get_annotations(c))
-    name, conditions = option_name(field, info), () if extra["selects"] else only_with
-    return Declared(name, field, info, conditions, extra["panel"] or panel)
-
-
-def declared_by(kind: type[Options], only_with: tuple[str, ...] = ()) -> list[Declared]:
-    """All options of a class; see `declare`."""
-    return [declare(kind, field, only_with) for field in kind.model_fields]
-
-
-def option_name(field: str, info: FieldInfo) -> str:
-    return str(extra_of(info)["name"] or field)
+    annotation: Any = info.annotation
+    if info.metadata:
+        annotation = Annotated[(annotation, *info.metadata)]
+    name, conditions = extra["name"] or field, () if extra["selects"] else only_with
+    return Declared(name, field, annotation, info, conditions, extra["panel"] or panel)
 
 
 def as_flag(name: str) -> str:
-    """`--gate-epochs` of `gate_epochs`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -148,11 +131,6 @@ def extra_of(info: FieldInfo) -> dict[str, Any]:
     """What `option` noted beside pydantic's own facts."""
     assert isinstance(info.json_schema_extra, dict)
     return info.json_schema_extra
-
-
-def is_given(value: Any) -> bool:
-    """Whether a value asks for something."""
-    return value is not None and value is not False and value not in ([], "none")
 
 
 def _kind(annotation: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar, cast
 
 from compressor.errors import UsageError, did_you_mean
@@ -12,12 +12,10 @@ Member = TypeVar("Member")
 
 
 class Table(Mapping[str, Member], Generic[Member]):
-    """Name -> member. Listing names imports nothing.
+    """Name -> member, which may be given as where it is: `package.module:attribute`.
 
     Args:
         noun: what the members are, for messages: `task`.
-        rows: name -> the member itself, or where it is: `package.module:attribute`.
-        id: of the error about an unknown name.
     """
 
     def __init__(
@@ -27,11 +25,10 @@ class Table(Mapping[str, Member], Generic[Member]):
         self._rows: dict[str, Any] = dict(rows)
 
     def register(self, name: str, member: Member | str) -> None:
-        """Add a member from outside this package; arguments are as in `rows`."""
+        """Add a member from outside this package."""
         self._rows[name] = member
 
     def __getitem__(self, name: str) -> Member:
-        """The member of this name; `UsageError`, which lists the names, for an unknown one."""
         if name not in self._rows:
             raise UsageError(
                 f"there is no {self.noun} {name!r}; choose from {', '.join(self._rows)}"
@@ -55,5 +52,4 @@ class Table(Mapping[str, Member], Generic[Member]):
 
 def opened(path: str) -> Any:
     """The object at `package.module:attribute`, imported."""
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
+    return resolve_name(path)

@@ -50,8 +50,13 @@ from compressor.report import rules
 from compressor.report.publish import without_paths
 from compressor.report.schema import Report
 from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
-from compressor.request.resolve import resolve
-from compressor.request.validate import check_options, gate_rules, require_rows, texts_to_keep
+from compressor.request.validate import (
+    check_options,
+    gate_rules,
+    require_rows,
+    resolve,
+    texts_to_keep,
+)
 from compressor.results import Check, Variant
 from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.session import choose_device

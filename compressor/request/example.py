@@ -1,35 +1,15 @@
-"""The bundled examples: a small English-German translator and an intent classifier, with rows.
-
-Small enough to ship inside the package, so that every command can be tried without a download.
-`LICENSE.txt` beside them states where the models and the rows come from.
-"""
+"""The bundled examples: a small English-German translator and an intent classifier, with rows."""
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
-
-from compressor.errors import EnvironmentProblem
 
 
 def directory() -> Path:
-    """The directory of the examples' files.
-
-    Raises:
-        EnvironmentProblem: the package is imported from a zip file, where no directory exists.
-    """
-    package = files("compressor")
-    if not isinstance(package, Path):
-        raise EnvironmentProblem(
-            "the bundled example needs an unpacked installation, but compressor is imported from "
-            f"{package}; install the package with pip",
-            id="example-in-archive",
-        )
-    return package / "example"
+    return Path(__file__).parents[1] / "example"
 
 
 def model() -> Path:
-    """The bundled translation checkpoint (a directory)."""
     return directory() / "tatoeba-en-de"
 
 

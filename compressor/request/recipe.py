@@ -18,17 +18,16 @@ from compressor.budgets.base import Prune
 from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS, ScoringMethod, UnitMethod
 from compressor.learned_masks import LEARNED
-from compressor.options.assemble import Asked, Request, assemble, options_of_command
-from compressor.options.declare import option
-from compressor.options.parts import (
-    Part,
+from compressor.options.assemble import (
+    Asked,
+    Chosen,
+    Request,
     Values,
-    one_of,
+    assemble,
     options_of,
-    selected,
-    some_of,
-    switched,
+    options_of_command,
 )
+from compressor.options.declare import option
 from compressor.recovery import RECOVERIES, RecoveryMethod
 from compressor.report import DEFAULT_FORMATS, FORMATS
 from compressor.request.sections import (
@@ -54,46 +53,32 @@ from compressor.storage.input_files import read_text
 
 MOST_RECIPE = 256 << 10  # bytes; recipes have about two KiB
 DEFAULT_METHOD = "second-order"
-_LINES = "write lines `option: value` with the names of the flags, as in `macs: 0.5`"
-
-
-def scoring(default: str | None, help: str) -> Part:
-    """A scoring method, by `--method`."""
-    return one_of("method", METHODS, default, help)
-
-
-def _recovering(default: str, help: str) -> Part:
-    what = (
-        "Recovery after pruning: reconstruct (least squares), none, distill (train on the dense "
-        "model's predictions), or reconstruct+distill. "
-    )
-    return some_of("recover", RECOVERIES, default, what + help)
-
-
-_METHOD = one_of(
-    "method",
-    {**METHODS, **LEARNED},
-    DEFAULT_METHOD,
-    f"How to find the units to keep. Scores: {', '.join(METHODS)}. Learned masks: "
-    f"{', '.join(LEARNED)}. Default: {DEFAULT_METHOD}.",
+Method = Annotated[ScoringMethod, Chosen(METHODS)]
+Recovery = Annotated[list[RecoveryMethod], Chosen(RECOVERIES, many=True)]
+_RECOVERIES = (
+    "Recovery after pruning: reconstruct (least squares), none, distill (train on the dense "
+    "model's predictions), or reconstruct+distill. "
 )
-_SCORING = scoring(
-    DEFAULT_METHOD, f"How to score units: {', '.join(METHODS)}. Default: {DEFAULT_METHOD}."
-)
-_RECOVER = _recovering("reconstruct", "Default: reconstruct.")
-_RECOVER_OR_NOT = _recovering("none", "Default here: none.")
-_BENCH = switched("bench", Benchmark, "Measure throughput, or not.")
 
 
 class Recipe(Request):
     model: ModelSection
     data: Data
-    method: Annotated[UnitMethod, _METHOD]
-    budget: Annotated[Budget, selected("budget", BUDGETS)]
-    recovery: Annotated[list[RecoveryMethod], _RECOVER]
+    method: Annotated[UnitMethod, Chosen({**METHODS, **LEARNED})] = option(
+        DEFAULT_METHOD,
+        first=True,
+        help=f"How to find the units to keep. Scores: {', '.join(METHODS)}. Learned masks: "
+        f"{', '.join(LEARNED)}. Default: {DEFAULT_METHOD}.",
+    )
+    budget: Annotated[Budget, Chosen(BUDGETS)]
+    recovery: Recovery = option(
+        "reconstruct", name="recover", first=True, help=f"{_RECOVERIES}Default: reconstruct."
+    )
     export: Export
     evaluation: RunEvaluation
-    throughput: Annotated[Benchmark | None, _BENCH]
+    throughput: Annotated[Benchmark | None, Chosen(Benchmark)] = option(
+        True, name="bench", first=True, help="Measure throughput, or not."
+    )
     card: Card
     gate: Gate
     seed: int = SEED
@@ -122,7 +107,11 @@ class ScoreRequest(Request):
 
     model: ModelSection
     data: CalibrationData
-    method: Annotated[ScoringMethod, _SCORING]
+    method: Method = option(
+        DEFAULT_METHOD,
+        first=True,
+        help=f"How to score units: {', '.join(METHODS)}. Default: {DEFAULT_METHOD}.",
+    )
     compare: list[str] = option(
         [], first=True, help="Other methods to compare with; repeat for several."
     )
@@ -134,8 +123,10 @@ class ScoreRequest(Request):
 class PruneRequest(Request):
     model: ModelSection
     data: CalibrationData
-    budget: Annotated[Counts, selected("budget", (Counts,))]
-    recovery: Annotated[list[RecoveryMethod], _RECOVER_OR_NOT]
+    budget: Annotated[Counts, Chosen([Counts])]
+    recovery: Recovery = option(
+        "none", name="recover", first=True, help=f"{_RECOVERIES}Default here: none."
+    )
     seed: int = SEED
     device: Device = DEVICE
 
@@ -202,10 +193,7 @@ class ReportRequest(Request):
 
 
 def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
-    """A recipe by the names of its flags: `make_recipe(model="m", keep=["0.5"], seed=3)`.
-
-    Args:
-        file: a recipe, which the options win over.
+    """A recipe by the names of its flags, which win over a file: `make_recipe(model="m", seed=3)`.
 
     Raises:
         InputError: the file cannot be read.
@@ -233,39 +221,32 @@ def make_gate(file: Path | None = None, **options: Any) -> GateRequest:
 
 def _read(file: Path) -> dict[str, Any]:
     """The options in a recipe file."""
+    lines = "write lines `option: value` with the names of the flags, as in `macs: 0.5`"
     try:
-        values = _parse(read_text(file, MOST_RECIPE)) or {}
+        text = read_text(file, MOST_RECIPE)
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                # A few of them stand for more than any memory holds.
+                raise ValueError("aliases are not supported")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > 2:
+                raise RecursionError
+        values = yaml.safe_load(text) or {}
+        json.dumps(values, ensure_ascii=False, default=str).encode()  # or half a surrogate pair
     except OSError as error:
         raise InputError(
             f"cannot read recipe {file}: {error.strerror}; give --config another file",
             id="recipe-unreadable",
         ) from error
     except RecursionError as error:
-        raise UsageError(
-            f"recipe {file} has sections, as those of earlier versions had; {_LINES}",
-            id="recipe-nested",
-        ) from error
+        raise UsageError(f"recipe {file} has sections; {lines}", id="recipe-nested") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UsageError(
-            f"recipe {file} is not YAML: {reason}; {_LINES}", id="recipe-not-yaml"
+            f"recipe {file} is not YAML: {reason}; {lines}", id="recipe-not-yaml"
         ) from error
     if not isinstance(values, dict):
-        raise UsageError(f"recipe {file} has no options; {_LINES}", id="recipe-not-yaml")
-    return values
-
-
-def _parse(text: str) -> Any:
-    """The values of a YAML file; RecursionError if they are nested."""
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            # A few of them stand for more than any memory holds.
-            raise ValueError(f"aliases (*{event.anchor}) are not supported")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > 2 or (depth == 2 and isinstance(event, yaml.MappingStartEvent)):
-            raise RecursionError
-    values = yaml.safe_load(text)
-    json.dumps(values, ensure_ascii=False, default=str).encode()  # or half a surrogate pair
+        raise UsageError(f"recipe {file} has no options; {lines}", id="recipe-not-yaml")
     return values

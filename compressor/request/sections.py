@@ -12,20 +12,17 @@ from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.model.card import CardFacts
 from compressor.options.bounds import (
-    MINIMUM_ROWS,
-    MOST_BEAMS,
-    MOST_RESAMPLES,
-    MOST_SAMPLES,
-    MOST_SECONDS,
-    MOST_THREADS,
-    MOST_TOKENS,
     Amounts,
     BatchSize,
-)  # fmt: skip
+    Beams,
+    Resamples,
+    Rows,
+    Threads,
+    Tokens,
+)
 from compressor.options.declare import Options, option, split_commas
 from compressor.results import Inconclusive
 
-Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 TASK = option(
     None, short="-t", panel="Model and output", help="What it is for, if not the usual task."
 )
@@ -36,8 +33,6 @@ CUDA_GRAPHS = option(
 
 
 class Access(Options):
-    """The version of a checkpoint, and what loading it may do."""
-
     panel: ClassVar[str] = "Model and output"
 
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
@@ -46,7 +41,6 @@ class Access(Options):
     verify: bool = VERIFY
 
     def access(self) -> dict[str, Any]:
-        """How to open a checkpoint, as keywords."""
         return {name: getattr(self, name) for name in Access.model_fields}
 
 
@@ -67,8 +61,6 @@ class ModelSection(Access):
 
 
 class Columns(Options):
-    """The columns that are read of a file of rows."""
-
     panel: ClassVar[str] = "Data"
 
     source_column: str | None = option(
@@ -96,38 +88,25 @@ class Columns(Options):
     )
 
     def columns(self) -> dict[str, Any]:
-        """How to read rows, as keywords."""
         return {name: getattr(self, name) for name in Columns.model_fields}
 
 
 class CalibrationData(Columns):
-    """Rows to score, learn and recover on."""
-
     calibration: str | None = option(
         None,
         first=True,
         help="Rows to score, recover and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
         "may be packed (.gz, .zst).",
     )
-    calibration_rows: int | None = option(
-        None,
-        first=True,
-        only_with="calibration",
-        ge=MINIMUM_ROWS,
-        help="Use only the first N, at least 8.",
+    calibration_rows: Rows | None = option(
+        None, first=True, only_with="calibration", help="Use only the first N, at least 8."
     )
 
 
 class Data(CalibrationData):
-    """Calibration rows, and rows to measure on."""
-
     test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
-    test_rows: int | None = option(
-        None,
-        first=True,
-        only_with="test",
-        ge=MINIMUM_ROWS,
-        help="Use only the first N, at least 8.",
+    test_rows: Rows | None = option(
+        None, first=True, only_with="test", help="Use only the first N, at least 8."
     )
 
 
@@ -180,33 +159,25 @@ class MetricSettings(Options):
 
 
 class Evaluation(MetricSettings):
-    num_beams: int | None = option(
-        None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
-    )
-    resamples: int = option(1000, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
+    num_beams: Beams | None = option(None, help="Beam width; the checkpoint's own by default.")
+    resamples: Resamples = option(1000, help="Bootstrap resamples.")
 
 
 class RunEvaluation(Evaluation):
     samples: int = option(
         4,
         ge=0,
-        le=MOST_SAMPLES,
+        le=100,
         help="Test rows that the report shows with all models' outputs; 0 shows none, for rows "
         "that are private.",
     )
 
 
-def _each_once(sizes: list[int]) -> list[int]:
-    twice = [size for size in sizes if sizes.count(size) > 1]
-    if twice:
-        raise UsageError(
-            f"--batch-size {','.join(map(str, sizes))} names {twice[0]} twice; name each size once",
-            id="batch-size-twice",
-        )
-    return sizes
-
-
-BatchSizes = Annotated[list[BatchSize], BeforeValidator(split_commas), AfterValidator(_each_once)]
+BatchSizes = Annotated[
+    list[BatchSize],
+    BeforeValidator(split_commas),
+    AfterValidator(lambda sizes: list(dict.fromkeys(sizes))),
+]
 
 
 class Benchmark(Options):
@@ -215,19 +186,21 @@ class Benchmark(Options):
     batch_size: BatchSizes = option(
         [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
     )
-    lengths: Lengths = option("data", help="Source lengths to time: data or a token count.")
-    target_length: int | None = option(
-        None, ge=1, le=MOST_TOKENS, help="Tokens to generate when timing; default: the data's mean."
+    lengths: Literal["data"] | Tokens = option(
+        "data", help="Source lengths to time: data or a token count."
+    )
+    target_length: Tokens | None = option(
+        None, help="Tokens to generate when timing; default: the data's mean."
     )
     seconds: float = option(
         3.0,
         name="bench_seconds",
         gt=0,
-        le=MOST_SECONDS,
+        le=3600,
         allow_inf_nan=False,
         help="Least time per model and batch size.",
     )
-    threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
+    threads: Threads | None = option(None, help="CPU threads of the runtime.")
     cuda_graphs: bool = CUDA_GRAPHS
 
     def settings(self) -> dict[str, Any]:
@@ -237,13 +210,10 @@ class Benchmark(Options):
 
     @property
     def sizes(self) -> str:
-        """Batch sizes, for messages."""
         return ", ".join(map(str, self.batch_size))
 
 
 class Builds(Options):
-    """The precisions and engines that finished artifacts are run in."""
-
     panel: ClassVar[str] = "Measurement"
 
     precision: list[str] | None = option(
@@ -273,7 +243,6 @@ class Card(Options):
     )
 
     def over(self, known: CardFacts) -> CardFacts:
-        """These facts, or else those of the checkpoint's card."""
         if self.card_license is not None:
             known = replace(known, license=self.card_license, license_name=None, license_link=None)
         base = (self.card_base_model,) if self.card_base_model else known.base_model
@@ -284,8 +253,6 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Gate(Options):
-    """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
-
     panel: ClassVar[str] = "Gate"
 
     max_metric_drop: Amounts = option([], help="A metric may fall by at most this, as in bleu=0.5.")

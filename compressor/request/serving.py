@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from compressor.options.assemble import Request
-from compressor.options.bounds import (
-    MOST_BATCH,
-    MOST_BATCH_TOKENS,
-    MOST_BEAMS,
-    MOST_CHUNK_LINES,
-    MOST_THREADS,
-    MOST_TOKENS,
-)
+from compressor.options.bounds import BatchSize, BatchTokens, Beams, Threads, Tokens
 from compressor.options.declare import Options, option
 from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 
@@ -28,27 +21,21 @@ class _Engine(Options):
         help="Library that computes: onnxruntime, openvino, ctranslate2, or auto: the fastest in "
         "the same precision when the artifact was made, where that was measured.",
     )
-    batch_size: int | None = option(
-        None, short="-b", ge=1, le=MOST_BATCH, help="Rows per batch at most."
-    )
-    batch_tokens: int | None = option(
+    batch_size: BatchSize | None = option(None, short="-b", help="Rows per batch at most.")
+    batch_tokens: BatchTokens | None = option(
         None,
-        ge=1,
-        le=MOST_BATCH_TOKENS,
         help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 for "
         "encoder-decoders and 512 for other models on CPU, 4096 on CUDA.",
     )
     chunk_lines: int | None = option(
         None,
         ge=1,
-        le=MOST_CHUNK_LINES,
+        le=1 << 20,
         help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
     )
-    threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
-    workers: int = option(
+    threads: Threads | None = option(None, help="CPU threads of the runtime.")
+    workers: Threads = option(
         1,
-        ge=1,
-        le=MOST_THREADS,
         help="Batches that are computed at the same time, each with --threads (default then 1).",
     )
     cuda_graphs: bool = CUDA_GRAPHS
@@ -58,8 +45,6 @@ class _Engine(Options):
 
 
 class _Answers(Options):
-    """Each option is for the tasks that its help names."""
-
     panel: ClassVar[str] = "Answers"
 
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
@@ -71,10 +56,8 @@ class _Answers(Options):
         False,
         help="Classification and regression: each line is two texts, with one tab between them.",
     )
-    top_k: int | None = option(
+    top_k: Tokens | None = option(
         None,
-        ge=1,
-        le=MOST_TOKENS,
         help="Classification: the N most probable labels: label, probability, label, ... "
         "Reranking: only the first N lines.",
     )
@@ -87,23 +70,17 @@ class _Answers(Options):
         help="Question answering: there may be no answer, for models that have learned that "
         "(SQuAD 2.0).",
     )
-    stride: int | None = option(
+    stride: Tokens | None = option(
         None,
-        ge=1,
-        le=MOST_TOKENS,
         help="Question answering: tokens of the text that two windows share where it is too long "
         "for one; at most half of a window. Default: 128.",
     )
-    num_beams: int | None = option(
+    num_beams: Beams | None = option(
         None,
-        ge=1,
-        le=MOST_BEAMS,
         help="Translation and summarization: beam width; the checkpoint's own by default.",
     )
-    max_new_tokens: int | None = option(
+    max_new_tokens: Tokens | None = option(
         None,
-        ge=1,
-        le=MOST_TOKENS,
         help="Translation and summarization: most tokens of an answer; the model's by default.",
     )
     source_language: str | None = option(

@@ -11,12 +11,13 @@ from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
-from compressor.options.declare import Options, as_flag, option_name
+from compressor.options.declare import Options, declared_by
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import Rule, parse_rules
 from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
-from compressor.request.sections import Benchmark, CalibrationData, Columns, Export, Gate
+from compressor.request.sections import CalibrationData, Columns, Export, Gate
+from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Task
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
@@ -28,8 +29,23 @@ _UNTESTED = "test-rows-missing"
 
 
 def gate_rules(gate: Gate) -> list[Rule]:
-    """The rules of a recipe or a command line; `UsageError` for malformed or duplicate ones."""
     return parse_rules(gate.model_dump())
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The checked recipe with what the device decides, so that it says what was done."""
+    check_recipe(recipe)
+    # A launcher may have set the device.
+    options = {**recipe.options, "device": recipe.device}
+    recipe = recipe.model_copy(update={"options": options})
+    if not any(step.trains for step in recipe.recovery):
+        return recipe
+    device = choose_device(recipe.device)
+    if device == "cuda":  # of onnxruntime; torch must be able to compute there, too
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -39,7 +55,18 @@ def check_recipe(recipe: Recipe) -> None:
     require_rows(recipe.method, recipe.recovery, recipe.data)
     _check_budget(recipe)
     for rule in rules:
-        _check_rule(recipe, rule)
+        _refuse(
+            rule.needs_test_rows and recipe.data.test is None,
+            _UNTESTED,
+            f"--{rule.name} needs --test FILE to measure quality on",
+        )
+        if rule.needs_timing:
+            _check_timing(recipe, f"--{rule.name}", rule.batch_size)
+        _refuse(
+            rule.needs_engines and len(recipe.export.engines) == 1,
+            "engines-missing",
+            f"--{rule.name} needs --engines with another engine beside {ONNXRUNTIME}",
+        )
 
 
 def require_rows(
@@ -53,14 +80,6 @@ def require_rows(
         _refuse(method.needs_rows, missing, f"--method {method.name} {wanted}")
     names = "+".join(step.name for step in recovery)
     _refuse(bool(recovery), missing, f"--recover {names} {wanted}, or --recover none")
-    if getattr(data, "test", None) is None:
-        for name, info in Columns.model_fields.items():
-            value, flag = getattr(data, name), as_flag(option_name(name, info))
-            _refuse(
-                value != info.default,
-                _USELESS,
-                f"{flag} {value} is for --calibration FILE; give it, or leave it out",
-            )
 
 
 def _refuse(is_wrong: bool, id: str, message: str) -> None:
@@ -105,7 +124,7 @@ def _check_budget(recipe: Recipe) -> None:
         "give --calibration FILE or --test FILE: builds are checked on its rows",
     )
     if budget.timed_batch is not None:
-        _check_timing(recipe.throughput, budget.as_typed, budget.timed_batch)
+        _check_timing(recipe, budget.as_typed, budget.timed_batch)
         for flag, text in ((SOURCE, export.source_text), (TARGET, export.target_text)):
             _refuse(
                 text is not None,
@@ -124,35 +143,13 @@ def _check_budget(recipe: Recipe) -> None:
         _UNTESTED,
         f"{budget.as_typed} needs --test FILE to search on and to measure on",
     )
-    tokenizer = recipe.evaluation.bleu_tokenizer
-    _refuse(
-        tokenizer is not None and not has_test and not recipe.method.measures_metric,
-        _USELESS,
-        f"--bleu-tokenizer {tokenizer} is for BLEU, which nothing measures here; give --test FILE, "
-        "or leave it out",
-    )
 
 
-def _check_rule(recipe: Recipe, rule: Rule) -> None:
+def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
+    timed = recipe.throughput
+    _refuse(timed is None, _CLASH, f"{option} needs throughput; drop --no-bench")
     _refuse(
-        rule.needs_test_rows and recipe.data.test is None,
-        _UNTESTED,
-        f"--{rule.name} needs --test FILE to measure quality on",
-    )
-    if rule.needs_timing:
-        _check_timing(recipe.throughput, f"--{rule.name}", rule.batch_size)
-    _refuse(
-        rule.needs_engines and len(recipe.export.engines) == 1,
-        "engines-missing",
-        f"--{rule.name} needs --engines with another engine beside {ONNXRUNTIME}",
-    )
-
-
-def _check_timing(settings: Benchmark | None, option: str, batch_size: int | None) -> None:
-    if settings is None:
-        raise UsageError(f"{option} needs throughput; drop --no-bench", id=_CLASH)
-    _refuse(
-        batch_size not in (None, *settings.batch_size),
+        timed is not None and batch_size not in (None, *timed.batch_size),
         "batch-size-not-measured",
         f"{option}: batch size {batch_size} is not measured; add it to --batch-size",
     )
@@ -169,20 +166,16 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
 def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:
     """Raise `UsageError` for options that other tasks have and that of the named model has not."""
     for section in filter(None, sections):
-        for name, info in type(section).model_fields.items():
-            value = getattr(section, name)
-            if value != info.default:
-                _require_of_task(as_flag(option_name(name, info)), value, task, model)
+        for option in declared_by(type(section)):
+            value = getattr(section, option.field)
+            if value != option.info.default:
+                _require_of_task(option.flag, value, task, model)
 
 
 def texts_to_keep(
     export: Export, columns: Columns, task: Task, model: str, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
-    """The texts whose tokens encoders and decoders keep, as far as they are given; both checked.
-
-    Args:
-        columns: names the columns of JSONL.
-    """
+    """The texts whose tokens encoders and decoders keep, if given; both checked."""
     files: list[TextFile | None] = []
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
         file = None
@@ -206,18 +199,8 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
 
 
 def score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:
-    """One request for each method that `compress score` runs; options go to the methods with them.
-
-    Raises:
-        UsageError: an unknown or repeated method, an option that none has, or missing rows.
-    """
+    """One request for each method of `compress score`; options go to the methods with them."""
     methods = [options.get("method") or DEFAULT_METHOD, *(options.get("compare") or [])]
-    for number, method in enumerate(methods):
-        if method in methods[:number]:
-            raise UsageError(
-                f"--compare {method} compares the method with itself; name another one",
-                id="option-without-use",
-            )
     options_of = {name: set(METHODS[name].model_fields) for name in methods if name in METHODS}
     requests = []
     for method in methods:

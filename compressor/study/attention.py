@@ -1,46 +1,54 @@
-"""Where heads attend, counted over many sentences: positions, rare tokens, dependencies.
+"""Where heads attend, counted over many sentences, and the roles that follow from it.
 
 Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5. A query attends to the key with
-its largest weight. Special tokens other than the unknown word are left out, as queries and as keys:
-where a head's largest weight is on one, its largest weight on a word counts. The share of a head's
-weight on special tokens is reported too, because little can be said of a head that attends mostly
-to them.
+its largest weight; special tokens other than the unknown word are neither queries nor keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress, product
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.stats import binom
 from torch import Tensor
 
 from compressor.importance import ScoringJob
 from compressor.importance.attention import visit_attention
 from compressor.model.sublayers import Sublayer
-from compressor.study.conllu import NO_WORD, Tokens
+from compressor.report.facts import SIGNIFICANCE
+from compressor.study.agreement import overlap_p
+from compressor.study.quality import holm
+from compressor.study.run import by_kind
 from compressor.tasks import Batch
 from compressor.tasks.batching import pad
 
 WINDOW = 5  # the largest relative position that is counted
+ROLES = ("positional", "syntactic", "rare-word")
+POSITIONAL = 0.9  # share at one relative position (Voita et al., section 5.1)
+SYNTACTIC = 0.1  # accuracy above the best fixed offset (section 5.2.1), and significantly so
+RARE = 0.5  # the paper gives no threshold; its rare-word heads have 50 to 66 % (section 5.3)
+DIRECTIONS = ("dependent to head", "head to dependent")
+
+NO_WORD = -1
+
+Counts = NDArray[np.int64]
+Roles = dict[str, list[list[str]]]  # layer name -> for each head the list of its roles
+Dependency = dict[str, Any]  # see `dependencies`
 
 
-def rarity(
-    batches: Sequence[Batch], vocabulary: int, common: int, special: Collection[int]
-) -> tuple[Tensor, Tensor]:
-    """How often each source token occurs, [vocabulary], and the ids of the `common` most frequent.
-
-    Special tokens are not counted.
-    """
-    counts = torch.zeros(vocabulary, dtype=torch.long)
-    for batch in batches:
-        ids = batch["input_ids"][batch["attention_mask"].bool()]  # [real tokens]
-        counts += torch.bincount(ids.cpu(), minlength=vocabulary)
-    counts[sorted(special)] = 0
-    seen = int((counts > 0).sum())
-    # Stable, so that the same ones of equally frequent tokens count as common in every run.
-    order = torch.argsort(counts, descending=True, stable=True)
-    return counts, order[: min(common, seen)]
+@dataclass(frozen=True)
+class Sentence:
+    text: str
+    ends: tuple[int, ...]  # of its words
+    # Dependent, head, relation of all words but the root, which are numbered from 0.
+    arcs: tuple[tuple[int, int, str], ...]
+    ids: tuple[int, ...] = ()  # of its tokens
+    words: tuple[int, ...] = ()  # of each token; `NO_WORD` for special ones
 
 
 def count_positions(
@@ -48,23 +56,24 @@ def count_positions(
 ) -> dict[str, dict[str, Any]]:
     """Count to which tokens heads attend, in a job with self-attention layers alone.
 
-    Args:
-        special_ids: tokens that are not words.
-        most_common: so many of the most frequent tokens are never rare.
-
-    Returns:
-        By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
-        special tokens; `offset` and `share` [heads], the relative position (key minus query, up to
-        `WINDOW`) to which a head attends most often, and how often, among the queries with a word
-        at it (positions that fewer than half of the queries have are not counted). For the encoder
-        also `rare` [heads], how often a head attends to the sentence's least frequent token;
-        `rare_tokens`, the number of queries in sentences whose least frequent token is not common;
-        `rare_chance`, how often a random choice of the key would be right.
+    By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on special
+    tokens; `offset` and `share` [heads], the relative position (key minus query, up to `WINDOW`) to
+    which a head attends most often, and how often, among the queries with a word at it, if half of
+    them have one. For the encoder also `rare` [heads], how often a head attends to the sentence's
+    least frequent token; `rare_tokens`, the queries in sentences whose least frequent token is none
+    of the `most_common`; `rare_chance`, that of a random choice.
     """
     special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
     vocabulary = int(scoring.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
-    rare = rarity(scoring.batches, vocabulary, most_common, special_ids)
-    counts, common = (tensor.to(scoring.device) for tensor in rare)
+    counts = torch.zeros(vocabulary, dtype=torch.long)  # of source tokens
+    for batch in scoring.batches:
+        ids = batch["input_ids"][batch["attention_mask"].bool()]  # [real tokens]
+        counts += torch.bincount(ids.cpu(), minlength=vocabulary)
+    counts[sorted(special_ids)] = 0
+    # Stable, so that the same ones of equally frequent tokens count as common in every run.
+    order = torch.argsort(counts, descending=True, stable=True)
+    common = order[: min(most_common, int((counts > 0).sum()))].to(scoring.device)
+    counts = counts.to(scoring.device)
     sums: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in scoring.layers}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
@@ -84,24 +93,26 @@ def count_positions(
             total[name] = total.get(name, 0) + value.cpu()
 
     visit_attention(scoring, visit)
-    result: dict[str, dict[str, Any]] = {}
-    for name, total in sums.items():
-        tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
-        # A high share at an offset that few queries have means little.
-        usual = total["possible"] * 2 >= max(tokens, 1)
-        share = torch.where(usual, total["hits"] / total["possible"].clamp_min(1), 0.0)
-        best = share.max(1)  # [heads]
-        result[name] = {
-            "tokens": tokens,
-            "special": (total["special"] / max(tokens, 1)).tolist(),
-            "offset": (best.indices - WINDOW).tolist(),
-            "share": best.values.tolist(),
-        }
-        if rare_tokens:
-            result[name]["rare"] = (total["rare"] / rare_tokens).tolist()
-            result[name]["rare_tokens"] = rare_tokens
-            result[name]["rare_chance"] = float(total["chance"]) / rare_tokens
-    return result
+    return {name: _shares(total) for name, total in sums.items()}
+
+
+def _shares(total: Mapping[str, Tensor]) -> dict[str, Any]:
+    tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
+    # A high share at an offset that few queries have means little.
+    usual = total["possible"] * 2 >= max(tokens, 1)
+    share = torch.where(usual, total["hits"] / total["possible"].clamp_min(1), 0.0)
+    best = share.max(1)  # [heads]
+    shares = {
+        "tokens": tokens,
+        "special": (total["special"] / max(tokens, 1)).tolist(),
+        "offset": (best.indices - WINDOW).tolist(),
+        "share": best.values.tolist(),
+    }
+    if rare_tokens:
+        shares["rare"] = (total["rare"] / rare_tokens).tolist()
+        shares["rare_tokens"] = rare_tokens
+        shares["rare_chance"] = float(total["chance"]) / rare_tokens
+    return shares
 
 
 def _count_offsets(
@@ -127,10 +138,7 @@ def _count_offsets(
 def _count_rare(
     frequency: Tensor, common: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; frequencies of words are finite.
-
-    `common` [batch, tokens] are tokens that are never rare.
-    """
+    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; of words frequency is finite."""
     words = frequency.isfinite()
     # Several tokens may be the least frequent; each is right, and chance is greater.
     least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
@@ -147,26 +155,22 @@ def _count_rare(
     }
 
 
-def arcs_of(sentences: Sequence[Tokens], relations: Sequence[str]) -> Tensor:
-    """Arcs in both directions: [arcs, (sentence, from word, to word, group)].
-
-    Each relation has two groups: from dependent to head, then from head to dependent.
-    """
-    arcs = [
-        row
-        for number, tokens in enumerate(sentences)
-        for dependent, head, relation in tokens.arcs
-        if relation in relations
-        for group in [2 * relations.index(relation)]
-        for row in ((number, dependent, head, group), (number, head, dependent, group + 1))
-    ]
+def arcs_of(sentences: Sequence[Sentence], relations: Sequence[str]) -> Tensor:
+    """Arcs, [arcs, (sentence, from word, to word, group)]; relations have a group per direction."""
+    arcs = []
+    for number, sentence in enumerate(sentences):
+        for dependent, head, relation in sentence.arcs:
+            if relation in relations:
+                group = 2 * relations.index(relation)
+                arcs.append((number, dependent, head, group))
+                arcs.append((number, head, dependent, group + 1))
     return torch.tensor(arcs, dtype=torch.long).reshape(-1, 4)
 
 
 def count_arcs(
-    scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Tensor, groups: int, from_word: str
-) -> Tensor:
-    """How often heads attend to the word at the other end of an arc, [groups, heads].
+    scoring: ScoringJob, sentences: Sequence[Sentence], arcs: Tensor, groups: int, from_word: str
+) -> dict[str, Counts]:
+    """How often heads attend to the word at the other end of an arc: by layer [groups, heads].
 
     The rows of the job's batches are indices of `sentences`; see `arcs_of` and `word_attention`.
     """
@@ -186,7 +190,7 @@ def count_arcs(
 
     if len(arcs):
         visit_attention(scoring, visit)
-    return torch.cat([torch.zeros(groups, 0, dtype=torch.long), *hits.values()], 1)
+    return {name: counted.numpy() for name, counted in hits.items()}
 
 
 def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
@@ -209,3 +213,103 @@ def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
     rows = slot[:, None, :, None].expand_as(to)  # [batch, heads, tokens, words]
     means = to.new_zeros(batch, heads, count + 1, count)
     return means.scatter_reduce(2, rows, to, "mean", include_self=False)[:, :, :count]
+
+
+def dependencies(
+    relations: Sequence[str], arcs: Counts, hits: Mapping[str, Counts]
+) -> list[Dependency]:
+    """How often heads attend along relations, against always choosing a fixed distance.
+
+    Takes what `arcs_of` and `count_arcs` return. For each `relation` and `direction` the number of
+    `arcs`, `offset` (the distance that is right most often) and `baseline` (how often it is); by
+    layer the `accuracy` of each head and `p_holm`, the probability that a binomial with the
+    baseline's accuracy is right at least as often, corrected for all heads and dependencies.
+    """
+    rows: list[Dependency] = []
+    for group, (relation, direction) in enumerate(product(relations, DIRECTIONS)):
+        members = arcs[arcs[:, 3] == group]
+        offsets, counts = np.unique(members[:, 2] - members[:, 1], return_counts=True)
+        total, baseline = len(members), float(counts.max() / len(members))
+        p_values = {x: binom.sf(right[group] - 1, total, baseline) for x, right in hits.items()}
+        rows.append(
+            {
+                "relation": relation,
+                "direction": direction,
+                "arcs": total,
+                "offset": int(offsets[counts.argmax()]),
+                "baseline": baseline,
+                "accuracy": {name: (right[group] / total).tolist() for name, right in hits.items()},
+                "p_holm": p_values,
+            }
+        )
+    every = [p for row in rows for values in row["p_holm"].values() for p in values]
+    adjusted = iter(holm(every))
+    for row in rows:
+        layers = row["p_holm"].items()
+        row["p_holm"] = {name: [next(adjusted) for _ in values] for name, values in layers}
+    return rows
+
+
+def heads_of(row: Dependency) -> list[tuple[str, int]]:
+    """Layer name and number of every head."""
+    return [(name, i) for name, values in row["accuracy"].items() for i in range(len(values))]
+
+
+def gain(row: Dependency, name: str, head: int) -> float:
+    """How much more often a head is right than the best fixed distance."""
+    return float(row["accuracy"][name][head] - row["baseline"])
+
+
+def is_syntactic(row: Dependency, name: str, head: int) -> bool:
+    """Whether a head is clearly and significantly better than the best fixed distance."""
+    is_clear = gain(row, name, head) >= SYNTACTIC
+    return is_clear and bool(row["p_holm"][name][head] < SIGNIFICANCE)
+
+
+def head_roles(
+    positions: Mapping[str, Mapping[str, Any]], relations: Sequence[Dependency]
+) -> Roles:
+    """The roles of each head, from what `count_positions` and `dependencies` counted."""
+    roles: Roles = {}
+    for name, counted in positions.items():
+        # Rare tokens and relations are counted in the encoder alone.
+        rare = counted.get("rare", [0.0] * len(counted["share"]))
+        followed = [row for row in relations if name in row["accuracy"]]
+        roles[name] = []
+        for head, share in enumerate(counted["share"]):
+            syntactic = any(is_syntactic(row, name, head) for row in followed)
+            has = share >= POSITIONAL, syntactic, rare[head] >= RARE
+            roles[name].append(list(compress(ROLES, has)))
+    return roles
+
+
+def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+    """How many heads of each role, `any` and `none` pruning has kept, and would at random.
+
+    Within a kind of attention, because kinds lose different shares of their heads.
+    """
+    rows = []
+    for kind, names in by_kind(roles).items():
+        # Whether pruning kept a head, and its roles, `any` or `none` among them.
+        heads = [
+            (head in kept[name], {*has, "any" if has else "none"})
+            for name in names
+            for head, has in enumerate(roles[name])
+        ]
+        total, total_kept = len(heads), sum(is_kept for is_kept, _ in heads)
+        for role in (*ROLES, "any", "none"):
+            members = [is_kept for is_kept, has in heads if role in has]
+            count, count_kept = len(members), sum(members)
+            rows.append(
+                {
+                    "kind": kind,
+                    "role": role,
+                    "heads": count,
+                    "kept": count_kept,
+                    "kept_of_all": total_kept,
+                    "of_all": total,
+                    "expected": count * total_kept / total,
+                    "p": overlap_p(count_kept, total, count, total_kept),
+                }
+            )
+    return rows

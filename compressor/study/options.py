@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from compressor.importance import ScoringMethod
-from compressor.options.assemble import Request
-from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
+from compressor.importance import METHODS, ScoringMethod
+from compressor.options.assemble import Chosen, Request
+from compressor.options.bounds import Beams, Resamples
 from compressor.options.declare import option, split_commas
-from compressor.options.parts import some_of
 from compressor.options.table import Table
 from compressor.recovery import Reconstruct, RecoveryMethod
-from compressor.request.recipe import DEFAULT_METHOD, scoring
+from compressor.request.recipe import DEFAULT_METHOD, Method
 from compressor.request.sections import (
     DEVICE,
     SEED,
@@ -23,40 +22,32 @@ from compressor.request.sections import (
     Device,
     MetricSettings,
     ModelSection,
+    TestData,
 )
 
-# Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
-RESAMPLES = 10_000
-_METHOD = scoring(DEFAULT_METHOD, f"How to score heads. Default: {DEFAULT_METHOD}.")
-Method = Annotated[ScoringMethod, _METHOD]
-_TEST = option(first=True, help="Rows to measure quality on.")
+_METHOD = option(DEFAULT_METHOD, first=True, help=f"How to score heads. Default: {DEFAULT_METHOD}.")
+Percentages = Annotated[
+    list[Annotated[int, Field(ge=0, le=100)]],
+    BeforeValidator(split_commas),
+    AfterValidator(lambda x: sorted(set(x))),
+]
+_RECOVERIES = {"reconstruct": Reconstruct}  # training at every point would take hours
+_POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 
 
 class Testing(MetricSettings):
-    """How a study measures quality."""
-
-    num_beams: int | None = option(
-        None, ge=1, le=MOST_BEAMS, help="Beam width of encoder-decoders; default: 1, greedy."
+    num_beams: Beams | None = option(
+        None, help="Beam width of encoder-decoders; default: 1, greedy."
     )
-    resamples: int = option(RESAMPLES, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
-
-
-class TestRows(Columns):
-    """Rows to measure on."""
-
-    test: str = _TEST
-    test_rows: int | None = option(None, ge=MINIMUM_ROWS, help="Use only the first N, at least 8.")
+    # Many, because Holm's correction over 144 heads takes p-values below 0.05 / 144.
+    resamples: Resamples = option(10_000, help="Bootstrap resamples.")
 
 
 class ScoredAndTestRows(Data):
-    """Rows to score on, and rows to measure on."""
-
-    test: str = _TEST
+    test: str = option(first=True, help="Rows to measure quality on.")
 
 
 class StudyRequest(Request):
-    """What all studies take."""
-
     panel: ClassVar[str] = "Study"
 
     name: ClassVar[str]
@@ -69,21 +60,10 @@ class StudyRequest(Request):
 
     def checkpoints(self) -> list[ModelSection]:
         """The models to study; with several, the last is the main one."""
-        path: Any = self.model.path
-        paths = path if isinstance(path, list) else [path]
-        return [self.model.model_copy(update={"path": one}) for one in paths]
-
-
-Percentage = Annotated[int, Field(ge=0, le=100)]
-Percentages = Annotated[
-    list[Percentage], BeforeValidator(split_commas), AfterValidator(lambda x: sorted(set(x)))
-]
-_POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
+        return [self.model]
 
 
 class MeasuringStudy(StudyRequest):
-    """What studies of quality take."""
-
     evaluation: Testing
 
 
@@ -93,7 +73,7 @@ class HeadsStudy(MeasuringStudy):
     name = "heads"
     function = "compressor.study.quality:heads"
     example = "compress study heads -m MODEL --test test.tsv -o out"
-    data: TestRows
+    data: TestData
 
 
 class LayersStudy(MeasuringStudy):
@@ -103,40 +83,27 @@ class LayersStudy(MeasuringStudy):
     function = "compressor.study.quality:layers"
     example = "compress study layers -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
-    method: Annotated[
-        ScoringMethod | None,
-        scoring(None, "Keep the head with the highest score. Default: the best head."),
-    ]
-
-
-# Training at every point would take hours.
-_RECOVER = some_of(
-    "recover",
-    {"reconstruct": Reconstruct},
-    "none",
-    "none (default) or reconstruct at every point.",
-)
+    method: Annotated[ScoringMethod | None, Chosen(METHODS)] = option(
+        None, first=True, help="Keep the head with the highest score. Default: the best head."
+    )
 
 
 class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
-    function = "compressor.study.curves:curve"
+    function = "compressor.study.quality:curve"
     example = "compress study curve -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
-    method: Method
-    recovery: Annotated[list[RecoveryMethod], _RECOVER]
+    method: Method = _METHOD
+    recovery: Annotated[list[RecoveryMethod], Chosen(_RECOVERIES, many=True)] = option(
+        "none", name="recover", first=True, help="none (default) or reconstruct at every point."
+    )
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
 
 class AgreementData(CalibrationData):
-    """Two sets of rows to score on."""
-
-    calibration: str = option(
-        help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files; each may be packed (.gz, "
-        ".zst)."
-    )
+    calibration: str = option(help="The first data set to score on.")
     other: str = option(help="The second data set.")
 
 
@@ -147,12 +114,10 @@ class AgreementStudy(StudyRequest):
     function = "compressor.study.agreement:agreement"
     example = "compress study agreement -m MODEL --calibration a.tsv --other b.tsv -o out"
     data: AgreementData
-    method: Method
+    method: Method = _METHOD
 
 
 class TrainingModels(ModelSection):
-    """Checkpoints of one training."""
-
     path: list[str] = option(  # type: ignore[assignment]
         first=True,
         name="checkpoint",
@@ -165,15 +130,18 @@ class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
-    function = "compressor.study.curves:training"
+    function = "compressor.study.agreement:training"
     example = (
         "compress study training --checkpoint EARLY --checkpoint LAST --calibration valid.tsv "
         "--test test.tsv -o out"
     )
     model: TrainingModels
     data: ScoredAndTestRows
-    method: Method
+    method: Method = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
+
+    def checkpoints(self) -> list[ModelSection]:
+        return [self.model.model_copy(update={"path": one}) for one in self.model.path]
 
 
 class RolesStudy(StudyRequest):

@@ -1,12 +1,12 @@
-"""What removing heads does to the metric: each head alone, all of a layer but one.
+"""What removing heads does to the metric: each alone, all of a layer but one, more and more.
 
-Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", sections 3.2 and 3.3 and
-tables 1 to 3, with a paired test for each head and layer.
+Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", sections 3 to 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -15,24 +15,33 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import false_discovery_control
 from torch import nn
 
+from compressor.budgets.units import HEADS, select
 from compressor.errors import UsageError
-from compressor.evaluation import METRICS, compare_rows, main_metric, metrics_of
+from compressor.evaluation import compare_rows, main_metric, metrics_of
 from compressor.importance.ablation_runs import losses_alone, outputs_without_units
-from compressor.model.sublayers import Mask
-from compressor.pipeline.inputs import DataRows
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import prune
+from compressor.pipeline.inputs import DataRows, ModelAndRows, encode
+from compressor.pipeline.recover import recover
 from compressor.report import numbers
 from compressor.report.facts import SIGNIFICANCE, MetricStyle, kind_label, metric_style, significant
 from compressor.report.plots import COLORS, DENSE, INK, MARKERS
 from compressor.report.table import Column
-from compressor.study.options import HeadsStudy, LayersStudy, Testing
-from compressor.study.output import Result, by_kind, head_panels, legend, panels, table
-from compressor.study.run import StudiedModel
+from compressor.study.options import CurveStudy, HeadsStudy, LayersStudy, Testing
+from compressor.study.run import (
+    Result,
+    StudiedModel,
+    by_kind,
+    draw_lines,
+    head_panels,
+    legend,
+    panels,
+    table,
+)
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
-# the `difference` in points, its 95 % `interval`, the two-sided `p`, all `metrics`, and whether the
-# dense value is the metric's floor (`at_floor`), so that nothing follows. After `corrected` also
-# `p_holm` (Holm: the chance of even one false discovery) and `p_bh` (Benjamini & Hochberg: the
-# share of false discoveries).
+# `difference` in points, its 95 % `interval`, two-sided `p`, all `metrics`, whether the dense value
+# is the metric's floor (`at_floor`); after `corrected` also `p_holm` and `p_bh`.
 Effect = dict[str, Any]
 
 
@@ -42,22 +51,22 @@ class MeasuredQuality:
     def __init__(self, model: StudiedModel, rows: DataRows, settings: Testing) -> None:
         assert rows.test is not None
         self.model, self.rows, self.settings = model, rows.test, settings
-        self.metric = metrics_of(self.rows)[0]
-        self.style = metric_style(self.metric)
         self.batches = model.batches(self.rows)
         model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.outputs()
-        self.value, self.signature = main_metric(self.rows, self.dense)
+        self.value, signature = main_metric(self.rows, self.dense)
         if "--num-beams" in model.task.options:
-            self.signature += f"|beams:{settings.num_beams or 1}"
-
-    def facts(self) -> dict[str, Any]:
-        """The dense model's value, for the JSON file."""
-        return {
+            signature += f"|beams:{settings.num_beams or 1}"
+        self.metric = metrics_of(self.rows)[0]
+        self.style = metric_style(self.metric)
+        points = "points of " if self.style.unit == "%" else ""
+        self.axis = f"change in {points}{self.style.label}"
+        self.text = f"All heads: {self.style.title} {self.style.score(self.value)}"
+        self.facts = {  # for the JSON file
             "metric": self.metric,
             "dense": self.value,
-            "signature": self.signature,
-            "resamples": self.settings.resamples,
+            "signature": signature,
+            "resamples": settings.resamples,
         }
 
     def outputs(self, mask: Mask | None = None, network: nn.Module | None = None) -> list[str]:
@@ -67,10 +76,9 @@ class MeasuredQuality:
             return outputs_without_units(scoring, [], self.settings.num_beams)[0]
 
     def effect(self, outputs: Sequence[str]) -> Effect:
-        """The metric's change from the dense model's outputs."""
         resamples, seed = self.settings.resamples, self.model.seed
         comparisons = compare_rows(self.rows, self.dense, outputs, resamples, seed)
-        main = next(one for one in comparisons if one.metric == self.metric)
+        main = comparisons[0]
         return {
             "dense": main.dense,
             "value": main.pruned,
@@ -87,43 +95,24 @@ class MeasuredQuality:
 
     def corrected(
         self, effects: Sequence[Effect], what: str
-    ) -> tuple[list[Effect], dict[str, Any], list[str]]:
-        """Correct the p-values of many effects for their number: some are small by chance.
-
-        Returns:
-            The effects with `p_holm` and `p_bh`; how many are significant (`expected_by_chance` is
-            the most to expect if no head had an effect); and this in sentences.
-        """
+    ) -> tuple[list[Effect], dict[str, Any], str]:
+        """Effects with `p_holm` and `p_bh`; how many are significant; and this in a sentence."""
         p_values = [effect["p"] for effect in effects]
         p_bh = false_discovery_control(p_values, method="bh").tolist()
         adjusted = zip(effects, holm(p_values), p_bh, strict=True)
         tests = [effect | {"p_holm": p, "p_bh": share} for effect, p, share in adjusted]
-        count, resamples = len(tests), self.settings.resamples
-        chance = SIGNIFICANCE * count
-        plain, bh, by_holm = (
-            sum(is_significant(test, p) for test in tests) for p in ("p", "p_bh", "p_holm")
+        count = len(tests)
+        counts = {"tests": count, "level": SIGNIFICANCE, "expected_by_chance": SIGNIFICANCE * count}
+        for kind in ("", "_bh", "_holm"):
+            counts[f"significant{kind}"] = sum(is_significant(test, f"p{kind}") for test in tests)
+        counts["at_floor"] = any(test["at_floor"] for test in tests)
+        sentence = (
+            f"At the 5% level {counts['significant']} of {count} {what} change the metric "
+            f"significantly; up to {numbers.fixed(counts['expected_by_chance'], 1)} would by "
+            f"chance if none had an effect. Corrected for {count} tests: "
+            f"{counts['significant_bh']} (Benjamini-Hochberg), {counts['significant_holm']} (Holm)."
         )
-        sentences = [
-            f"At the 5% level {plain} of {count} {what} change the metric significantly; up to "
-            f"{numbers.fixed(chance, 1)} would by chance if none had an effect. Corrected for "
-            f"{count} tests: {bh} (Benjamini-Hochberg), {by_holm} (Holm)."
-        ]
-        # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have exact tests.
-        if not METRICS[self.metric].has_exact_test and count / (resamples + 1) >= SIGNIFICANCE:
-            sentences.append(
-                f"{resamples:,} resamples are too few for Holm's correction of {count} tests: it "
-                f"needs at least {int(count / SIGNIFICANCE):,} for any p-value to be small enough."
-            )
-        counts = {
-            "tests": count,
-            "level": SIGNIFICANCE,
-            "expected_by_chance": chance,
-            "significant": plain,
-            "significant_bh": bh,
-            "significant_holm": by_holm,
-            "at_floor": any(test["at_floor"] for test in tests),
-        }
-        return tests, counts, sentences
+        return tests, counts, sentence
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -138,7 +127,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def is_significant(effect: Effect, p: str = "p") -> bool:
-    """Whether an effect is significant by one of its p-values."""
     # Only p-values are corrected; the interval is that of the single test.
     return significant(effect[p], effect["interval"])
 
@@ -146,11 +134,6 @@ def is_significant(effect: Effect, p: str = "p") -> bool:
 def mark(effect: Effect) -> str:
     """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
     return "**" if is_significant(effect, "p_holm") else "*" * is_significant(effect, "p_bh")
-
-
-def unit_of(style: MetricStyle) -> str:
-    """The unit of a difference: `BLEU`, `points of accuracy`."""
-    return f"points of {style.label}" if style.unit == "%" else style.label
 
 
 def effect_cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[str, ...]:
@@ -161,7 +144,6 @@ def effect_cells(effect: Effect, style: MetricStyle, mark: str = "") -> tuple[st
 
 
 def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
-    """Remove every head alone and compare with the dense model."""
     quality = MeasuredQuality(model, rows, options.evaluation)
     style, progress = quality.style, model.progress
     heads = [(layer.name, head) for layer in model.layers for head in range(layer.units)]
@@ -173,61 +155,67 @@ def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:
         effects.append({"head": head, **quality.effect(outputs[name, head])})
         progress.update("heads compared", done, len(heads))
     tests, counts, significance = quality.corrected(effects, "heads")  # all heads together
-    layers: dict[str, list[Effect]] = {layer.name: [] for layer in model.layers}
-    for (name, _), test in zip(heads, tests, strict=True):
-        layers[name].append(test)
+    rest = iter(tests)
+    layers = {layer.name: [next(rest) for _ in range(layer.units)] for layer in model.layers}
     grids = []  # a row per layer, a column per head
     for kind, names in by_kind(layers).items():
-        width = max(len(layers[name]) for name in names)
         cells = []
         for name in names:
-            changes = [style.difference(x["difference"]) + mark(x) for x in layers[name]]
-            padding = [""] * (width - len(changes))
-            cells.append((name.rpartition(".")[2], *changes, *padding))
-        titles = [Column(f"head {head}") for head in range(width)]
+            changes = (style.difference(x["difference"]) + mark(x) for x in layers[name])
+            cells.append((name.rpartition(".")[2], *changes))
+        titles = [Column(f"head {test['head']}") for test in layers[names[0]]]
         label = kind_label(kind)
         grids.append(table("one-head", cells, more=titles, metric=style.title, kind=label))
     every = [(*map(str, x), *effect_cells(y, style)) for x, y in zip(heads, tests, strict=True)]
     free = sum(test["difference"] >= 0 for test in tests)
     return Result(
         title=f"Each head of {model.checkpoint.name} removed alone",
-        data={**quality.facts(), **counts, "layers": layers},
+        data={**quality.facts, **counts, "layers": layers},
         sentences=[
-            f"All heads: {style.title} {style.score(quality.value)} on {len(quality.dense)} rows.",
+            f"{quality.text} on {len(quality.dense)} rows.",
             f"Removing one head: {free} of {len(tests)} heads cost nothing.",
-            *significance,
+            significance,
         ],
         tables=grids,
         details=[table("every-head", every)],
-        figure=_heads_figure(layers, f"change in {unit_of(style)}"),
+        figure=_heads_figure(layers, quality.axis),
     )
 
 
-def _heads_figure(layers: dict[str, list[Effect]], label: str) -> Figure:
-    """The change without each head, red below and blue above zero, significant ones dotted."""
+def _heads_figure(layers: Mapping[str, Sequence[Effect]], label: str) -> Figure:
     figure, panels = head_panels({name: len(tests) for name, tests in layers.items()})
     # The same range to both sides, so that white is no change; any range where all are zero.
     limit = max(abs(test["difference"]) for tests in layers.values() for test in tests) or 1.0
     for kind, names in by_kind(layers).items():
-        shape = len(names), max(len(layers[name]) for name in names)
-        changes = np.ma.masked_all(shape)  # [layers, heads]; masked: no such head
-        dots = []
-        for row, name in enumerate(names):
-            for test in layers[name]:
-                changes[row, test["head"]] = test["difference"]
-                if mark(test):
-                    dots.append((test["head"], row))
+        changes = [[test["difference"] for test in layers[name]] for name in names]
         image = panels[kind].imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal")
-        if dots:
-            panels[kind].scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
+        marked = [
+            (x["head"], row) for row, name in enumerate(names) for x in layers[name] if mark(x)
+        ]
+        if marked:
+            panels[kind].scatter([x for x, _ in marked], [y for _, y in marked], s=9, color=INK)
     # The color bar of the last panel is that of all, since they have one range of values.
     figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
     return figure
 
 
 def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
-    """Remove all heads of a layer but its best one, and compare with the dense model."""
-    best, how = _best_heads(model, rows, options)
+    if options.method is not None:
+        scores = model.score(options.method, rows.calibration)
+        best = {name: values.index(max(values)) for name, values in scores.values.items()}
+        how = f"highest score: {scores.signature}"
+    elif rows.calibration is not None:
+        model.progress.message("losses of each head alone …")
+        # On other rows than the metric, which would otherwise flatter the heads chosen by it.
+        with model.scoring(model.batches(rows.calibration)) as scoring:
+            losses = losses_alone(scoring)
+        best = {name: values.index(min(values)) for name, values in losses.items()}
+        how = "lowest loss on the calibration rows of the head alone in its layer"
+    else:
+        raise UsageError(
+            "`compress study layers` needs --calibration FILE to choose each layer's head on",
+            id="calibration-missing",
+        )
     quality = MeasuredQuality(model, rows, options.evaluation)
     style, effects = quality.style, []
     for layer in model.layers:
@@ -245,54 +233,118 @@ def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:
     loss = f"The largest loss is in {worst['layer']}: {style.difference(worst['difference'])}."
     return Result(
         title=f"One head per layer of {model.checkpoint.name}",
-        data={**quality.facts(), "chosen_by": how, **counts, "layers": tests},
+        data={**quality.facts, "chosen_by": how, **counts, "layers": tests},
         sentences=[
-            f"All heads: {style.title} {style.score(quality.value)}; each layer's one head "
-            f"chosen by {how}.",
+            f"{quality.text}; each layer's one head chosen by {how}.",
             loss if worst["difference"] < 0 else "No layer loses anything.",
-            *significance,
+            significance,
         ],
         tables=[table("layers", cells, metric=style.title)],
-        figure=_layers_figure(style, tests),
+        figure=_layers_figure(quality.axis, {test["layer"]: test for test in tests}),
     )
 
 
-def _best_heads(
-    model: StudiedModel, rows: DataRows, options: LayersStudy
-) -> tuple[dict[str, int], str]:
-    """The head that each layer keeps, the best one alone or by its score, and how it was chosen."""
-    if options.method is not None:
-        scores = model.score(options.method, rows.calibration)
-        best = {name: values.index(max(values)) for name, values in scores.values.items()}
-        return best, f"highest score: {scores.signature}"
-    if rows.calibration is None:
-        raise UsageError(
-            "`compress study layers` needs --calibration FILE to choose each layer's head on",
-            id="calibration-missing",
-        )
-    model.progress.message("losses of each head alone …")
-    # On other rows than the metric, which would otherwise flatter the heads chosen by it.
-    with model.scoring(model.batches(rows.calibration)) as scoring:
-        losses = losses_alone(scoring)
-    best = {name: values.index(min(values)) for name, values in losses.items()}
-    return best, "lowest loss on the calibration rows of the head alone in its layer"
-
-
-def _layers_figure(style: MetricStyle, tests: Sequence[Effect]) -> Figure:
+def _layers_figure(label: str, tests: Mapping[str, Effect]) -> Figure:
     figure, (axes,) = panels(5.2, 3.4)
     axes.axhline(0, color=DENSE, linestyle="--", linewidth=1.2)
-    effects = {test["layer"]: test for test in tests}
-    kinds = by_kind(effects)
+    kinds = by_kind(tests)
     for i, (kind, names) in enumerate(kinds.items()):
         # Kinds beside each other, not on top of each other.
-        shift = 0.12 * (i - (len(kinds) - 1) / 2)
-        x = [place + shift for place in range(len(names))]
-        for at, name in zip(x, names, strict=True):
-            axes.plot([at, at], effects[name]["interval"], color=COLORS[i], marker="_")
-        y = [effects[name]["difference"] for name in names]
+        x = np.arange(len(names)) + 0.12 * (i - (len(kinds) - 1) / 2)
+        axes.vlines(x, *zip(*(tests[x]["interval"] for x in names), strict=True), color=COLORS[i])
+        y = [tests[name]["difference"] for name in names]
         axes.plot(x, y, MARKERS[i], color=COLORS[i], label=kind_label(kind))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="layer that has one head left", ylabel=f"change in {unit_of(style)}")
+    axes.set(xlabel="layer that has one head left", ylabel=label)
     axes.set_title("bars: 95% interval", loc="left", fontsize=9)
+    legend(figure, axes)
+    return figure
+
+
+def removals(scores: Scores, full: Mask, pool: str, percentages: Sequence[int]) -> list[Mask]:
+    """The masks at percentages of a kind's heads, or of all; each number of heads once."""
+    total = full.total(pool)
+    floors = dict.fromkeys(full.kinds(), 0)
+    # `round` would take a half to the next even number.
+    counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
+    return [select(scores, full, {pool: total - count}, floors) for count in counts]
+
+
+def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:
+    scores = model.score(options.method, rows.calibration)
+    quality = MeasuredQuality(model, rows, options.evaluation)
+    full, style = Mask.full(model.layers), quality.style
+    pools = {kind: kind_label(kind) for kind in full.kinds()}
+    if len(pools) > 1:  # a single kind equals all
+        pools[HEADS] = "all kinds"
+    recovery = "+".join(step.name for step in options.recovery)
+    how = f"recovered ({recovery})" if recovery else "not recovered"
+    sentences = [f"{quality.text}; heads removed in the order of {scores.signature}, {how}."]
+    lines: dict[str, list[Effect]] = {}
+    shown = []
+    for pool, name in pools.items():
+        masks = removals(scores, full, pool, options.points)
+        points = [_point(quality, rows, options, pool, name, mask) for mask in masks]
+        lines[pool] = points
+        # All points up to the number, without lucky ones after a worse one.
+        harmless = takewhile(lambda x: x["difference"] >= 0 or not is_significant(x), points)
+        most = max((point["removed"] for point in harmless), default=0)
+        sentences.append(
+            f"{name.capitalize()}: with up to {most} of {points[0]['of']} heads removed, no "
+            "point is significantly worse than dense."
+        )
+        for point in points:
+            count = f"{point['removed']} of {point['of']}"
+            share = numbers.percent(point["removed"], point["of"])
+            value = style.score(point["value"])
+            shown.append((name, count, share, value, *effect_cells(point, style)))
+    return Result(
+        title=f"Quality of {model.checkpoint.name} against heads removed",
+        data={
+            **quality.facts,
+            "method": scores.method,
+            "signature_scores": scores.signature,
+            "recover": recovery or "none",
+            "at_floor": any(point["at_floor"] for points in lines.values() for point in points),
+            "lines": lines,
+        },
+        sentences=sentences,
+        tables=[table("curve", shown, metric=style.title)],
+        figure=_curve_figure(quality, {pools[pool]: points for pool, points in lines.items()}),
+    )
+
+
+def _point(
+    quality: MeasuredQuality, rows: DataRows, options: CurveStudy, pool: str, name: str, mask: Mask
+) -> Effect:
+    model, of = quality.model, mask.total(pool)
+    removed = of - mask.count(pool)
+    model.progress.message(f"removing {removed} of {of} heads of {name} …")
+    counts = {"removed": removed, "of": of}
+    if not (removed and options.recovery):
+        # The heads need not be cut: silenced ones are the same, and cost no copy.
+        return {**counts, **quality.without(mask), "recovery": ""}
+    dense, examples = model.checkpoint, encode(rows.fitted, model.checkpoint, model.task)
+    source = ModelAndRows(
+        dense, examples, device=model.device, seed=model.seed, progress=model.progress
+    )
+    recovered = recover(options.recovery, source, prune(dense.model, model.layers, mask), mask)
+    effect = quality.effect(quality.outputs(network=recovered.model))
+    return {**counts, **effect, "recovery": recovered.text}
+
+
+def _curve_figure(quality: MeasuredQuality, lines: Mapping[str, list[Effect]]) -> Figure:
+    figure, (axes,) = panels(5.6, 4.0)
+    axes.axhline(quality.value, color=DENSE, linestyle="--", linewidth=1.2)
+    drawn = {}
+    for color, (name, points) in zip(COLORS, lines.items(), strict=False):
+        shares = [100 * point["removed"] / point["of"] for point in points]
+        drawn[name] = shares, [point["value"] for point in points]
+        # The interval is of the change, which the axis does not show.
+        low, high = ([quality.value + x["interval"][end] for x in points] for end in (0, 1))
+        axes.fill_between(shares, low, high, color=color, alpha=0.15, linewidth=0)
+    draw_lines(axes, drawn)
+    axes.set(xlabel="heads removed (%)", ylabel=quality.style.title)
+    axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
     legend(figure, axes)
     return figure

@@ -1,7 +1,7 @@
 """Roles of heads: positional, syntactic and rare-word heads, and which of them pruning keeps.
 
-Voita et al. 2019, "Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the
-Rest Can Be Pruned", section 5. `attention` counts, `role_criteria` has the definitions of roles.
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5; `attention` defines the roles.
+Dependencies are read from a CoNLL-U file (Universal Dependencies, version 2).
 """
 
 from __future__ import annotations
@@ -9,56 +9,74 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Sublayer
 from compressor.pipeline.inputs import DataRows
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS
-from compressor.report.table import ReportTable
-from compressor.study import role_criteria as c
-from compressor.study.attention import arcs_of, count_arcs, count_positions
-from compressor.study.conllu import Tokens, read_conllu, tokenize
+from compressor.report.table import Column, ReportTable
+from compressor.study import attention as a
+from compressor.study.attention import NO_WORD, Sentence
 from compressor.study.options import RolesStudy
-from compressor.study.output import Result, by_kind, head_panels, legend, table
-from compressor.study.run import StudiedModel
+from compressor.study.run import (
+    Result,
+    StudiedModel,
+    by_kind,
+    head_panels,
+    legend,
+    require_same_attention,
+    table,
+)
+from compressor.tasks.tables import read_lines
+
+# Sentences are left out whose least frequent token is among this many most frequent ones.
+COMMON = 500
+RELATIONS = ("nsubj", "obj", "amod", "advmod")  # those of the paper
+MINIMUM_ARCS = 100  # on fewer arcs one of many heads is far above the baseline by chance
+NOT_SYNTAX = ("punct",)  # where punctuation hangs is a convention of the treebank
 
 
 def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
-    """The roles of all self-attention heads, before and after pruning."""
-    # Opened first, so that a wrong directory is an error before anything is counted.
-    pruned = None if options.pruned is None else _open_pruned(options.pruned, model.checkpoint)
+    pruned = None
+    if options.pruned is not None:  # opened first: a wrong one is an error before all counting
+        pruned = open_checkpoint(options.pruned, task=model.checkpoint.task)
+        require_same_attention(pruned, model.checkpoint)  # of a pruned one: before pruning
     sentences, left_out = _read_sentences(options.conllu, model, rows)
-    end = model.checkpoint.tokenizer.eos_token_id
-    parsed = model.task.batches(
-        [model.task.source_example(i, x.ids, end) for i, x in enumerate(sentences)],
-        model.checkpoint.model,
-    )
+    tokenizer, dense = model.checkpoint.tokenizer, model.checkpoint.model
+    end = tokenizer.eos_token_id
+    examples = [model.task.source_example(i, x.ids, end) for i, x in enumerate(sentences)]
+    parsed = model.task.batches(examples, dense)
+    start = getattr(getattr(dense, "generation_config", None), "decoder_start_token_id", None)
+    # An unknown word is a word all the same.
+    special: set[Any] = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} | {start}
     # Parsed sentences have no translations, which a decoder would have to read.
     batches = parsed if rows.calibration is None else model.batches(rows.calibration)
     stacks = ("encoder",) if rows.calibration is None else ("encoder", "decoder")
-    occurring = Counter(arc[2] for tokens in sentences for arc in tokens.arcs)
-    others = sorted(set(occurring).difference(c.RELATIONS, c.NOT_SYNTAX))
-    counts = {name: occurring[name] for name in (*c.RELATIONS, *others) if occurring[name]}
-    relations = [name for name, count in counts.items() if count >= c.MINIMUM_ARCS]
-    arcs = arcs_of(sentences, relations)
+    occurring = Counter(arc[2] for sentence in sentences for arc in sentence.arcs)
+    others = sorted(set(occurring).difference(RELATIONS, NOT_SYNTAX))
+    counts = {name: occurring[name] for name in (*RELATIONS, *others) if occurring[name]}
+    relations = [name for name, count in counts.items() if count >= MINIMUM_ARCS]
+    arcs = a.arcs_of(sentences, relations)
 
     def count(network: nn.Module, layers: Sequence[Sublayer]) -> dict[str, Any]:
         watched = [x for x in layers if x.is_self_attention and x.stack in stacks]
         with model.scoring(batches, watched, network=network) as scoring:
-            positions = count_positions(scoring, _special_ids(model.checkpoint), c.COMMON)
+            positions = a.count_positions(scoring, special - {None}, COMMON)
         encoder = [layer for layer in watched if layer.stack == "encoder"]
         with model.scoring(parsed, encoder, network=network) as scoring:
-            hits = count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)
-        heads = [(layer.name, head) for layer in encoder for head in range(layer.units)]
-        found = c.dependencies(relations, heads, arcs.numpy(), hits.numpy())
-        roles = c.head_roles(positions, found)
+            hits = a.count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)
+        found = a.dependencies(relations, arcs.numpy(), hits)
+        roles = a.head_roles(positions, found)
         return {"positions": positions, "relations": found, "heads_roles": roles}
 
     model.progress.message("to which tokens the heads of the dense model attend …")
@@ -68,11 +86,11 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
         "left_out": left_out,
         "from_word": options.from_word,
         "thresholds": {
-            "positional": c.POSITIONAL, "syntactic": c.SYNTACTIC, "rare-word": c.RARE,
-            "common": c.COMMON, "arcs": c.MINIMUM_ARCS,
+            "positional": a.POSITIONAL, "syntactic": a.SYNTACTIC, "rare-word": a.RARE,
+            "common": COMMON, "arcs": MINIMUM_ARCS,
         },
-        "too_rare": {name: count for name, count in counts.items() if count < c.MINIMUM_ARCS},
-        **count(model.checkpoint.model, model.layers),
+        "too_rare": {name: count for name, count in counts.items() if count < MINIMUM_ARCS},
+        **count(dense, model.layers),
     }  # fmt: skip
     if pruned is not None:
         model.progress.message("to which tokens the heads of the pruned model attend …")
@@ -83,129 +101,86 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
             "directory": options.pruned,
             "kept": kept,
             "heads_roles": count(pruned.model, left)["heads_roles"],
-            "survival": c.survival(data["heads_roles"], kept),
+            "survival": a.survival(data["heads_roles"], kept),
         }
-    return _result(model.checkpoint.name, data)
-
-
-def _open_pruned(directory: str, dense: Checkpoint) -> Checkpoint:
-    pruned = open_checkpoint(directory, task=dense.task)
-    if pruned.pruning is None:
-        raise InputError(
-            f"--pruned {directory} has lost no heads; give what `compress run` wrote",
-            id="checkpoint-not-pruned",
-        )
-    # Those of a pruned checkpoint are the layers of the dense model.
-    if pruned.attention != dense.attention:
-        raise InputError(
-            f"--pruned {directory} was not made from {dense.name}: it has other attention layers",
-            id="checkpoints-differ",
-        )
-    return pruned
+    tables, every = _tables(data)
+    title = f"Roles of the heads of {model.checkpoint.name}"
+    return Result(title, data, _sentences(data), tables, _figure(data), [every])
 
 
 def _read_sentences(
     path: str | None, model: StudiedModel, rows: DataRows
-) -> tuple[list[Tokens], int]:
+) -> tuple[list[Sentence], int]:
     """The sentences that can be aligned with tokens, and the number of the others."""
-    if path is None and rows.calibration is None:
-        raise UsageError(
-            "`compress study roles` needs --calibration FILE, --conllu FILE or both",
-            id="rows-missing",
-        )
     if path is None:
+        if rows.calibration is None:
+            raise UsageError(
+                "`compress study roles` needs --calibration FILE, --conllu FILE or both",
+                id="rows-missing",
+            )
         return [], 0
-    checkpoint = model.checkpoint
-    sentences, left_out = tokenize(
-        checkpoint.tokenizer, read_conllu(path), checkpoint.max_source_tokens
-    )
+    read, limit = read_conllu(path), model.checkpoint.max_source_tokens
+    sentences = tokenize(model.checkpoint.tokenizer, read, limit)
+    left_out = len(read) - len(sentences)
+    left = f"{left_out} sentences of {path} are too long, or normalized by the tokenizer"
     if not sentences:
-        raise InputError(
-            f"none of the {left_out} sentences of {path} can be aligned with the model's tokens; "
-            "they are too long, or the tokenizer normalizes their characters",
-            id="conllu-not-aligned",
-        )
+        raise InputError(f"{left}, and there are no others; give more", id="conllu-not-aligned")
     if left_out:
-        model.progress.message(
-            f"{left_out} sentences of {path} are left out: too long, or normalized by the tokenizer"
-        )
+        model.progress.message(f"{left}: left out")
     return sentences, left_out
 
 
-def _special_ids(checkpoint: Checkpoint) -> frozenset[int]:
-    """All special tokens other than the unknown word, and the decoder's start token."""
-    tokenizer, model = checkpoint.tokenizer, checkpoint.model
-    # An unknown word is a word all the same.
-    ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    generation = getattr(model, "generation_config", None)
-    ids |= {getattr(generation, "decoder_start_token_id", None)}
-    return frozenset(int(token) for token in ids if token is not None)
-
-
-def _result(model: str, data: dict[str, Any]) -> Result:
-    roles, pruned, relations = data["heads_roles"], data.get("pruned"), data["relations"]
-    heads = {(name, i): has for name, heads in roles.items() for i, has in enumerate(heads)}
-    rows = {key: _cells(data, *key) for key in heads}
-    left_out = ["after pruning"] if pruned is None else []
-    tables = []
-    if pruned is not None:
-        kept = []
-        for one in pruned["survival"]:
-            role = {"any": "any role", "none": "no role"}.get(one["role"], one["role"])
-            counts = kind_label(one["kind"]), role, str(one["heads"]), str(one["kept"])
-            p = numbers.p_value(one["p"]) if one["heads"] else numbers.ABSENT
-            kept.append((*counts, numbers.fixed(one["expected"], 1), p))
-        tables.append(table("survival", kept))
-    if any(heads.values()):
-        with_role = [row for key, row in rows.items() if heads[key]]
-        tables.append(table("roles", with_role, left_out=left_out, which="Heads with a role."))
-    if relations:
-        tables.append(_dependencies_table(relations))
-    return Result(
-        title=f"Roles of the heads of {model}",
-        data=data,
-        sentences=_sentences(data, list(heads.values())),
-        tables=tables,
-        details=[
-            table("roles", rows.values(), left_out=left_out, which="All self-attention heads.")
-        ],
-        figure=_figure(roles, None if pruned is None else pruned["kept"]),
-    )
-
-
-def _sentences(data: dict[str, Any], heads: Sequence[list[str]]) -> list[str]:
-    counts = ", ".join(f"{sum(role in roles for roles in heads)} {role}" for role in c.ROLES)
-    none = sum(not roles for roles in heads)
+def _sentences(data: dict[str, Any]) -> list[str]:
+    heads = [has for of_layer in data["heads_roles"].values() for has in of_layer]
+    counts = ", ".join(f"{sum(role in has for has in heads)} {role}" for role in a.ROLES)
+    none = sum(not has for has in heads)
     sentences = [f"{len(heads)} self-attention heads: {counts}, {none} without a role."]
-    if data["conllu"] is None:
-        sentences.append("Syntactic heads were not counted: no --conllu FILE was given.")
-    elif not data["relations"]:
+    if data["relations"]:
+        pairs = [(row, *head) for row in data["relations"] for head in a.heads_of(row)]
+        above = sum(a.gain(*pair) >= a.SYNTACTIC for pair in pairs)
         sentences.append(
-            "Syntactic heads were not counted: no relation is frequent enough; give more sentences."
+            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). {above} "
+            f"of {len(pairs)} pairs of head and relation are 10 points above the best fixed "
+            f"distance, {sum(a.is_syntactic(*pair) for pair in pairs)} of these significantly "
+            "(Holm), which makes the head syntactic."
         )
     else:
-        pairs = [(row, *head) for row in data["relations"] for head in c.heads_of(row)]
-        above = sum(c.gain(*pair) >= c.SYNTACTIC for pair in pairs)
         sentences.append(
-            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). The "
-            "weight on a word is the largest on one of its tokens, the weight from a word that of "
-            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}. "
-            f"{above} of {len(pairs)} pairs of head and relation are 10 points above the "
-            f"best fixed distance, {sum(c.is_syntactic(*pair) for pair in pairs)} of these "
-            "significantly (Holm), which makes the head syntactic."
+            "Syntactic heads were not counted: give --conllu FILE with more sentences."
         )
     if data["too_rare"]:
         names = ", ".join(f"{name} ({count})" for name, count in data["too_rare"].items())
-        sentences.append(f"Relations too rare, below {c.MINIMUM_ARCS} arcs, and left out: {names}.")
-    rare = [one for one in data["positions"].values() if "rare" in one]
+        sentences.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
+    chances = [one["rare_chance"] for one in data["positions"].values() if "rare" in one]
     sentences.append(
-        f"Rare-word heads attend to the least frequent token in at least {c.RARE:.0%} of the "
-        f"cases; a random choice does in {rare[0]['rare_chance']:.0%}."
-        if rare
-        else "Rare-word heads were not counted: the least frequent token of every sentence is "
-        f"among the {c.COMMON} most frequent ones; give more rows."
+        f"Rare-word heads attend to the least frequent token in at least {a.RARE:.0%} of the "
+        f"cases; a random choice does in {chances[0]:.0%}."
+        if chances
+        else f"Rare-word heads were not counted: all rows have one of the {COMMON} most frequent "
+        "tokens as their rarest; give more rows."
     )
     return sentences
+
+
+def _tables(data: dict[str, Any]) -> tuple[list[ReportTable], ReportTable]:
+    """The tables for the terminal and the page, and that of all heads for the page alone."""
+    tables, kept, more = [], [], []
+    if "pruned" in data:
+        more.append(Column("after pruning"))
+        for one in data["pruned"]["survival"]:
+            role = {"any": "any role", "none": "no role"}.get(one["role"], one["role"])
+            counts = kind_label(one["kind"]), role, str(one["heads"]), str(one["kept"])
+            p = numbers.p_value(one["p"] if one["heads"] else None)
+            kept.append((*counts, numbers.fixed(one["expected"], 1), p))
+        tables.append(table("survival", kept))
+    heads = [(x, i, has) for x, roles in data["heads_roles"].items() for i, has in enumerate(roles)]
+    with_role = [_cells(data, name, head) for name, head, has in heads if has]
+    if with_role:
+        tables.append(table("roles", with_role, more=more, which="Heads with a role."))
+    if data["relations"]:
+        tables.append(table("dependencies", map(_dependency_cells, data["relations"])))
+    every = [_cells(data, name, head) for name, head, _ in heads]
+    return tables, table("roles", every, more=more, which="All self-attention heads.")
 
 
 def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
@@ -213,18 +188,18 @@ def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
     counted = data["positions"][name]
     syntax = ("", "", "")
     relations = [row for row in data["relations"] if name in row["accuracy"]]
-    best = max(relations, key=lambda row: c.gain(row, name, head), default=None)
+    best = max(relations, key=lambda row: a.gain(row, name, head), default=None)
     # A relation that a fixed distance predicts as often says nothing about a head.
-    if best is not None and c.gain(best, name, head) > 0:
+    if best is not None and a.gain(best, name, head) > 0:
         syntax = (
             f"{best['relation']} → {best['direction'].rpartition(' ')[2]}",
             f"{100 * best['accuracy'][name][head]:.0f}% ({100 * best['baseline']:.0f}%)",
             numbers.p_value(best["p_holm"][name][head]),
         )
-    after_pruning = "removed"  # left out where nothing was pruned
+    after_pruning = ["removed"] if "pruned" in data else []
     if "pruned" in data and head in (kept := data["pruned"]["kept"][name]):
         roles = data["pruned"]["heads_roles"][name][kept.index(head)]
-        after_pruning = f"kept: {', '.join(roles) or 'no role'}"
+        after_pruning = [f"kept: {', '.join(roles) or 'no role'}"]
     return (
         name,
         str(head),
@@ -233,49 +208,42 @@ def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
         *syntax,
         f"{counted['rare'][head]:.0%}" if "rare" in counted else "",
         f"{counted['special'][head]:.0%}",
-        after_pruning,
+        *after_pruning,
     )
 
 
-def _dependencies_table(relations: Sequence[c.Dependency]) -> ReportTable:
-    rows = []
-    for row in relations:
-        heads = c.heads_of(row)
-        # The baseline is the same for all heads: the most accurate one is the most above it.
-        name, head = max(heads, key=lambda one: row["accuracy"][one[0]][one[1]])
-        rows.append(
-            (
-                row["relation"],
-                row["direction"],
-                f"{name} head {head}",
-                str(row["arcs"]),
-                f"{100 * row['accuracy'][name][head]:.1f}",
-                f"{100 * row['baseline']:.1f} at {row['offset']:+d}",
-                numbers.fixed(100 * c.gain(row, name, head), 1, sign=True),
-                numbers.p_value(row["p_holm"][name][head]),
-                str(sum(c.is_syntactic(row, *one) for one in heads)),
-            )
-        )
-    return table("dependencies", rows)
+def _dependency_cells(row: a.Dependency) -> tuple[str, ...]:
+    heads = a.heads_of(row)
+    # The baseline is the same for all heads: the most accurate one is the most above it.
+    name, head = max(heads, key=lambda one: row["accuracy"][one[0]][one[1]])
+    return (
+        row["relation"],
+        row["direction"],
+        f"{name} head {head}",
+        str(row["arcs"]),
+        f"{100 * row['accuracy'][name][head]:.1f}",
+        f"{100 * row['baseline']:.1f} at {row['offset']:+d}",
+        numbers.fixed(100 * a.gain(row, name, head), 1, sign=True),
+        numbers.p_value(row["p_holm"][name][head]),
+        str(sum(a.is_syntactic(row, *one) for one in heads)),
+    )
 
 
-def _figure(roles: c.Roles, kept: Mapping[str, Sequence[int]] | None) -> Figure:
+def _figure(data: Mapping[str, Any]) -> Figure:
+    roles: a.Roles = data["heads_roles"]
     figure, panels = head_panels({name: len(heads) for name, heads in roles.items()})
     for kind, names in by_kind(roles).items():
         axes = panels[kind]
         heads = [(x, y, has) for y, name in enumerate(names) for x, has in enumerate(roles[name])]
-        for i, role in enumerate(c.ROLES):
+        for i, role in enumerate(a.ROLES):
             with_role = [(x, y) for x, y, has in heads if role in has]
             axes.scatter(
                 # The marks of a head with several roles stand beside each other.
                 [x + 0.24 * (i - 1) for x, _ in with_role], [y for _, y in with_role],
                 s=22, marker=MARKERS[i], color=COLORS[i], label=role,
             )  # fmt: skip
-        axes.set_xticks([x + 0.5 for x in range(max(len(roles[n]) for n in names))], minor=True)
-        axes.set_yticks([y + 0.5 for y in range(len(names))], minor=True)
-        axes.tick_params(which="minor", length=0)
-        axes.grid(which="minor")  # between the heads
-        if kept is not None:
+        if "pruned" in data:
+            kept = data["pruned"]["kept"]
             removed = [(x, y) for x, y, _ in heads if x not in kept[names[y]]]
             axes.scatter(
                 [x for x, _ in removed], [y for _, y in removed],
@@ -283,3 +251,104 @@ def _figure(roles: c.Roles, kept: Mapping[str, Sequence[int]] | None) -> Figure:
             )  # fmt: skip
     legend(figure, next(iter(panels.values())), columns=4)
     return figure
+
+
+def read_conllu(path: str) -> list[Sentence]:
+    """All sentences of a file, which empty lines separate."""
+    sentences: list[Sentence] = []
+    lines = (line for line in read_lines(path) if not line.startswith("#"))
+    for has_words, rows in groupby(lines, bool):
+        if not has_words:
+            continue
+        try:
+            sentences.append(_sentence([row.split("\t") for row in rows]))
+        except (ValueError, KeyError) as error:
+            reason = f"there is no word {error}" if isinstance(error, KeyError) else error
+            raise InputError(
+                f"{path}: sentence {len(sentences) + 1} is not CoNLL-U: {reason}; correct it, or "
+                "leave it out",
+                id="conllu-malformed",
+            ) from error
+    return sentences
+
+
+def _sentence(rows: Sequence[list[str]]) -> Sentence:
+    """A sentence from the columns of its lines; ValueError or KeyError if that is impossible.
+
+    A multiword token that is spelled as its words ("don't": "do" + "n't") stays several words.
+    Another one (German "im" for "in dem") is one word. Arcs inside a word, empty nodes (8.1) and
+    subtypes of relations (what follows the colon in `nsubj:pass`) are left out.
+    """
+    words: dict[int, list[str]] = {}
+    multiword: dict[int, list[str]] = {}  # by the number of the first word
+    for row in rows:
+        if len(row) != 10:
+            raise ValueError(f"{row} is not ten columns")
+        row[1] = row[1].replace(" ", "")  # a few languages allow spaces in numbers
+        first, _, last = row[0].partition("-")
+        if "." not in first:
+            (multiword if last else words)[int(first)] = row
+    text, ends = "", list[int]()
+    index = {0: -1}  # number in the file, 0 for the root -> word
+    while (number := len(index)) <= len(words):
+        row = multiword.get(number, words[number])
+        members = range(number, max(number, int(row[0].partition("-")[2] or number)) + 1)
+        forms = [words[member][1] for member in members]
+        if "".join(forms) != row[1]:
+            forms = [row[1]]
+        index |= {n: len(ends) + min(n - number, len(forms) - 1) for n in members}
+        for form in forms:
+            text += form
+            ends.append(len(text))
+        text += "" if "SpaceAfter=No" in row[9].split("|") else " "
+    arcs = []
+    for number, row in words.items():
+        dependent, head = index[number], index[int(row[6])]
+        if head >= 0 and dependent != head:  # no root, none inside a word
+            arcs.append((dependent, head, row[7].partition(":")[0]))
+    return Sentence(text.rstrip(), tuple(ends), tuple(arcs))
+
+
+def tokenize(tokenizer: Any, sentences: Sequence[Sentence], max_tokens: int) -> list[Sentence]:
+    """The sentences with tokens, but those that are too long, or whose words are changed.
+
+    Not word by word: that would put a space before every comma, which translators never saw.
+    """
+    aligned = []
+    for sentence in sentences:
+        ids, starts = _tokens(tokenizer, sentence.text)
+        # The number of words that ended before; a space belongs to the next word.
+        at = np.searchsorted(sentence.ends, starts, side="right")
+        words = np.where(starts < 0, NO_WORD, at)
+        # An arc to a word without a token could never be followed.
+        complete = len(np.unique(words[words >= 0])) == len(sentence.ends)
+        # A sentence that is too long is not cut, which would take words from its arcs.
+        if complete and len(ids) <= max_tokens:
+            aligned.append(replace(sentence, ids=tuple(ids), words=tuple(words.tolist())))
+    return aligned
+
+
+def _tokens(tokenizer: Any, text: str) -> tuple[list[int], NDArray[np.intp]]:
+    """Ids, and the first character that each token covers; -1 for special tokens.
+
+    Of a slow tokenizer by the pieces that spell the text; all -1 if they do not.
+    """
+    # `verbose=False`: `tokenize` leaves out sentences that are too long, without a warning.
+    if tokenizer.is_fast:
+        encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
+        # [tokens, (first, end)]
+        spans = np.array(encoded["offset_mapping"], dtype=np.intp).reshape(-1, 2)
+        return list(encoded["input_ids"]), np.where(spans[:, 1] > spans[:, 0], spans[:, 0], -1)
+    ids = list(tokenizer(text, verbose=False)["input_ids"])
+    starts = np.full(len(ids), -1)
+    pieces = tokenizer.tokenize(text)
+    bare = [piece.replace("▁", "") for piece in pieces]  # SentencePiece's space
+    piece_ids = tokenizer.convert_tokens_to_ids(pieces)
+    # Where the pieces begin among the ids, after special tokens.
+    first = next((i for i in range(len(ids)) if ids[i : i + len(pieces)] == piece_ids), None)
+    letters = [position for position, character in enumerate(text) if character != " "]
+    if letters and first is not None and "".join(bare) == text.replace(" ", ""):
+        # A piece that is only a space begins with the next letter.
+        begins = np.cumsum([0, *map(len, bare[:-1])]).clip(max=len(letters) - 1)
+        starts[first : first + len(pieces)] = np.array(letters)[begins]
+    return ids, starts

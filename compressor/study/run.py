@@ -1,34 +1,55 @@
-"""Runs a study: opens and checks what it looks at, computes, and writes its files."""
+"""Studies of a model's heads: the analyses of Michel et al. 2019 and Voita et al. 2019.
+
+`options` has a request for each, which names its function: from a model, rows and the request to a
+`Result`. `run_study` is the only entry; below it is what studies share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
-from compressor.model.sublayers import Mask, Scores, Sublayer
+from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
 from compressor.options.table import opened
 from compressor.pipeline import inputs
 from compressor.pipeline.score import score
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
-from compressor.report.plots import plot_style
+from compressor.report.facts import kind_label
+from compressor.report.plots import COLORS, MARKERS, PLOT_FORMATS, plot_style, save_figure
+from compressor.report.table import (
+    ReportTable,
+    bullets,
+    escape,
+    make_table,
+    render_table,
+    render_text,
+)
 from compressor.request.sections import CalibrationData
 from compressor.request.validate import check_options, require_rows
 from compressor.storage import staging
-from compressor.storage.files import require_directory
+from compressor.storage.files import require_directory, write_at_once, write_json
 from compressor.storage.version import __version__
 from compressor.study.options import MeasuringStudy, StudyRequest
-from compressor.study.output import PREFIX, Result, write_result
 from compressor.tasks import TASKS, Batch, Rows, Task
+
+PREFIX = "study-"
+_CELL = 0.34  # inches
+
+table = partial(make_table, words=Path(__file__).with_name("tables.toml"))
 
 
 @dataclass(frozen=True)
@@ -46,7 +67,6 @@ class StudiedModel:
 
     @property
     def layers(self) -> list[Sublayer]:
-        """All attention layers."""
         return self.checkpoint.attention
 
     def batches(self, rows: Rows) -> list[Batch]:
@@ -63,8 +83,7 @@ class StudiedModel:
             self.checkpoint, examples, rows,
             device=self.device, seed=self.seed, progress=self.progress,
         )  # fmt: skip
-        full = Mask.full(self.layers)
-        return score(full, source=source, method=method, sublayers=self.layers)
+        return score(Mask.full(self.layers), source=source, method=method, sublayers=self.layers)
 
     @contextmanager
     def scoring(
@@ -74,28 +93,47 @@ class StudiedModel:
         mask: Mask | None = None,
         network: nn.Module | None = None,
     ) -> Iterator[ScoringJob]:
-        """A job on batches, by default with all heads; its network is on the device in the block.
-
-        `mask` silences heads; `network` replaces the checkpoint's.
-        """
+        """A job on batches, with all heads but those of a mask, of this or another network."""
         layers = self.layers if layers is None else layers
         network = self.checkpoint.model if network is None else network
         # On the device only while it is needed: studies have several models.
         network.to(self.device)
         try:
             yield ScoringJob(
-                model=network,
-                layers=layers,
-                mask=mask or Mask.full(layers),
-                batches=batches,
-                task=self.task,
-                tokenizer=self.checkpoint.tokenizer,
-                device=self.device,
-                progress=lambda done, total: self.progress.update("passes", done, total),
-            )
+                model=network, layers=layers, mask=mask or Mask.full(layers), batches=batches,
+                task=self.task, tokenizer=self.checkpoint.tokenizer, device=self.device,
+                progress=partial(self.progress.update, "passes"),
+            )  # fmt: skip
         finally:
             network.to("cpu")
             trim_memory()
+
+
+@dataclass(frozen=True)
+class Result:
+    title: str  # of the Markdown page
+    data: dict[str, Any]  # all numbers, for the JSON file
+    sentences: list[str]  # the conclusions from the tables
+    tables: list[ReportTable]  # on the terminal and on the page
+    figure: Figure
+    details: Sequence[ReportTable] = ()  # longer tables, on the page alone
+
+    def text(self) -> str:
+        """The sentences and the short tables, for a terminal."""
+        blocks = ["\n".join(self.sentences), tables_as_text(self.tables)]
+        return "\n\n".join(filter(None, blocks))
+
+    def write(self, stem: Path) -> None:
+        """Write the four files; the plot in the current style."""
+        for suffix in PLOT_FORMATS:
+            save_figure(self.figure, stem.with_suffix(suffix))
+        plot = f"![{stem.name}.png]({stem.name}.png)"
+        blocks = [f"# {escape(self.title)}", *bullets(self.sentences), plot]
+        for shown in (*self.tables, *self.details):
+            blocks += render_table(shown)
+        write_at_once(stem.with_suffix(".md"), "\n\n".join(blocks) + "\n")
+        # Last, because it says that the study is complete.
+        write_json(stem.with_suffix(".json"), self.data)
 
 
 def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) -> Result:
@@ -105,9 +143,10 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
         InputError: the directory holds something else than other studies, or this one complete.
     """
     require_directory(output)
+    stem = output / f"{PREFIX}{request.name}"
     for path in sorted(output.iterdir()) if output.exists() else ():
         # The JSON file is written last: without it the other three are of a study that was killed.
-        is_done = path.name == f"{PREFIX}{request.name}.json"
+        is_done = path == stem.with_suffix(".json")
         if is_done or not path.name.startswith((PREFIX, staging.PREFIX)):
             raise InputError(
                 f"{output} holds {path.name} already; choose another --output",
@@ -115,9 +154,8 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
             )
     model, rows = _open(request, progress)
     # The name becomes part of the ids in the SVG, which are random without it.
-    with plot_style(f"{PREFIX}{request.name}"):
+    with plot_style(stem.name):
         result: Result = opened(request.function)(model, rows, request)
-        parts = {"calibration": rows.calibration, "test": rows.test}
         data = {
             "schema": 1,
             "study": request.name,
@@ -127,7 +165,8 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
             "heads": {layer.name: layer.units for layer in model.layers},
             "seed": model.seed,
             "shared_rows": rows.shared,
-            **{name: facts_of(part) for name, part in parts.items() if part is not None},
+            **({"calibration": facts_of(rows.calibration)} if rows.calibration else {}),
+            **({"test": facts_of(rows.test)} if rows.test else {}),
             **result.data,
         }
         sentences = list(result.sentences)
@@ -139,7 +178,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
         if rows.shared and rows.test is not None:
             sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
         result = replace(result, data=data, sentences=sentences)
-        write_result(result, output / f"{PREFIX}{request.name}")
+        result.write(stem)
     return result
 
 
@@ -165,6 +204,62 @@ def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inpu
     return StudiedModel(checkpoint, request.seed, device, progress), rows
 
 
+def require_same_attention(checkpoint: Checkpoint, dense: Checkpoint) -> None:
+    if checkpoint.attention != dense.attention:
+        raise InputError(
+            f"{checkpoint.name} has other attention layers than {dense.name}; give checkpoints of "
+            "one model",
+            id="checkpoints-differ",
+        )
+
+
 def facts_of(rows: Rows) -> dict[str, Any]:
-    """Which rows they are, for the JSON file."""
     return {"files": rows.files, "rows": len(rows.sources), "sha256": rows.sha256}
+
+
+def tables_as_text(tables: Sequence[ReportTable]) -> str:
+    return "\n\n".join(f"{x.caption}\n{render_text(x.columns, x.rows)}" for x in tables)
+
+
+def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
+    """Layer names by kind of sublayer, in the canonical order."""
+    groups: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for name in names:
+        groups[kind_of(name)].append(name)
+    return {kind: layers for kind, layers in groups.items() if layers}
+
+
+def panels(width: float, height: float, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side; sizes in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False, **grid)[0])
+
+
+def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel per kind: a row per layer, a column per head, both from 0."""
+    kinds = by_kind(heads)
+    columns = [max(heads[name] for name in names) for names in kinds.values()]
+    room = [max(width, 7) for width in columns]  # enough for the panel's title
+    rows = max(len(names) for names in kinds.values())
+    size = max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)
+    figure, row = panels(*size, len(kinds), width_ratios=room)
+    for (kind, names), axes, width in zip(kinds.items(), row, columns, strict=True):
+        axes.set_title(kind_label(kind), loc="left", fontsize=9)
+        axes.grid(False)
+        # Layer 0 on top, as in the tables.
+        axes.set(xlim=(-0.5, width - 0.5), ylim=(len(names) - 0.5, -0.5))
+        axes.set(xlabel="head", ylabel="layer")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+    return figure, dict(zip(kinds, row, strict=True))
+
+
+def draw_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
+    for i, (name, (x, y)) in enumerate(lines.items()):
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        axes.plot(x, y, color=color, marker=marker, label=name)
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns)

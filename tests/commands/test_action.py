@@ -18,7 +18,6 @@ import yaml
 
 from compressor.commands import invoke
 from compressor.report.schema import render_json
-from tests.helpers import toy
 from tests.helpers.report_samples import hostile_report, translator_report
 
 ROOT = Path(__file__).parents[2]
@@ -50,24 +49,17 @@ if "--paginate" in sys.argv:
     print(os.environ.get("COMMENTS", ""), end="")
 """
 EXAMPLES = ROOT / "examples" / "ci"
-OURS = ("actions/cache", "actions/setup-python", "actions/upload-artifact")
 HOSTILE = '$(touch "$RUNNER_TEMP/owned"); `touch $RUNNER_TEMP/owned`\n\'; touch owned #'
 
 
 @dataclass
 class Runner:
-    """One job.
+    """One job."""
 
-    Args:
-        directory: an empty one, for the workspace and the runner's own files.
-        github: values of the context `github`, by path.
-        environment: more variables.
-    """
-
-    directory: Path
+    directory: Path  # an empty one, for the workspace and the runner's own files
     inputs: dict[str, str]
-    github: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
+    github: dict[str, str] = field(default_factory=dict)  # values of the context, by path
+    environment: dict[str, str] = field(default_factory=dict)  # more variables
     cache_hit: str = ""
     outputs: dict[str, dict[str, str]] = field(default_factory=dict)
     summary: str = ""
@@ -188,44 +180,34 @@ def test_a_job_that_passes(runner):
     assert (outputs["passed"], outputs["verdict"]) == ("true", "passed")
     assert float(outputs["size-mb"]) == pytest.approx(140.526)  # heads-50, the headline
     assert float(outputs["quality-delta"]) == pytest.approx(33.9032 - 34.2134)
-    assert float(outputs["quality-interval-low"]) == pytest.approx(-0.6187)
-    assert float(outputs["speedup"]) == pytest.approx(1.163)
     assert json.loads(Path(outputs["report"]).read_text("utf-8"))["task"] == "translation"
     assert Path(outputs["artifact"]).is_dir()
     names = {path.name for path in Path(outputs["files"]).iterdir()}
-    assert names == {
-        "summary.md", "comment.md", "junit.xml", "badge.json", "outputs.txt",
-        "benchmark-bigger.json", "benchmark-smaller.json",
-    }  # fmt: skip
+    assert {"summary.md", "junit.xml", "badge.json", "benchmark-bigger.json"} <= names
     assert job.summary.startswith("## ✅ Passed: compress acme/opus-en-de")
-    assert job.summary.count("| max-metric-drop chrf=9 |") == 3
     assert "<summary>Compared with the baseline</summary>" in job.summary
     declared = {re.fullmatch(r"\$\{\{ steps.gate.outputs.(.*) \}\}", x["value"])[1]
                 for x in ACTION["outputs"].values()}  # fmt: skip
     assert declared == outputs.keys() == ACTION["outputs"].keys()
     assert "Comment" not in job.ran
     assert not [step for step in job.ran if step.startswith("actions/cache")]
-    installed = (job.temporary / "pip.txt").read_text()
-    assert installed.split()[:3] == ["-m", "pip", "install"]
+    assert (job.temporary / "pip.txt").read_text().startswith("-m pip install")
 
 
-def test_a_rule_that_is_not_met_fails_the_last_step_alone(runner):
+@pytest.mark.parametrize(
+    ("inputs", "environment", "status", "verdict"),
+    [
+        ({"max_metric_drop": "bleu=0.3"}, {"RUN_STATUS": "1"}, 1, "❌ Failed"),
+        ({"min_speedup": "1.03@8", "inconclusive": "pass"}, {}, 0, "⚠️ Inconclusive"),
+    ],
+)
+def test_the_last_step_alone_tells_the_verdict(runner, inputs, environment, status, verdict):
     """What came before, the summary and the files, is there."""
-    job = runner(max_metric_drop="bleu=0.3", environment={"RUN_STATUS": "1"})
-    assert job.run() == 1
-    assert job.ran[-1] == "Verdict"
-    assert job.outputs["gate"]["verdict"] == "failed"
-    assert job.summary.startswith("## ❌ Failed")
+    job = runner(environment, **inputs)
+    assert (job.run(), job.ran[-1]) == (status, "Verdict"), job.log
+    assert f"## {verdict}" in job.summary
+    assert job.outputs["gate"]["verdict"] == verdict.split()[1].lower()
     assert job.ran.count("actions/upload-artifact@v4") == 1
-
-
-def test_what_is_inconclusive_may_pass(runner):
-    job = runner(min_speedup="1.03@8", max_metric_drop="bleu=5", inconclusive="pass")
-    assert job.run() == 0, job.log
-    assert job.outputs["gate"]["verdict"] == "inconclusive"
-    assert "## ⚠️ Inconclusive" in job.summary
-    at_eight = (1.021, 1.04, 1.112)  # the rule's batch size; which model leads depends on the rest
-    assert float(job.outputs["gate"]["speedup"]) in at_eight
 
 
 @pytest.mark.parametrize(
@@ -254,12 +236,9 @@ def test_one_comment_is_written_and_replaced(runner, environment, call):
     job = runner(environment, comment="true")
     job.github = {"event.pull_request.number": "7", "token": "secret"}
     assert job.run() == 0, job.log
-    looked, *written = (job.temporary / "gh.txt").read_text().splitlines()
-    assert "--paginate repos/acme/models/issues/7/comments" in looked
-    files = job.outputs["gate"]["files"]
-    assert [f"{call} -F body=@{files}/comment.md" in line for line in written] == [True] * (
-        call is not None
-    )
+    _, *written = (job.temporary / "gh.txt").read_text().splitlines()
+    body = f"-F body=@{job.outputs['gate']['files']}/comment.md"
+    assert [f"{call} {body}" in line for line in written] == ([] if call is None else [True])
     assert ("::warning title=compress::no comment" in job.log) == (call is None)
 
 
@@ -285,63 +264,41 @@ def test_inputs_of_the_run_and_texts_of_its_report_stay_what_they_are(runner, tm
     assert job.outputs["gate"].keys() == ACTION["outputs"].keys()
 
 
-@pytest.mark.slow
-def test_a_run_is_kept_in_the_cache_until_what_it_reads_changes(runner, checkpoints, monkeypatch):
-    """The step's own words are run here once, so that the gate judges a real run."""
+def test_a_run_is_kept_in_the_cache_until_what_it_reads_changes(runner):
     given = {"working_directory": "project", "cache_files": "project/*.tsv"}
     job = runner(model="model", max_metric_drop="bleu=4", **given)
-    project = job.workspace / "project"
-    project.mkdir()
-    shutil.copytree(checkpoints["short-bert"], project / "model")
-    rows = toy.labels_file(project / "rows.tsv")
-    recipe = (
-        "calibration: rows.tsv\ntest: rows.tsv\nmethod: magnitude\nkeep: 0.5\nrecover: none\n"
-        "resamples: 100\nbench: false\nmax_macs: 1\ndevice: cpu\n"
-    )
-    (project / "recipe.yaml").write_text(recipe, "utf-8")
+    rows = job.workspace / "project" / "rows.tsv"
+    rows.parent.mkdir()
+    rows.write_text("text\tlabel\n", "utf-8")
+    (rows.parent / "recipe.yaml").write_text("max_macs: 1\n", "utf-8")
     assert job.run() == 0, job.log
     assert job.ran.count("actions/cache/save@v4") == 1
-    artifact = Path(job.outputs["gate"]["artifact"])
-    shutil.rmtree(artifact)
-    monkeypatch.chdir(project)
-    assert invoke((job.temporary / "run.txt").read_text().splitlines()) == 0
-
-    again = runner(model="model", max_metric_drop="accuracy=100", **given)
+    again = runner(model="model", max_metric_drop="chrf=100", **given)
     again.cache_hit = "true"
     assert again.run() == 0, again.log
     assert again.outputs["key"] == job.outputs["key"]
-    assert again.outputs["gate"]["verdict"] == "passed"
-    assert "Compress" not in again.ran
-    assert "actions/cache/save@v4" not in again.ran
-    assert (artifact / "model.safetensors").exists()
-
-    for change, content in ({"model": "other"}, ""), ({"model": "model"}, "w3\tLABEL_1\n"):
+    assert not {"Compress", "actions/cache/save@v4"} & set(again.ran)
+    for model, content in ("other", ""), ("model", "w3\tLABEL_1\n"):
         with rows.open("a", encoding="utf-8") as file:
             file.write(content)
-        other = runner(max_metric_drop="bleu=4", **given, **change)
+        other = runner(model=model, max_metric_drop="bleu=4", **given)
         assert other.run() == 0, other.log
         assert other.outputs["key"] != job.outputs["key"]
 
 
 def test_no_expression_stands_in_a_script():
-    for step in STEPS:
-        assert "${{" not in step.get("run", "")
-        used = step.get("uses")
-        if used is not None:
-            assert re.fullmatch(rf"(?:{'|'.join(OURS)})(?:/\w+)?@v\d+", used)
-
-
-def test_the_example_for_github_fits_the_action():
+    """Those of the action, and of the example for GitHub, which fits the action."""
     workflow = yaml.safe_load((EXAMPLES / "github.yml").read_text("utf-8"))
     steps = workflow["jobs"]["compress"]["steps"]
-    (own,) = (step for step in steps if step.get("id") == "compress")
-    assert own["with"].keys() <= ACTION["inputs"].keys()
-    used = set(re.findall(r"steps\.compress\.outputs\.([\w-]+)", json.dumps(workflow)))
-    assert used <= ACTION["outputs"].keys()
-    for step in steps:
+    for step in [*STEPS, *steps]:
         assert "${{" not in step.get("run", "")
+    ours = r"actions/(cache/restore|cache/save|cache|setup-python|upload-artifact)@v\d+"
+    assert all(re.fullmatch(ours, step["uses"]) for step in STEPS if "uses" in step)
+    (own,) = (step for step in steps if step.get("id") == "compress")
     required = {name for name, x in ACTION["inputs"].items() if x.get("required")}
-    assert required <= own["with"].keys()
+    assert required <= own["with"].keys() <= ACTION["inputs"].keys()
+    outputs = set(re.findall(r"steps\.compress\.outputs\.([\w-]+)", json.dumps(workflow)))
+    assert outputs <= ACTION["outputs"].keys()
 
 
 def test_the_example_for_gitlab_calls_commands_that_exist(capsys):

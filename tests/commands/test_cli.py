@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 
-from compressor.commands import COMMANDS, application, demo
+from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.inspection import Inspection, inspect_checkpoint
+from compressor.pipeline.inspection import inspect_checkpoint
 from compressor.request import example
 from tests.helpers import toy
 from tests.helpers.command_line import compress
@@ -26,8 +25,6 @@ from tests.helpers.report_samples import translator_report
 from tests.helpers.tiny import BUILDERS, LABELS
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
 
 
 def run_options(inputs: dict[str, str]) -> list[object]:
@@ -55,7 +52,6 @@ def finished(inputs, once, tmp_path_factory) -> Path:
     def make(directory: Path) -> None:
         done = compress(*run_options(inputs), "-o", directory)
         assert done.returncode == 0, done.stderr
-        assert "2/4" in done.stdout
         assert "removing units (2 of 4 heads kept)" in done.stderr
 
     own = tmp_path_factory.mktemp("finished") / "out"
@@ -82,22 +78,15 @@ def test_a_bare_command_shows_its_commands(words, name, capsys):
     assert "..." not in shown.out.partition("Commands:")[2]  # no description is cut
 
 
-PANELS = [
-    "Model and output", "Data", "Method", "Budget", "Recovery", "Export", "Measurement", "Gate",
-    "General",
-]  # fmt: skip
-
-
 def test_help_has_an_example_and_panels(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["run", "--help"]) == 0
     text = capsys.readouterr().out
-    headings = [x.removesuffix(":") for x in text.splitlines() if x[:1].isalpha()]
-    assert headings[1:] == ["Example", *PANELS]
+    headings = [x for x in text.splitlines() if x[:1].isalpha()]
+    panels = ["Data", "Method", "Budget", "Recovery", "Export", "Measurement", "Gate", "General"]
+    assert [x.rstrip(":").split()[0] for x in headings[1:]] == ["Example", "Model", *panels]
     assert "list[" not in text
     assert max(map(len, text.splitlines())) <= 80
-    first = [text.split(f"\n{name}:\n")[1].split()[0] for name in PANELS]
-    assert first[:5] == ["-m,", "--calibration", "--method", "--macs", "--recover"]
 
 
 def test_the_examples_of_the_help_are_right_but_for_their_files(tmp_path, monkeypatch, capsys):
@@ -109,14 +98,6 @@ def test_the_examples_of_the_help_are_right_but_for_their_files(tmp_path, monkey
     assert len(examples) >= 18
     for shown in examples:
         assert run(shlex.split(shown)[1:]) == 4, shown
-
-
-def test_checkout_script_and_module_are_the_same_command():
-    version = compress("--version").stdout
-    script = subprocess.run(
-        [sys.executable, ROOT / "cli.py", "--version"], capture_output=True, text=True
-    )
-    assert script.stdout == version != ""
 
 
 def test_stdout_is_the_result_alone(inputs, finished):
@@ -143,27 +124,20 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
     [
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x -m BERT --keep 0.5 --calibration BAD", 4, "label-unknown", "bad.tsv:2"),
-        ("run -o x -m BERT --keep 0.5 --calibration GOOD --device cuda", 3, "", "cuda"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
-        ("inspect .", 4, "", "is empty; give a checkpoint's directory"),
         ("report nothing.json -o x", 4, "report-invalid", "nothing.json"),
     ],
 )
 def test_errors_have_a_status_an_id_and_one_sentence(
     arguments, status, id, message, inputs, tmp_path, monkeypatch, capsys
 ):
-    if status == 3 and torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
     (bad := tmp_path.parent / "bad.tsv").write_text("text\tlabel\nw5\tLABEL_9\n", "utf-8")
-    files = {"BERT": inputs["model"], "GOOD": inputs["calibration"], "BAD": str(bad)}
+    files = {"BERT": inputs["model"], "BAD": str(bad)}
     words = [files.get(word, word) for word in arguments.split()]
     done = compress(*words, cwd=tmp_path)
-    assert done.returncode == status
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
     monkeypatch.chdir(tmp_path)
     assert run([*words, "--json"]) == status
     failure = json.loads(capsys.readouterr().out)
@@ -175,9 +149,7 @@ def test_errors_have_a_status_an_id_and_one_sentence(
 def test_single_steps_do_what_run_does(inputs, finished, tmp_path, output_of):
     scores, pruned = tmp_path / "scores.json", tmp_path / "pruned"
     common = ["-m", inputs["model"], "--calibration", inputs["calibration"], "--device", "cpu"]
-    shown = output_of("score", *common, "-o", scores)
-    assert shown.startswith("second-order: ")
-    assert "second-order|" in shown
+    assert output_of("score", *common, "-o", scores).startswith("second-order: ")
     repair = ["--keep", "0.5", "--recover", "reconstruct"]
     output_of("prune", *common, *repair, "--scores", scores, "-o", pruned)
     heads = [json.loads((d / "units.json").read_text())["kept"] for d in (pruned, finished)]
@@ -189,31 +161,12 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path, output_of):
     first, second = json.loads(shown)["artifacts"]
     assert first["quality"] == second["quality"]
     assert all(c["difference"] == 0 for c in second["comparisons"])
-    dense, timed = finished / ".compress" / "dense", ["-b", "2", "--bench-seconds", "0.05"]
-    shown = output_of("bench", dense, finished, "--test", inputs["test"], *timed)
-    assert "CPUExecutionProvider" in shown
-
-
-def test_heads_and_neurons_are_scored_and_pruned_in_single_steps(inputs, tmp_path, output_of):
-    model, scores, out = ["-m", inputs["model"]], tmp_path / "scores.json", tmp_path / "pruned"
-    shown = output_of("score", *model, "--method", "magnitude", "--prune", "both", "-o", scores)
-    (heads,) = (line for line in shown.splitlines() if line.startswith("encoder_self."))
-    (neurons,) = (line for line in shown.splitlines() if line.startswith("encoder_ffn."))
-    # Each head's score; of 48 neurons lowest, quartiles and highest.
-    assert (len(heads.split()), len(neurons.split())) == (5, 6)
-    values = json.loads(scores.read_text())["scores"]["encoder_ffn.0"]
-    assert float(neurons.split()[5]) == pytest.approx(max(values), rel=1e-2)
-    budget = ["--keep", "heads=0.5,neurons=0.5", "--multiple", "8"]
-    shown = output_of("prune", *model, *budget, "--scores", scores, "-o", out)
-    assert "2 of 4 heads, 24 of 48 neurons kept" in shown
-    kept = json.loads((out / "units.json").read_text())["kept"]
-    assert len(kept["encoder_ffn.0"]) == 24
+    timed = ["--test", inputs["test"], "-b", "2", "--bench-seconds", "0.05"]
+    assert "CPUExecutionProvider" in output_of("bench", pruned, finished, *timed)
 
 
 def test_inspect_shows_what_units_cost(inputs, output_of):
     data = json.loads(output_of("inspect", inputs["model"], "--json"))
-    parts = {part["name"]: part for part in data["parts"]}
-    assert list(parts) == ["encoder_self", "encoder_ffn", "embeddings", "other"]
     text = output_of("inspect", inputs["model"])
     assert "1 x 4 = 4 heads of 8" in text
     assert "1 x 48 = 48 neurons" in text
@@ -233,15 +186,13 @@ def test_reports_can_be_written_again(finished, tmp_path, output_of):
 def test_doctor_knows_this_environment(monkeypatch, output_of):
     data = json.loads(output_of("doctor", "--json"))
     assert data["providers"]["cpu"].startswith("works")
-    assert data["versions"]["torch"]
-    known = {"onnxruntime", "openvino", "ctranslate2", "pytorch", "pytorch-compiled"}
-    assert data["engines"].keys() == known
     assert data["engines"]["pytorch"].startswith(data["versions"]["torch"])
-    assert output_of("doctor").splitlines()[-1] == "no problems found"
     monkeypatch.setitem(sys.modules, "openvino", None)  # its import fails
-    (line,) = (line for line in output_of("doctor").splitlines() if " absent: " in line)
+    *lines, last = output_of("doctor").splitlines()
+    (line,) = (line for line in lines if " absent: " in line)
     assert line.startswith("openvino ")
     assert "pip install 'openvino>=" in line
+    assert last == "no problems found"
 
 
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(inputs, tmp_path):
@@ -254,43 +205,32 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(inputs, tmp_path):
     again = compress(*options)
     assert again.returncode == 1, again.stderr
     assert "done before" in again.stderr
-    data = json.loads(again.stdout)
-    assert (data["ok"], data["output"]) == (True, str(out))
-    assert (out / "manifest.json").exists()
+    assert json.loads(again.stdout)["output"] == str(out)
 
 
-def test_the_demo_runs_both_bundled_models_and_tells_what_each_gains_and_loses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_demo_runs_both_bundled_models_and_tells_what_each_gains(
+    tmp_path, monkeypatch, output_of
 ):
     """Of runs that give a made-up report."""
     ran = []
 
-    def run(recipe, directory, *arguments):
+    def made_up(recipe, directory, *arguments):
         ran.append((Path(recipe.model.path), directory.name, Path(recipe.data.test)))
         return translator_report()
 
-    monkeypatch.setattr("compressor.pipeline.run.run", run)
-    assert demo.demo.function(tmp_path / "out") == 0
+    monkeypatch.setattr("compressor.pipeline.run.run", made_up)
+    *_, first, second = output_of("demo", "-o", tmp_path / "out").strip().split("\n\n")
     model, _, test = example.help_desk()
-    assert ran == [
-        (model, "classifier", test), (example.model(), "translator", example.test()),
-    ]  # fmt: skip
-    *_, first, second = capsys.readouterr().out.strip().split("\n\n")
-    for name, told in (("classifier", first), ("translator", second)):
-        heading, conclusion = told.split("\n", 1)
-        assert heading.startswith(f"The {name}, ")
-        assert "keeps 72 of 144 heads (50%)" in " ".join(conclusion.split())
+    assert ran == [(model, "classifier", test), (example.model(), "translator", example.test())]
+    assert (first[:16], second[:16]) == ("The classifier, ", "The translator, ")
+    assert "keeps 72 of 144 heads (50%)" in " ".join(first.split())
 
 
 LAYERS, WIDTH, NEURONS, TOKENS = 3, 32, 48, 60
 
 
-def inspection(directory: Path, name: str) -> Inspection:
-    return inspect_checkpoint(open_checkpoint(str(toy.checkpoint(directory, name))))
-
-
 def test_a_classifiers_parts(tmp_path):
-    found = inspection(tmp_path, "bert")
+    found = inspect_checkpoint(open_checkpoint(str(toy.checkpoint(tmp_path, "bert"))))
     parts = {part.name: part for part in found.parts}
     # Four projections with biases, but the output's stays; likewise up and down.
     assert parts["encoder_self"].parameters == LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH)
@@ -305,7 +245,6 @@ def test_a_classifiers_parts(tmp_path):
         rest = batch * (WIDTH * WIDTH + WIDTH * LABELS)
         total = heads + neurons + rest
         shape = found.shapes[position]
-        assert (shape.batch_size, shape.source_tokens, shape.target_tokens) == (batch, tokens, 0)
         assert shape.fixed_share == pytest.approx(rest / total)
         # Every head may go, and of 48 neurons the last 16, which are no group of 32, may too.
         assert shape.least_share == pytest.approx(rest / total)
@@ -316,7 +255,7 @@ def test_a_classifiers_parts(tmp_path):
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_parts_add_up_to_the_whole(name: str, tmp_path):
-    found = inspection(tmp_path, name)
+    found = inspect_checkpoint(open_checkpoint(str(toy.checkpoint(tmp_path, name))))
     assert sum(part.parameters for part in found.parts) == found.parameters
     assert all(part.parameters > 0 for part in found.parts if part.name != "vocabulary")
     for position in range(len(found.shapes)):
@@ -324,11 +263,9 @@ def test_parts_add_up_to_the_whole(name: str, tmp_path):
 
 
 def test_a_pruned_checkpoint_has_the_units_that_are_left(tmp_path):
-    directory = toy.classifier(tmp_path / "dense", "bert")
-    pruned = toy.pruned(directory, tmp_path / "pruned")
+    pruned = toy.pruned(toy.classifier(tmp_path / "dense", "bert"), tmp_path / "pruned")
     found = inspect_checkpoint(open_checkpoint(str(pruned)))
-    parts = {part.name: part for part in found.parts}
     assert all(shape.least_share is None for shape in found.shapes)
-    assert parts["encoder_self"].units == [3, 2, 0]
-    assert parts["encoder_ffn"].units == [47, 46, 0]
-    assert parts["encoder_ffn"].parameters == (47 + 46) * (2 * WIDTH + 1)
+    heads, neurons, *_ = found.parts
+    assert (heads.units, neurons.units) == ([3, 2, 0], [47, 46, 0])
+    assert neurons.parameters == (47 + 46) * (2 * WIDTH + 1)

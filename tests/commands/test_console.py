@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from compressor.commands import is_out_of_memory
 from compressor.commands.console import Console
-from compressor.commands.memory import is_out_of_memory
 from compressor.request import example
+
+ROOT = Path(__file__).parents[2]
 
 
 class Terminal(io.StringIO):
@@ -43,8 +45,7 @@ def test_a_terminal_sees_rate_and_time_left(monkeypatch: pytest.MonkeyPatch):
         time.sleep(0.21)
 
     (line,) = terminal.lines()
-    assert line.startswith("  scoring ")
-    assert " 3/40 " in line
+    assert line.startswith("  scoring 3/40, ")
     assert "/s, 0:00:" in line
     assert line.endswith(" left")
 
@@ -61,8 +62,7 @@ def test_finished_work_messages_and_the_result_take_the_place_of_the_line(monkey
     first, second, third = terminal.lines()
     assert (" 2/2" in first, " left" in first) == (True, False)
     assert second == "something happened"
-    assert third.startswith("  rows ")
-    assert " 6/?" in third
+    assert third.startswith("  rows 6")
     console.result("the result", {})
     assert terminal.lines()[-1] == ""
     assert capsys.readouterr().out == "the result\n"
@@ -89,18 +89,6 @@ def test_quiet_is_silent_but_for_errors(monkeypatch: pytest.MonkeyPatch, screen:
     assert stream.getvalue() == "error: it failed\n"
 
 
-def test_progress_never_stands_between_streamed_lines(monkeypatch: pytest.MonkeyPatch):
-    console = Console()
-    for stdout, stderr, shown in (
-        (Terminal, Terminal, False),
-        (io.StringIO, Terminal, True),
-        (io.StringIO, io.StringIO, False),
-    ):
-        monkeypatch.setattr(sys, "stdout", stdout())
-        monkeypatch.setattr(sys, "stderr", stderr())
-        assert console.counts_lines(to_stdout=True) == shown
-
-
 TALK = """
 from compressor.commands.console import Console
 console = Console()
@@ -121,47 +109,22 @@ def test_a_stderr_that_nobody_reads_changes_neither_result_nor_status(how: str):
     assert (done.returncode, done.stdout) == (1, "the result\n")
 
 
-INSPECT = f"{sys.executable} -m compressor inspect {example.model()} --json"
-
-
-def failure(script: str, directory: Path) -> tuple[int, str]:
-    """Exit status and error id of a shell script that ends with `compress … --json`."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        ["bash", "-c", f"export PYTHONPATH={root} OMP_NUM_THREADS=1; {script}"],
-        cwd=directory, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)["id"]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
-def test_too_little_memory_is_told(tmp_path):
+def test_too_little_memory_is_told():
     """PyTorch's libraries cannot be mapped in 300 MB."""
-    assert failure(f"ulimit -v 300000; {INSPECT}", tmp_path) == (3, "out-of-memory")
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        f"{sys.executable} -OO -m compressor inspect nothing --json",
-        "mkdir gone; cd gone; rmdir ../gone; "
-        f"{sys.executable} -m compressor inspect nothing --json",
-    ],
-)
-def test_what_makes_every_command_fail_is_told_first(tmp_path, script):
-    assert failure(script, tmp_path) == (3, "environment-unusable")
+    command = f"{sys.executable} -m compressor inspect {example.model()} --json"
+    script = f"export OMP_NUM_THREADS=1; ulimit -v 300000; {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout, done.stderr
+    assert (done.returncode, json.loads(done.stdout)["id"]) == (3, "out-of-memory")
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (MemoryError(), True),
         (OSError(12, "Cannot allocate memory"), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
-        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
-        (RuntimeError("shapes cannot be multiplied"), False),
         (OSError(28, "No space left on device"), False),
     ],
 )

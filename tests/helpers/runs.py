@@ -16,7 +16,7 @@ from compressor.pipeline.search import RunEvaluator
 from compressor.pipeline.setup import prepare
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe
-from compressor.request.resolve import resolve
+from compressor.request.validate import resolve
 from compressor.results import Variant
 from compressor.steps import open_steps
 from tests.helpers import toy

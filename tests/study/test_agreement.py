@@ -15,10 +15,9 @@ from compressor.study.agreement import (
     comparison_text,
     flat,
     permutation_p,
-    verdict,
+    ranking,
 )
-from compressor.study.curves import ranking, removals
-from compressor.study.quality import holm
+from compressor.study.quality import holm, removals
 from tests.helpers.scores import LAYERS, sample
 
 
@@ -41,23 +40,22 @@ def test_correlations_and_overlaps_of_all_heads_and_per_kind(levels: int | None)
     (pair,) = comparison["pairs"]
     kinds = ["all", "encoder_self", "decoder_self", "cross"]
     assert [row["kind"] for row in pair["correlations"]] == kinds
-    lines = [line.split() for line in comparison_text(comparison).splitlines()]
+    lines = [line.split()[-3:] for line in comparison_text(comparison).splitlines()]
     for row in pair["correlations"]:
         x, y = (flat(one, None if row["kind"] == "all" else row["kind"]) for one in (first, second))
         assert row["units"] == len(x)
         assert (row["spearman"], row["kendall"]) == pytest.approx(correlations(x, y))
-        shown = [str(len(x)), f"{row['spearman']:+.3f}", f"{row['kendall']:+.3f}"]
-        assert any(line[-3:] == shown for line in lines)
+        assert [str(len(x)), f"{row['spearman']:+.3f}", f"{row['kendall']:+.3f}"] in lines
     assert [row["units"] for row in pair["lowest"]] == [3, 6, 9, 12, 15]  # 10 ... 50 % of 30
     for row in pair["lowest"] if levels is None else ():
         sets = [set(np.argsort(flat(one))[: row["units"]]) for one in (first, second)]
         assert row["shared"] == len(sets[0] & sets[1])
         chance = stats.hypergeom(30, row["units"], row["units"]).mean()
         assert row["by_chance"] == pytest.approx(chance)
-        assert [str(row["units"]), str(row["shared"]), f"{chance:.1f}"] in [x[-3:] for x in lines]
+        assert [str(row["units"]), str(row["shared"]), f"{chance:.1f}"] in lines
 
 
-def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
+def test_what_is_undefined_is_not_shown_as_a_number():
     """Scores that are all the same, and agreement that is only the order of ties."""
     constant = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
     undefined = compared_pair(sample(0, "taylor"), constant, seed=0)
@@ -65,12 +63,6 @@ def test_what_is_undefined_is_neither_shown_as_a_number_nor_interpreted():
     assert {row["spearman"] for row in undefined["correlations"]} == {None}
     text = comparison_text(compare_scores([sample(0, "taylor"), constant]))
     assert "n/a: the cut falls between equal scores." in text
-    fine = compared_pair(sample(0, "taylor"), sample(0, "taylor"), seed=0)
-    one_missing = verdict({"the two data sets": fine, "a": fine, "two halves": undefined})
-    assert "correlation of two halves is not defined" in one_missing
-    assert "data differ;" not in one_missing
-    whole = verdict({"the two data sets": fine, "a": fine, "b": fine})
-    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00. " in whole
 
 
 def test_a_cut_between_ties_has_no_overlap_and_one_beside_them_has():
@@ -87,8 +79,6 @@ def test_a_cut_between_ties_has_no_overlap_and_one_beside_them_has():
     assert ranked["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
     tied = scores(encoder=[0] * 4, decoder=[0, 0, 4, 3])
     assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (2, pytest.approx(1 / 28))
-    tied = scores(encoder=[0] * 4, decoder=[0, 0, 0, 3])
-    assert (ranking(tied, tied)["shared"], ranking(tied, tied)["p"]) == (None, None)
 
 
 def test_permutation_p_is_near_that_of_all_permutations():
@@ -98,7 +88,6 @@ def test_permutation_p_is_near_that_of_all_permutations():
     products = np.abs([ranks @ stats.rankdata(order) for order in permutations(y)])
     expected = np.mean(products >= products[0] - 1e-9)
     assert permutation_p(x, y, seed=0) == pytest.approx(expected, abs=0.015)
-    assert permutation_p(x, y, seed=0) == permutation_p(x, y, seed=0)
 
 
 def test_heads_are_removed_in_ascending_order_within_their_kind():
@@ -106,12 +95,9 @@ def test_heads_are_removed_in_ascending_order_within_their_kind():
     full = Mask({name: (True,) * len(values) for name, values in scored.values.items()})
     removed = removals(scored, full, "encoder_self", (0, 50, 100))
     assert [mask.total() - mask.count() for mask in removed] == [0, 2, 3]
-    assert removed[1].keep == {
-        "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
-    }  # fmt: skip
-    assert removals(scored, full, "heads", (40,))[0].keep == {
-        "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
-    }  # fmt: skip
+    assert list(removed[1].keep.values()) == [(True, False, False), (True, True)]
+    (removed,) = removals(scored, full, "heads", (40,))
+    assert list(removed.keep.values()) == [(True, False, True), (False, True)]
 
 
 def test_holm_rejects_what_the_step_down_procedure_rejects():

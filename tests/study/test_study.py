@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.study.agreement import half
 from compressor.study.options import STUDIES
-from compressor.study.output import PREFIX, render_text
-from compressor.study.run import run_study
+from compressor.study.run import PREFIX, run_study
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -30,8 +27,6 @@ from tests.helpers.recipes import request
 
 pytestmark = pytest.mark.slow
 both_tasks = pytest.mark.parametrize("task", ["translation", "classification"])
-
-
 RESAMPLES = 200
 
 
@@ -39,10 +34,10 @@ RESAMPLES = 200
 class Toy:
     """A toy checkpoint with data it knows."""
 
+    task: str
     model: Path
     calibration: Path
     test: Path
-    task: str
 
     def answers(self, without: list[tuple[str, int]]) -> list[str]:
         """The physically pruned model's answer to each test row alone, by transformers."""
@@ -79,7 +74,6 @@ def run(name: str, output: Path, **given: Any) -> dict[str, Any]:
     assert page.startswith("# ")
     assert f"{PREFIX}{name}.png" in page
     assert all((output / f"{PREFIX}{name}.{suffix}").stat().st_size for suffix in ("png", "svg"))
-    assert all(sentence in render_text(result) for sentence in result.sentences)
     return data
 
 
@@ -99,23 +93,19 @@ def toys(once) -> dict[str, Toy]:
             rows(root / f"{task}-test.tsv", rows=8, seed=1)
 
     root = once("study-toys", make)
-    return {
-        task: Toy(root / task, root / f"{task}-calibration.tsv", root / f"{task}-test.tsv", task)
-        for task in ("classification", "translation")
-    }
+    files = ("{}", "{}-calibration.tsv", "{}-test.tsv")
+    tasks = ("classification", "translation")
+    return {task: Toy(task, *(root / file.format(task) for file in files)) for task in tasks}
 
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory) -> Path:
     """Sentences of the words that the toys know; each word hangs on the one before it."""
     path = tmp_path_factory.mktemp("trees") / "trees.conllu"
+    line = "{0}\tw{1}\t_\t_\t_\t_\t{2}\tobj\t_\t_\n"
     sentences = [
-        "".join(
-            f"{place}\tw{3 + (number * 5 + 7 * place - 7) % 57}\t_\t_\t_\t_\t{place - 1}\t"
-            f"{'obj' if place > 1 else 'root'}\t_\t_\n"
-            for place in range(1, 4 + number % 4)
-        )
-        for number in range(40)
+        "".join(line.format(x, 3 + (5 * n + 7 * x - 7) % 57, x - 1) for x in range(1, 4 + n % 4))
+        for n in range(40)
     ]
     path.write_text("\n".join(sentences), encoding="utf-8")
     return path
@@ -132,26 +122,21 @@ def test_heads_is_what_physical_removal_of_each_costs(task: str, toys, tmp_path)
         for one in heads[:1]:
             answers = model.answers([(name, one["head"])])
             assert one["value"] == pytest.approx(model.value(answers))
-            compared = compare(task, dense, answers, references, RESAMPLES, seed=0)
-            expected = next(x for x in compared if x.metric == data["metric"])
+            (expected, *_) = compare(task, dense, answers, references, RESAMPLES, seed=0)
             assert one["interval"] == pytest.approx(list(expected.interval))
             assert one["p"] == expected.p_value
     tests = [one for heads in data["layers"].values() for one in heads]
     assert data["tests"] == len(tests) == sum(data["heads"].values())
-    assert data["expected_by_chance"] == pytest.approx(0.05 * len(tests))
     excluding = [one for one in tests if not one["interval"][0] <= 0 <= one["interval"][1]]
     assert data["significant"] == sum(one["p"] < 0.05 for one in excluding)
-    assert data["significant_holm"] <= data["significant_bh"] <= data["significant"]
 
 
 @both_tasks
 def test_layers_keeps_the_head_with_the_lowest_loss(task: str, toys, tmp_path):
     """Losses of physically pruned models on the calibration rows, by their own loss."""
     model = toys[task]
-    data = run(
-        "layers", tmp_path / "out",
-        model=model.model, test=model.test, calibration=model.calibration,
-    )  # fmt: skip
+    files = {"model": model.model, "test": model.test, "calibration": model.calibration}
+    data = run("layers", tmp_path / "out", **files)
     checkpoint = open_checkpoint(str(model.model))
     full = Mask.full(checkpoint.layers)
     rows = TASKS[task].read_rows(model.calibration)
@@ -178,10 +163,8 @@ def test_layers_keeps_the_head_with_the_lowest_loss(task: str, toys, tmp_path):
 @both_tasks
 def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
     model = toys[task]
-    data = run(
-        "curve", tmp_path / "out",
-        model=model.model, test=model.test, calibration=model.test, points="0,50,100",
-    )  # fmt: skip
+    files = {"model": model.model, "test": model.test, "calibration": model.test}
+    data = run("curve", tmp_path / "out", **files, points="0,50,100")
     kinds = ["encoder_self", "decoder_self", "cross", "heads"]
     assert list(data["lines"]) == (kinds if task == "translation" else kinds[:1])
     heads = [(name, head) for name, count in data["heads"].items() for head in range(count)]
@@ -190,9 +173,7 @@ def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
         assert [point["removed"] for point in points] == [0, len(of) // 2, len(of)]
         assert (points[0]["difference"], points[0]["interval"]) == (0.0, [0.0, 0.0])
         assert points[-1]["value"] == pytest.approx(model.value(model.answers(of)))
-    page = (tmp_path / "out" / "study-curve.md").read_text(encoding="utf-8")
     assert data["shared_rows"] == 8
-    assert "8 of 8 test rows are calibration rows too" in page
 
 
 def test_a_curve_is_repaired_at_every_point(toys, tmp_path):
@@ -201,28 +182,16 @@ def test_a_curve_is_repaired_at_every_point(toys, tmp_path):
     data = run("curve", tmp_path / "out", **options, calibration=model.calibration, points="0,60")
     (points,) = data["lines"].values()
     assert points[1]["recovery"].startswith("reconstruct: ")
-    assert data["recover"] == "reconstruct"
-    with raises(UsageError, "calibration-missing"):
-        run("curve", tmp_path / "none", **options, method="random")
 
 
 def test_agreement_compares_data_sets_and_their_halves(toys, tmp_path):
     model = toys["translation"]
-    data = run(
-        "agreement", tmp_path / "out",
-        model=model.model, calibration=model.calibration, other=model.calibration,
-    )  # fmt: skip
-    whole, *halves = data["pairs"]
-    assert whole == "the two data sets"
-    assert halves == ["two halves of the first", "two halves of the other"]
-    assert all(0 < row["p"] <= 1 for x in data["pairs"].values() for row in x["correlations"])
-    assert data["pairs"][whole]["correlations"][0]["spearman"] == pytest.approx(1)
-    assert all(row["shared"] == row["units"] for row in data["pairs"][whole]["lowest"])
-    assert data["pairs"][halves[0]]["correlations"][0]["spearman"] < 1
-    rows = TASKS["translation"].read_rows(model.test)
-    first, second = (half(rows, which) for which in (0, 1))
-    assert sorted(first.targets + second.targets) == sorted(rows.targets)
-    assert (first.sources[1], second.sources[0]) == (rows.sources[2], rows.sources[1])
+    rows = {"calibration": model.calibration, "other": model.calibration}
+    data = run("agreement", tmp_path / "out", model=model.model, **rows)
+    whole, *halves = data["pairs"].values()
+    assert whole["correlations"][0]["spearman"] == pytest.approx(1)
+    assert all(row["shared"] == row["units"] for row in whole["lowest"])
+    assert [half["correlations"][0]["spearman"] < 1 for half in halves] == [True, True]
 
 
 def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
@@ -237,16 +206,14 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
     rows = {"test": model.test, "calibration": model.calibration, "points": "0,100"}
     data = run("training", tmp_path / "out", checkpoint=[str(early), str(model.model)], **rows)
     first, last = data["checkpoints"]
-    assert (first["name"], last["name"]) == ("step-1", model.model.name)
     assert last["spearman"] == pytest.approx(1)
     assert last["shared"] == last["top"] == 3  # a quarter of 12
     assert -1 <= first["spearman"] < 1
     everything = [(name, h) for name, count in data["heads"].items() for h in range(count)]
-    assert last["points"][0]["value"] == pytest.approx(model.value(model.answers([])))
     assert last["points"][1]["value"] == pytest.approx(model.value(model.answers(everything)))
-    wrong = toys["translation"].model
-    with pytest.raises(InputError, match=re.escape(str(wrong))):
-        run("training", tmp_path / "no", checkpoint=[str(wrong), str(model.model)], **rows)
+    wrong = [str(toys["translation"].model), str(model.model)]
+    with raises(InputError, "checkpoints-differ"):
+        run("training", tmp_path / "no", checkpoint=wrong, **rows)
     assert not (tmp_path / "no").exists()  # so that the options can be corrected
 
 
@@ -254,10 +221,10 @@ def test_roles_before_and_after_pruning(toys, trees, tmp_path):
     model = toys["translation"]
     pruned = toy.pruned(model.model, tmp_path / "pruned")
     kept = open_checkpoint(str(pruned)).mask
-    data = run(
-        "roles", tmp_path / "out",
-        model=model.model, calibration=model.calibration, conllu=trees, pruned=pruned,
-    )  # fmt: skip
+    files = {"model": model.model, "conllu": trees, "pruned": pruned}
+    alone = run("roles", tmp_path / "alone", **files)  # without rows for the decoder
+    assert all(name.startswith("encoder_self") for name in alone["positions"])
+    data = run("roles", tmp_path / "out", calibration=model.calibration, **files)
     watched = [name for name in data["heads"] if not name.startswith("cross")]
     assert list(data["heads_roles"]) == watched
     assert data["left_out"] == 0
@@ -267,58 +234,32 @@ def test_roles_before_and_after_pruning(toys, trees, tmp_path):
     assert data["pruned"]["kept"] == {name: kept.kept(name) for name in watched}
     for name in watched:
         assert len(data["pruned"]["heads_roles"].get(name, [])) == len(kept.kept(name))
-    for row in data["pruned"]["survival"]:
-        if row["role"] in ("any", "none"):
-            assert row["kept_of_all"] == kept.count(row["kind"])
-        assert row["kept"] <= row["heads"]
-
-
-def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
-    rare, model = tmp_path / "rare.conllu", toys["translation"].model
-    first = trees.read_text(encoding="utf-8").split("\n\n")[:6]
-    rare.write_text("\n".join(first), encoding="utf-8")
-    data = run("roles", tmp_path / "few", model=model, conllu=rare)
-    assert all(name.startswith("encoder_self") for name in data["positions"])
-    assert data["relations"] == []
-    assert 0 < data["too_rare"]["obj"] < 100
-    page = (tmp_path / "few" / "study-roles.md").read_text(encoding="utf-8")
-    assert f"below 100 arcs, and left out: obj ({data['too_rare']['obj']})" in page
-    with raises(InputError, "checkpoint-not-pruned"):
-        run("roles", tmp_path / "dense", model=model, conllu=trees, pruned=model)
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "id"),
+    ("name", "rows", "more", "id"),
     [
-        ("curve", {"test"}, "calibration-missing"),
-        ("layers", {"test"}, "calibration-missing"),
-        ("agreement", {"calibration", "other"}, "method-without-data"),
-        ("roles", set(), "rows-missing"),
+        ("curve", ["test"], {}, "calibration-missing"),
+        ("layers", ["test"], {}, "calibration-missing"),
+        ("agreement", ["calibration", "other"], {"method": "random"}, "method-without-data"),
+        ("roles", [], {}, "rows-missing"),
     ],
 )
-def test_studies_without_the_rows_that_they_look_at_are_errors(name, rows, id, toys, tmp_path):
+def test_studies_without_the_rows_that_they_look_at(name, rows, more, id, toys, tmp_path):
     given = dict.fromkeys(rows, toys["classification"].test)
-    method = {"method": "random"} if name == "agreement" else {}
     with raises(UsageError, id):
-        run(name, tmp_path / name, model=toys["classification"].model, **given, **method)
+        run(name, tmp_path / name, model=toys["classification"].model, **given, **more)
     assert not (tmp_path / name).exists()
 
 
 def test_a_study_by_its_command(toys, tmp_path, capsys):
     """One directory for two studies, whose results are not written over; the second by scores."""
     model, out = toys["classification"], tmp_path / "out"
-    command = [
-        "study", "heads", "-m", model.model, "--test", model.test, "-o", out, "--resamples", 200,
-        "--device", "cpu", "--json",
-    ]  # fmt: skip
-    assert commands.invoke([str(x) for x in command]) == 0
-    shown = capsys.readouterr()
-    assert "removing each of 12 heads alone …" in shown.err
-    data = json.loads(shown.out)
-    assert (data["ok"], data["study"], data["output"]) == (True, "heads", str(out))
-    with raises(InputError, "output-not-empty") as caught:
+    words = f"study heads -m {model.model} --test {model.test} -o {out} --device cpu --json"
+    assert commands.invoke(words.split()) == 0
+    assert json.loads(capsys.readouterr().out)["study"] == "heads"
+    with raises(InputError, "output-not-empty"):
         run("heads", out, model=model.model, test=model.test)
-    assert "holds study-heads.json already" in str(caught.value)
     (out / "study-heads.json").unlink()  # as after a kill: the file that is written last
     run("heads", out, model=model.model, test=model.test)
     data = run("layers", out, model=model.model, test=model.test, method="magnitude")
@@ -327,11 +268,7 @@ def test_a_study_by_its_command(toys, tmp_path, capsys):
         weight = checkpoint.model.get_submodule(layer.output).weight.detach().numpy()
         norms = np.linalg.norm(weight.reshape(len(weight), layer.units, -1), axis=(0, 2))
         assert one["head"] == int(norms.argmax())
-    assert data["chosen_by"].startswith("highest score: magnitude|")
     assert {path.stem for path in out.glob("*.md")} == {"study-heads", "study-layers"}
-    (out / "report.json").write_text("{}", encoding="utf-8")
-    with raises(InputError, "output-not-empty"):
-        run("curve", out, model=model.model, test=model.test, method="magnitude")
 
 
 def test_every_study_is_described():

@@ -1,4 +1,4 @@
-"""`compress score`: how important each unit is, without touching the model."""
+"""`compress score`, `prune` and `export`: single steps of a run, of a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.errors import UsageError
-from compressor.request.recipe import ScoreRequest
+from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
 
 if TYPE_CHECKING:
     from compressor.model.sublayers import Scores
@@ -47,12 +46,6 @@ def score(
     request, *others = score_requests(typed)
     plot = output.with_suffix(".png")
     require_file(output, "a scores file", is_scores_file)
-    if others and output.suffix.lower() == plot.suffix:
-        raise UsageError(
-            f"--output {output} is where the plot of --compare goes; give it another ending, as in "
-            f"{output.with_suffix('.json')}",
-            id="scores-and-plot-in-one-file",
-        )
     if others:
         require_file(plot, "a plot of scores", is_comparison_plot)
     scores = score_checkpoint(request, console)
@@ -88,3 +81,59 @@ def _tables(scores: Scores) -> str:
     titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
     tables = [render_text(titles.get(units, ()), rows) for units, rows in by_units.items()]
     return "\n\n".join(tables)
+
+
+@o.command(
+    PruneRequest, example="compress prune -m MODEL --scores scores.json --keep 0.5 -o pruned"
+)
+def prune(
+    request: PruneRequest,
+    scores: Annotated[
+        Path,
+        typer.Option(
+            "--scores", rich_help_panel="Model and output", help="Scores from `compress score`."
+        ),
+    ],
+    output: o.Output,
+) -> int:
+    """Remove the least important units, maybe recover quality, and save the smaller checkpoint."""
+    from compressor.pipeline.run import prune_checkpoint
+    from compressor.pipeline.score import read_scores
+
+    mask, check, recovery = prune_checkpoint(request, read_scores(scores), output, console)
+    counts = "; ".join(
+        f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
+        for kind in mask.kinds()
+        if mask.count(kind) < mask.total(kind)
+    )
+    console.result(
+        f"{output}: {mask} kept ({counts or 'nothing removed'}); {check.name} within "
+        f"{check.largest_difference:.1e}" + (f"; {recovery}" if recovery else ""),
+        {
+            "output": str(output),
+            "kept": mask.to_json(),
+            "check": check.model_dump(),
+            "recovery": recovery,
+        },
+    )
+    return 0
+
+
+@o.command(ExportRequest, example="compress export -m MODEL -o out")
+def export(request: ExportRequest, output: o.Output) -> int:
+    """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
+
+    With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open, with
+    --layout ctranslate2 one for ctranslate2.Translator.
+    """
+    from compressor.pipeline.run import export_checkpoint
+
+    checks = export_checkpoint(request, output)
+    lines = [f"wrote {output / 'onnx' if request.layout == 'compress' else output}"]
+    lines += [
+        f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
+        for c in checks
+    ]
+    facts = {"output": str(output), "checks": [c.model_dump() for c in checks]}
+    console.result("\n".join(lines), facts)
+    return 0
