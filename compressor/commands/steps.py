@@ -9,6 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.errors import UsageError
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def score(
     plot = output.with_suffix(".png")
     require_file(output, "a scores file", is_scores_file)
     if others:
+        if plot == output:
+            raise UsageError(
+                f"--output {output} is where the plot of --compare goes; give it another ending",
+                id="scores-and-plot-in-one-file",
+            )
         require_file(plot, "a plot of scores", is_comparison_plot)
     scores = score_checkpoint(request, console)
     written = write_scores(output, scores, request.model)
