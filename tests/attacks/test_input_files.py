@@ -25,8 +25,8 @@ from compressor.report.schema import load_report, render_json
 from compressor.request.recipe import PruneRequest, ScoreRequest, make_recipe
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.recipes import request
 from tests.helpers.report_samples import rules, translator_report
+from tests.helpers.runs import request
 
 REPORT: dict[str, Any] = json.loads(render_json(translator_report()))
 QUALITY = ("variants", 0, "comparisons", 0, "difference")

@@ -27,7 +27,7 @@ from compressor.results import Check
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.recipes import request
+from tests.helpers.runs import request
 from tests.helpers.tiny import (
     EXPORTED,
     empty_first_mask,

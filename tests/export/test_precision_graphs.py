@@ -31,7 +31,7 @@ from compressor.runtime.artifact import read_artifact
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.recipes import request
+from tests.helpers.runs import request
 from tests.helpers.runtime_artifacts import Exported, export, largest, new_directory, write_hashes
 from tests.helpers.tiny import STRUCTURES, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 

@@ -22,7 +22,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from tests.helpers import toy
-from tests.helpers.recipes import request
+from tests.helpers.runs import request
 from tests.helpers.sentence_encoders import save_encoder
 from tests.helpers.tiny import ragged_batch, word_tokenizer
 

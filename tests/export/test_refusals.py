@@ -13,7 +13,7 @@ from compressor.pipeline.run import run
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.recipes import recipe
+from tests.helpers.runs import recipe
 
 PATHS = ("labels.tsv", "text", "empty")
 

@@ -30,7 +30,7 @@ from compressor.storage.files import write_json
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
-from tests.helpers.piece_tokenizers import CORPUS, trained
+from tests.helpers.heads import CORPUS, trained
 
 SUBJECTS = ["the cat", "my old friend", "a small bird", "nobody", "the whole town", "her teacher"]
 VERBS = ["sees", "has never liked", "quickly paints", "is looking for", "understands", "won't eat"]

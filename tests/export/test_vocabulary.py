@@ -40,8 +40,8 @@ from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.exports import no_exports
-from tests.helpers.piece_tokenizers import WORDS, trained
-from tests.helpers.recipes import recipe, request
+from tests.helpers.heads import WORDS, trained
+from tests.helpers.runs import recipe, request
 from tests.helpers.tiny import LABELS, facts, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow

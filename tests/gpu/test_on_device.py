@@ -23,9 +23,8 @@ from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Schedule, _Run
 from compressor.training.optimizer import embedding_tables, sparse_gradients
 from tests.helpers import toy
-from tests.helpers.reconstruction import divergence
 from tests.helpers.runs import recipe_for
-from tests.helpers.stages import job, repair
+from tests.helpers.stages import divergence, job, repair
 
 GPU = [
     pytest.mark.gpu,

@@ -1,18 +1,22 @@
-"""The tiny encoders with the heads of other tasks than the classification of texts."""
+"""Tiny encoders with the heads of other tasks, their tokenizers and rows."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+import transformers as t
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 
 from compressor.model.architectures import architecture
+from tests.helpers import toy
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, word_tokenizer
 
 ENCODERS = tuple(name for name in BUILDERS if name not in TRANSLATORS)
@@ -144,3 +148,86 @@ def write_questions(path: Path, paragraphs: list[dict[str, Any]]) -> Path:
     """A file of questions as SQuAD has them."""
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
     return path
+
+
+def save_scorer(directory: Path, outputs: int = 1, name: str = "bert") -> Path:
+    """A tiny classifier with so many outputs, weights of realistic scale."""
+    base: Any = tiny_model(name)
+    base.config.num_labels = outputs
+    torch.manual_seed(0)
+    model = type(base)(base.config)
+    kept = {k: v for k, v in base.state_dict().items() if v.shape == model.state_dict()[k].shape}
+    model.load_state_dict(kept, strict=False)
+    with torch.no_grad():
+        model.classifier.weight.normal_(0, 0.5)
+    model.save_pretrained(directory)
+    word_tokenizer("token_type_ids" in architecture(name).inputs).save_pretrained(directory)
+    return directory
+
+
+def write_scores(path: Path, rows: int = 24, seed: int = 0) -> Path:
+    """Pairs of texts with a number."""
+    rng = random.Random(seed)
+    lines = ["sentence1\tsentence2\tscore"]
+    for _ in range(rows):
+        lines.append(f"{toy.sentence(rng)}\t{toy.sentence(rng)}\t{rng.gauss(0, 1):.3f}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def write_queries(path: Path, queries: int = 10, seed: int = 0) -> Path:
+    """Queries with three to six texts each, in no order; the last query has no relevant one."""
+    rng = random.Random(seed)
+    lines = []
+    for number in range(queries):
+        query = f"{toy.sentence(rng)} w{3 + number}"
+        for text in range(rng.randint(3, 6)):
+            grade = 0 if number == queries - 1 else rng.choice([0, 1, 2]) if text else 1
+            lines.append(f"{query}\t{toy.sentence(rng)}\t{grade}")
+    rng.shuffle(lines)
+    path.write_text("\n".join(["query\ttext\tlabel", *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+_PARTS = ("ka", "ri", "no", "sum", "tel", "ban", "do", "ver", "mi", "lo")
+WORDS = ["".join(parts) for parts in itertools.product(_PARTS, repeat=3)]
+CORPUS = [" ".join(WORDS[i : i + 7]) for i in range(0, len(WORDS), 5)]
+_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+_BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@cache
+def trained(name: str) -> Any:
+    """The tokenizer of an architecture; not to be changed."""
+    return {"bert": _word_piece, "roberta": _byte_pairs, "xlm-roberta": _unigram}[name]()
+
+
+def _word_piece() -> Any:
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made = trainers.WordPieceTrainer(vocab_size=300, special_tokens=_BERT, show_progress=False)
+    backend.train_from_iterator(CORPUS, made)
+    return t.BertTokenizer(vocab=backend.get_vocab(), model_max_length=32)
+
+
+def _byte_pairs() -> Any:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    made = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=_ROBERTA, initial_alphabet=letters, show_progress=False
+    )
+    backend.train_from_iterator(CORPUS, made)
+    merges = [tuple(x) for x in json.loads(backend.to_str())["model"]["merges"]]
+    return t.RobertaTokenizer(vocab=backend.get_vocab(), merges=merges, model_max_length=32)
+
+
+def _unigram() -> Any:
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    made = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=_ROBERTA[:4], unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator(CORPUS, made)
+    vocab = [tuple(x) for x in json.loads(backend.to_str())["model"]["vocab"]]
+    return t.XLMRobertaTokenizer(vocab=vocab, model_max_length=32)

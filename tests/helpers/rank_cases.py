@@ -31,7 +31,7 @@ from compressor.training import loop
 from compressor.training.data import TextLines, translate_lines
 from tests.helpers import stages
 from tests.helpers.batches import examples
-from tests.helpers.learning import learned_by, learning
+from tests.helpers.stages import learned_by, learning
 from tests.helpers.texts import translated
 from tests.helpers.tiny import tiny_model
 

@@ -15,12 +15,14 @@ from compressor.pipeline.inputs import load
 from compressor.pipeline.search import RunEvaluator
 from compressor.pipeline.setup import prepare
 from compressor.progress import SILENT
-from compressor.request.recipe import Recipe
+from compressor.request.recipe import Recipe, make_recipe, make_request
 from compressor.request.validate import resolve
 from compressor.results import Variant
 from compressor.steps import open_steps
 from tests.helpers import toy
-from tests.helpers.recipes import recipe
+
+# As the command line has them: `recipe(model="m", keep=["0.5"], steps=3)`.
+recipe, request = make_recipe, make_request
 
 
 class Progress:

@@ -20,7 +20,7 @@ from compressor.tasks import TASKS
 from compressor.training.data import hold_out
 from tests.helpers.batches import examples
 from tests.helpers.errors import raises
-from tests.helpers.learning import MAKERS, learned_by, learning, trained
+from tests.helpers.stages import MAKERS, learned_by, learning, trained
 from tests.helpers.tiny import STRUCTURES, tiny_model
 
 pytestmark = pytest.mark.slow

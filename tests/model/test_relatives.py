@@ -25,9 +25,16 @@ from compressor.runtime import Classifier, Embedder, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import TASKS
 from tests.export.test_export import export
-from tests.helpers.learning import MAKERS, learned_by, learning
-from tests.helpers.reconstruction import difference
-from tests.helpers.stages import job, repair, score, scoring
+from tests.helpers.stages import (
+    MAKERS,
+    difference,
+    job,
+    learned_by,
+    learning,
+    repair,
+    score,
+    scoring,
+)
 from tests.helpers.tiny import (
     ENCODER_RELATIVES,
     facts,

@@ -26,7 +26,7 @@ from compressor.tasks import TASKS, require_task
 from tests.helpers.command_line import invoke
 from tests.helpers.damaged_checkpoints import configure, weights
 from tests.helpers.errors import raises
-from tests.helpers.score_models import save_scorer
+from tests.helpers.heads import save_scorer
 from tests.helpers.sentence_encoders import ENCODERS, WIDTH, embedded, save_encoder
 from tests.helpers.tiny import (
     facts,

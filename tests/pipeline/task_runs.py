@@ -14,8 +14,15 @@ from unittest import mock
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.heads import questions as squad
-from tests.helpers.heads import save_reader, save_tagger, write_questions, write_tagged
-from tests.helpers.score_models import save_scorer, write_queries, write_scores
+from tests.helpers.heads import (
+    save_reader,
+    save_scorer,
+    save_tagger,
+    write_queries,
+    write_questions,
+    write_scores,
+    write_tagged,
+)
 from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
 BOTH = ("--precision", "fp32,int8")

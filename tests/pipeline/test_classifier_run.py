@@ -25,9 +25,8 @@ from compressor.request.sections import Card
 from compressor.runtime import Classifier
 from tests.helpers.errors import raises
 from tests.helpers.metrics import compare
-from tests.helpers.recipes import recipe
 from tests.helpers.report_samples import int8_report
-from tests.helpers.runs import Progress, check_manifest, short
+from tests.helpers.runs import Progress, check_manifest, recipe, short
 
 pytestmark = pytest.mark.slow
 

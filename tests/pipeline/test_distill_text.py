@@ -21,7 +21,7 @@ from compressor.training import loop
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.packed import jsonl, packed
+from tests.helpers.files import jsonl, packed
 from tests.helpers.runs import Progress, recipe_for
 
 pytestmark = pytest.mark.slow

@@ -33,8 +33,8 @@ from compressor.throughput import Subject
 from compressor.training.data import hold_out
 from tests.helpers import toy
 from tests.helpers.command_line import compress
-from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, before_search, recipe_for
+from tests.helpers.runs import recipe as read_recipe
 from tests.helpers.runtime_artifacts import export
 from tests.helpers.scores import timing
 

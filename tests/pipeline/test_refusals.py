@@ -9,7 +9,7 @@ import pytest
 from compressor.errors import CompressError
 from compressor.pipeline.run import run
 from tests.helpers.command_line import invoke
-from tests.helpers.recipes import recipe
+from tests.helpers.runs import recipe
 from tests.pipeline.task_runs import RUNS
 
 WITHOUT_USE, EXCLUDE = "option-without-use", "options-exclude-each-other"

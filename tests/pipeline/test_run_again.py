@@ -17,8 +17,8 @@ from compressor.request.recipe import Recipe
 from compressor.runtime import Classifier
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, check_manifest, finished_steps, hashes, short
+from tests.helpers.runs import recipe as read_recipe
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,7 @@ from compressor.request.sections import Data
 from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers import toy
-from tests.helpers.recipes import request
-from tests.helpers.runs import Progress, hashes, recipe_for
+from tests.helpers.runs import Progress, hashes, recipe_for, request
 from tests.helpers.tiny import facts
 
 pytestmark = pytest.mark.slow

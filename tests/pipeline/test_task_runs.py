@@ -22,7 +22,7 @@ from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.score_models import save_scorer, write_queries
+from tests.helpers.heads import save_scorer, write_queries
 from tests.pipeline.task_runs import RUNS
 
 pytestmark = pytest.mark.slow

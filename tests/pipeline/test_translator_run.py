@@ -16,8 +16,7 @@ from compressor.report.facts import keeps_quality
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
-from tests.helpers.recipes import recipe
-from tests.helpers.runs import Progress, check_manifest
+from tests.helpers.runs import Progress, check_manifest, recipe
 
 pytestmark = pytest.mark.slow
 

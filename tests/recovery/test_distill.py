@@ -19,8 +19,7 @@ from compressor.recovery.teacher import Teacher, outputs_of
 from compressor.tasks import Batch
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises
-from tests.helpers.reconstruction import divergence
-from tests.helpers.stages import job, repair
+from tests.helpers.stages import divergence, job, repair
 from tests.helpers.tiny import STACKS, TRANSLATORS
 
 OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}

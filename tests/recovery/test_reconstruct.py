@@ -14,15 +14,16 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.modeling_pruned import OutputBias
 from compressor.model.sublayers import Mask, by_layer
 from compressor.recovery import least_squares
-from tests.helpers.reconstruction import (
+from tests.helpers.stages import (
     MANY,
     difference,
     divergence,
+    job,
+    module_rows,
     one_head,
     reconstructed,
-    rows_of,
+    repair,
 )
-from tests.helpers.stages import job, repair
 from tests.helpers.tiny import STACKS, empty_first_mask, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
@@ -66,8 +67,8 @@ def test_the_first_repair_is_ridge_regression_towards_the_old_weights(kind, rtol
     damping = least_squares.DAMPING if attention else least_squares.FEED_FORWARD_DAMPING
     setup = job("bert", mask, rows=rows)
     layer = next(x for x in setup.layers if x.kind == kind)
-    _, wanted = rows_of(setup.dense, layer.output, setup, kind)
-    x, outputs = rows_of(setup.pruned, layer.output, setup, kind)
+    _, wanted = module_rows(setup.dense, layer.output, setup, kind)
+    x, outputs = module_rows(setup.pruned, layer.output, setup, kind)
     old = setup.pruned.get_submodule(layer.output).weight.detach().double().numpy()
     centered = x - x.mean(0)
     ridge = np.sqrt(damping * centered.var(0).mean() * len(x)) * np.eye(x.shape[1])
@@ -98,9 +99,9 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left():
     first = setup.layers[0].output
     repaired = model.get_submodule(first).state_dict()
     attention.get_submodule(first).load_state_dict(repaired)
-    x, _ = rows_of(attention, block.output, setup, block.kind)
-    wanted, _ = rows_of(setup.dense, norm, setup, block.kind)
-    found, _ = rows_of(attention, norm, setup, block.kind)
+    x, _ = module_rows(attention, block.output, setup, block.kind)
+    wanted, _ = module_rows(setup.dense, norm, setup, block.kind)
+    found, _ = module_rows(attention, norm, setup, block.kind)
     missing, centered = wanted - found, x - x.mean(0)
     covariance = centered.T @ centered / len(x)
     ridge = least_squares.FEED_FORWARD_DAMPING * covariance.diagonal().mean()
@@ -134,7 +135,7 @@ def test_few_rows_do_no_harm_on_others(monkeypatch):
 def test_an_emptied_sublayer_answers_with_the_mean(name: str, mask, kind: str):
     setup = job(name, mask)
     layer = next(x for x in setup.layers if x.kind == kind)
-    _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
+    _, wanted = module_rows(setup.dense, layer.output, setup, layer.kind)
     stand_in = reconstructed(setup).get_submodule(layer.output)
     assert isinstance(stand_in, OutputBias)
     np.testing.assert_allclose(stand_in.bias.detach(), wanted.mean(0), rtol=1e-4, atol=1e-5)

@@ -20,9 +20,8 @@ from compressor.training.data import (
     TrainingRows,
     translate_lines,
 )
-from tests.helpers.packed import jsonl, packed
-from tests.helpers.reconstruction import divergence
-from tests.helpers.stages import job, repair
+from tests.helpers.files import jsonl, packed
+from tests.helpers.stages import divergence, job, repair
 from tests.helpers.texts import classified, some_lines, translated, write
 from tests.helpers.tiny import word_tokenizer
 

@@ -23,7 +23,7 @@ from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.metrics import compare
-from tests.helpers.recipes import request
+from tests.helpers.runs import request
 
 pytestmark = pytest.mark.slow
 both_tasks = pytest.mark.parametrize("task", ["translation", "classification"])

@@ -15,6 +15,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.runtime.question_answerer import split
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
+from tests.helpers.files import write
 from tests.helpers.heads import (
     TAGS,
     byte_tokenizer,
@@ -26,7 +27,6 @@ from tests.helpers.heads import (
     write_questions,
     write_tagged,
 )
-from tests.helpers.rows import write
 
 tagging = TASKS["token-classification"]
 CONLL = "-DOCSTART- O\n\nEU\tB-per\nrejects\tO\n\n\nthe O\n"

@@ -18,11 +18,12 @@ from tests.helpers.heads import (
     TAGS,
     questions,
     save_reader,
+    save_scorer,
     save_tagger,
+    write_queries,
     write_questions,
     write_tagged,
 )
-from tests.helpers.score_models import save_scorer, write_queries
 from tests.helpers.sentence_encoders import save_encoder, write_texts
 
 CHECKPOINTS: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
+from tests.helpers.files import LABELS, PAIRS, tsv, write
 from tests.helpers.heads import TAGS
-from tests.helpers.rows import LABELS, PAIRS, tsv, write
 
 OPTIONS_OF: dict[str, Any] = {
     "classification": {"labels": LABELS},

@@ -22,8 +22,7 @@ from compressor.storage import text_files
 from compressor.tasks import TASKS, count_shared, split_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.packed import cut_off, jsonl, packed
-from tests.helpers.rows import LABELS, PAIRS, tsv, write
+from tests.helpers.files import LABELS, PAIRS, cut_off, jsonl, packed, tsv, write
 
 translation, classification = TASKS["translation"], TASKS["classification"]
 LABELLED = tsv([(f"text {i}", LABELS[i % 3]) for i in range(40)], ("text", "label"))

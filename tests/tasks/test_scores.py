@@ -18,8 +18,8 @@ from compressor.tasks import TASKS, count_shared, require_task, split_rows
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.rows import write
-from tests.helpers.score_models import save_scorer, write_queries, write_scores
+from tests.helpers.files import write
+from tests.helpers.heads import save_scorer, write_queries, write_scores
 from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
 regression, reranking, multilabel = (TASKS[x] for x in ("regression", "reranking", "multilabel"))

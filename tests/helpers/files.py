@@ -1,4 +1,4 @@
-"""Packed files, by the programs' own formats and not by the code under test."""
+"""Files of rows, some packed by the formats' own programs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ import gzip
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+PAIRS = [("Hello there.", "Hallo du."), ('He said "no".', "Er sagte „nein“."), ("Go!", "Geh!")]
+LABELS = ["balance", "card_lost", "weather"]
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def tsv(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("en", "de")) -> str:
+    return "".join("\t".join(row) + "\n" for row in [header, *rows])
+
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data,
