@@ -206,11 +206,8 @@ def rows(rng: Random, material: Path) -> Case:
     change, data = changed_rows(rng, [line.split("\t") for line in intact], ending)
     path = str(SCRATCH / f"rows.{ending}")
     evaluate = ["evaluate", str(material / "bert-run"), "--test", path, *CPU]
-    evaluate += [
-        *rng.choice(([], ["--no-header"], ["--text-column", "text"])),
-        "--resamples",
-        "100",
-    ]
+    evaluate += ["--resamples", "100"]
+    evaluate += rng.choice(([], ["--no-header"], ["--text-column", "text"]))
     score = ["score", "-m", str(material / "bert"), "--method", "taylor", "--calibration", path]
     score += [*CPU, "-o", str(SCRATCH / "s.json")]
     words = rng.choice([evaluate, evaluate, score])

@@ -272,19 +272,3 @@ def test_graphs_with_other_weights_are_refused(name, graph, operator, number, va
     write_hashes(directory)
     with raises(InputError, "graphs-of-another-model"):
         verify_directory(directory)
-
-
-@pytest.mark.parametrize(
-    ("file", "id"),
-    [
-        ("units.json", "units-file-malformed"),
-        ("onnx/graphs.json", "artifact-invalid"),
-        ("manifest.json", "manifest-damaged"),
-    ],
-)
-def test_unknown_schemas_are_refused(file, id, classifier):
-    edit(classifier / file, schema=99)
-    if file != "manifest.json":
-        write_hashes(classifier)
-    with raises(InputError, id):
-        verify_directory(classifier)

@@ -286,38 +286,19 @@ ARCHITECTURES: list[Case] = [
         )
     ),
 ]  # fmt: skip
-# Where the id may be one of several.
+# Where the id may be one of several. The fuzzer has many more.
 CONFIGURATIONS: list[Case] = [
     *(
-        ("bert", configure(**{key: value}), "", ())
-        for key, values in {
-            "num_attention_heads": (0, 3, HUGE, "4", None), "vocab_size": (-1, 10**9),
-            "max_position_embeddings": (0, 2**62), "num_hidden_layers": (0, 10_000_000),
-            "hidden_size": (10**9,), "pad_token_id": (60, "0"), "dtype": ("banana",),
-            "id2label": (5, {"0": "a", "7": "b"}), "num_labels": (10**9,), "layer_norm_eps": (NAN,),
-        }.items()
-        for value in values
-    ),
-    *(
-        ("marian", configure(**values), "", ())
-        for values in (
-            {"d_model": 31}, {"decoder_start_token_id": 60}, {"activation_function": None},
-            {"decoder_ffn_dim": 10**6},
+        (name, configure(**{key: value}), "", ())
+        for name, key, value in (
+            ("bert", "num_attention_heads", 3), ("bert", "vocab_size", 10**9),
+            ("bert", "hidden_size", 10**9), ("bert", "num_hidden_layers", 10_000_000),
+            ("bert", "layer_norm_eps", NAN), ("marian", "decoder_start_token_id", 60),
         )
     ),
-    *(
-        ("bert", contents(CONFIG, data), id, ())
-        for data, id in (
-            (b"\xff\xfe", MALFORMED), (b"[1]", MALFORMED), (DEEP, MALFORMED),
-            (b'{"model_type": ["bert"]}', UNKNOWN),
-            (b'{"model_type": "bert", "vocab_size": ' + b"9" * 5000 + b"}", MALFORMED),
-            (b'{"a": "' + b" " * (1 << 26) + b'"}', MALFORMED),
-        )
-    ),
-    *(
-        (name, contents(GENERATION, data), GENERATES, (GENERATION,))
-        for name, data in (("marian", DEEP), ("pruned", b"{}"))
-    ),
+    ("bert", contents(CONFIG, DEEP), MALFORMED, ()),
+    ("marian", contents(GENERATION, DEEP), GENERATES, (GENERATION,)),
+    ("pruned", contents(GENERATION, b"{}"), GENERATES, (GENERATION,)),
 ]  # fmt: skip
 TOKENIZERS: list[Case] = [
     *(

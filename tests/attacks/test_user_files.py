@@ -7,18 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
 from compressor.commands import invoke as status_of
-from compressor.errors import CompressWarning, InputError
+from compressor.errors import InputError
 from compressor.storage.files import written_at_once
 from compressor.storage.manifest import read_manifest
 from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import Lock
-from compressor.tasks import TASKS
 from tests.helpers import runtime_artifacts
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -158,22 +156,3 @@ def test_a_report_in_an_artifact_keeps_its_manifest_true(report, tmp_path):
     data = json.loads(manifest.read_text(encoding="utf-8"))
     manifest.write_text(json.dumps(data | {"files": {}}), encoding="utf-8")
     assert status_of(gate) == 4
-
-
-ROWS = "Hello\tHallo\nGood night\tGute Nacht\n"
-
-
-def test_a_first_row_that_is_taken_as_a_header_is_warned_of(tmp_path):
-    path = tmp_path / "rows.tsv"
-    path.write_text(ROWS, encoding="utf-8")
-    with pytest.warns(CompressWarning, match="'Hello', 'Hallo'.*--no-header"):
-        assert TASKS["translation"].read_rows(path).sources == ["Good night"]
-    rows = TASKS["translation"].read_rows(path, header=False)
-    assert (rows.sources, rows.targets) == (["Hello", "Good night"], ["Hallo", "Gute Nacht"])
-    columns = {"source_column": "2", "target_column": "1"}
-    turned = TASKS["translation"].read_rows(path, header=False, **columns)
-    assert turned.sources == rows.targets
-    with warnings.catch_warnings(action="error"):  # usual headers are not worth a word
-        for header in ("src\ttgt", "de_DE\ten_XX"):
-            path.write_text(f"{header}\n{ROWS}", encoding="utf-8")
-            assert len(TASKS["translation"].read_rows(path).sources) == 2

@@ -69,20 +69,3 @@ def test_cells_are_computed_once(experiment: Experiment, tmp_path: Path):
     assert read(path) == [{**found, "interval": list(found["interval"])} for found in rows]
     again = fill(experiment, path, wanted, SILENT)
     assert len(again) == len(path.read_text(encoding="utf-8").splitlines()) == 4
-
-
-@pytest.mark.parametrize("prune", ["both", "neurons"])
-def test_cells_of_multiply_adds_keep_their_share(
-    experiment: Experiment, tmp_path: Path, prune: str
-):
-    def wanted(cell: Cell) -> bool:
-        return cell.of == "macs" and cell.prune == prune and cell.recover == "none"
-
-    rows = fill(experiment, tmp_path / "cells.jsonl", wanted, SILENT)
-    assert rows  # shares that cannot be reached are left out
-    for found in rows:
-        assert found["macs"] <= found["kept"] / 100
-        assert (found["heads"] == 12) == (prune == "neurons")
-        assert (found["neurons"] == 3 * 48) == (prune == "heads")
-    text = table(rows, "classifier", "macs")
-    assert "multiply-adds kept" in text

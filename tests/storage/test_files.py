@@ -16,7 +16,6 @@ from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.pipeline.score import write_scores
 from compressor.request.sections import ModelSection
-from compressor.storage.files import written_at_once
 from compressor.study.agreement import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
@@ -120,21 +119,6 @@ def umask():
 
 def modes(directory: Path) -> set[str]:
     return {f"{path.stat().st_mode & 0o7777:o}" for path in directory.rglob("*") if path.is_file()}
-
-
-@posix
-def test_a_file_has_the_mode_of_a_new_one_whoever_wrote_it(umask, tmp_path):
-    path = tmp_path / "new" / "weights"
-    for before in (None, 0o600, 0o777):  # there is none yet, one that was closed, one that was open
-        if before:
-            path.chmod(before)
-        with written_at_once(path) as staged:
-            os.close(os.open(staged, os.O_CREAT, 0o600))
-        assert f"{path.stat().st_mode & 0o7777:o}" == "640"
-    with written_at_once(tmp_path / "linked", replace=False) as staged:
-        staged.touch(0o600)
-    assert modes(tmp_path) == {"640"}
-    assert f"{path.parent.stat().st_mode & 0o777:o}" == "750"
 
 
 @posix

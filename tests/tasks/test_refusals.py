@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,11 @@ def test_the_warning_of_a_missing_header_says_what_helps(tmp_path: Path) -> None
     with pytest.warns(CompressWarning, match="'A boy.', 'Ein Junge.'.*--no-header"):
         assert read_rows(path).targets == ["Nein."]
     assert read_rows(path, header=False).targets == ["Ein Junge.", "Nein."]
+    turned = read_rows(path, header=False, source_column="2", target_column="1")
+    assert turned.targets == ["A boy.", "No."]
+    with warnings.catch_warnings(action="error"):  # usual headers are not worth a word
+        write(tmp_path / "a.tsv", "de_DE\ten_XX\nA boy.\tEin Junge.\n")
+        assert read_rows(path).targets == ["Ein Junge."]
 
 
 def test_files_that_are_not_there_or_do_not_fit_together_are_errors(tmp_path: Path) -> None:
