@@ -94,10 +94,11 @@ def _strip_traces(model: Any) -> None:
 
 @contextlib.contextmanager
 def quick_exporter() -> Iterator[None]:
-    """Inside this context, programs are not decomposed, unless they change values in place.
+    """Inside this context, programs are decomposed only where they have to be.
 
-    What ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
-    dropped. A process makes the exporter's table of all operators once, too.
+    That is where they change values in place, or have an operator without an ONNX function when
+    conversions of types are rewritten and assertions about shapes dropped. A process makes the
+    exporter's table of all operators once, too.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
@@ -120,12 +121,19 @@ def quick_exporter() -> Iterator[None]:
 
 
 @cache
+def _registry() -> Any:
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    return ONNXRegistry.from_torchlib()
+
+
+@cache
 def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
     return cache(usual)
 
 
 def _simplify(program: ExportedProgram) -> bool:
-    """Whether a program, rewritten in place, has no operator now that changes its inputs."""
+    """Rewrite a program in place; whether it can be translated to ONNX now as it is."""
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
         if node.op == "call_function" and node.target in _ASSERTIONS:
@@ -137,7 +145,8 @@ def _simplify(program: ExportedProgram) -> bool:
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     operators = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
-    return not any(operator._schema.is_mutable for operator in operators)
+    known = _registry().is_registered
+    return all(known(x) and not x._schema.is_mutable for x in operators)
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
