@@ -197,5 +197,9 @@ def _wrong_class_names(values: Mapping[str, Any], config: Any) -> Iterator[str]:
 
 
 def _require_none(reasons: Iterator[str], path: Path) -> None:
-    for reason in reasons:
+    try:
+        reason = next(reasons, None)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # values of other kinds
+        raise malformed(path, error, _MALFORMED) from error
+    if reason is not None:
         raise malformed(path, reason, _MALFORMED)
