@@ -128,8 +128,7 @@ def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
 
 
 def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> list[int] | None:
-    """Multiple-choice knapsack: the option of every item of least summed loss with enough gain in
-    all.
+    """Multiple-choice knapsack: each item's option, of least summed loss with the wanted gain.
 
     Losses and gains are [options] of each item; gains are not negative, and rounded down to
     multiples of `wanted / _STEPS`. None if all is not enough.

@@ -69,8 +69,7 @@ class SearchResult:
 def find(
     last: int, drop: float, proof: Proof, judge: Callable[[int, int], QualityCandidate]
 ) -> SearchResult:
-    """Search for the largest cut, up to `last`, within a limit, and confirm it on the held-out
-    rows.
+    """Search for the largest cut, up to `last`, within a limit; held-out rows confirm it.
 
     `judge` builds the model at a position and judges it on the rows of the search, or in the look
     of a number from 1 on the held-out rows. Where none can be proven, the result is the largest cut

@@ -131,9 +131,8 @@ def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
     parallel.add_up(*sums.values())
     values = {}
     for name, total in sums.items():
-        mean = total / parallel.total(
-            counts[name]
-        )  # NaN without words, which `score_units` refuses
+        # NaN without words, which `score_units` refuses.
+        mean = total / parallel.total(counts[name])
         values[name] = (mean * torch.tensor(scoring.mask.keep[name])).tolist()
     names = ",".join(map(str, excluded)) or "none"
     return RawScores(values, f"excluded_ids:{names}", forward_passes=passes)

@@ -67,8 +67,9 @@ class RecoveryMethod(Options):
         return self
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Recover `job.pruned`; models are in evaluation mode on the device, shards-to-be on the
-        CPU.
+        """Recover `job.pruned`; models are in evaluation mode, and on the device.
+
+        With sharded training, a method that `trains` gets them on the CPU.
         """
         recovered: Recovered = opened(self.function)(self, job)
         return recovered

@@ -93,9 +93,9 @@ class TeacherOutputs:
 
 
 class Teacher:
-    """The dense model, with a cache of its outputs for whole rows of this rank's `batches`, in
-    order.
+    """The dense model, with a cache of its outputs for whole rows, in the order of `batches`.
 
+    Each rank computes its own rows, and gets those of all others.
     The cache is as large as the model's weights on this rank, but at least `LEAST_ROOM`, or on a
     GPU a quarter of its memory. Outputs for other rows are computed each time. If the model is
     sharded, all ranks have as many batches.
@@ -148,9 +148,7 @@ class Teacher:
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Predictions [loss terms, any], float32, and hidden states [real tokens, width] of
-        blocks.
-        """
+        """Predictions [loss terms, any], float32, and blocks' states [real tokens, width]."""
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.
         if not sharding.everywhere(all(known)) and (parallel.shards() or not any(known)):

@@ -227,7 +227,7 @@ class Embedding(EncoderTask):
         if {*RANKED_COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
             query, answer, label = RANKED_COLUMNS.values()
             return table.texts(query, answer, label, Record.relevance, ranked=True)
-        text = table.column("text_column", columns, NUMBER_COLUMNS) or (*table.columns, "text")[0]
+        text = table.column("text_column", columns, NUMBER_COLUMNS) or table.first_columns(1)[0]
         pair, score = (
             columns.get(option) or table.column(option, {}, NUMBER_COLUMNS)
             for option in ("text_pair_column", "label_column")

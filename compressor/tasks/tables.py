@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from compressor.errors import CompressWarning, InputError, did_you_mean
 from compressor.storage.input_files import parse_json, require_regular, shown
 from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
-from compressor.tasks.rows import ColumnNames, RowText, RowTexts, flag_of
+from compressor.tasks.rows import ColumnNames, RowText, RowTexts
 
 BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
@@ -115,38 +115,32 @@ class RowTable:
             raise column_missing(self.path, name, self.columns)
         return name or next((name for name in usual.get(option, ()) if name in self.columns), None)
 
+    def first_columns(self, count: int) -> list[str]:
+        """The names of so many first columns; warns of a first line like a row."""
+        names = self.columns[:count]
+        if len(names) < count:
+            raise InputError(
+                f"{self.path}:1: of columns there are {len(names)} ({quoted(names)}), and {count} "
+                "are needed; separate cells as the file's suffix says",
+                id="too-few-columns",
+            )
+        if self.has_header and not all(_USUAL_NAME.fullmatch(name.strip()) for name in names):
+            warnings.warn(
+                f"{self.path}: the first line ({quoted(names)}) was taken as the names of the "
+                "columns; give --no-header if it is a row",
+                CompressWarning,
+                stacklevel=2,
+            )
+        return names
+
     def two_columns(
         self, options: Sequence[str], named: ColumnNames, usual: UsualColumns
     ) -> tuple[str, str]:
-        """The columns of two options, by default the first two; warns of a first line like a row.
-
-        Raises InputError if there are fewer, or nothing says which two: one alone is named, or one
-        for both.
-        """
+        """The columns of two options, by default the first and the second one."""
         first, second = (self.column(option, named, usual) for option in options)
-        chosen = any(named.get(option) for option in options)
-        if not chosen and (first is None or second is None):
-            if len(self.columns) < 2:
-                raise InputError(
-                    f"{self.path}:1: there is only the column {quoted(self.columns)}; two are "
-                    "needed",
-                    id="too-few-columns",
-                )
-            names = self.columns[:2]
-            if self.has_header and not all(_USUAL_NAME.fullmatch(name.strip()) for name in names):
-                warnings.warn(
-                    f"{self.path}: the first line ({quoted(names)}) was taken as the names of the "
-                    "columns; give --no-header if it is a row",
-                    CompressWarning,
-                    stacklevel=2,
-                )
+        if first is None or second is None:
+            names = self.first_columns(2)
             first, second = first or names[0], second or names[1]
-        if first is None or second is None or first == second:
-            raise InputError(
-                f"{self.path}: name two columns of {quoted(self.columns)} with "
-                f"{' and '.join(map(flag_of, options))}",
-                id="column-named-twice",
-            )
         return first, second
 
     def texts(
@@ -157,7 +151,14 @@ class RowTable:
         read_label: Callable[[Record, str], str],
         ranked: bool = False,
     ) -> RowTexts:
-        """The rows: columns of texts, of second texts if any, and of targets."""
+        """The rows: columns of texts, of second texts if any, and of targets; all different."""
+        names = [name for name in (text, pair, label) if name is not None]
+        if len({*names}) < len(names):
+            raise InputError(
+                f"{self.path}: one column would be read for two purposes ({quoted(names)}); name "
+                f"each of {quoted(self.columns)} for one, with an option such as --text-column",
+                id="column-named-twice",
+            )
 
         def row(record: Record) -> RowText:
             second = None if pair is None else record.text(pair)

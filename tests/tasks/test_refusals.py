@@ -68,7 +68,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.tsv", f"{Q}a\tb\tyes\n", "score-not-number", ":2: 'label' is 'yes'"),
         ("a.tsv", f"{S}a\tb\t1\na\tb\tx\n", "score-not-number", ":3: 'score' is 'x'"),
         ("a.txt", "a\n\nb\n", "line-empty", ":2:"),
-        ("a.jsonl", "{}\n", "cell-missing", ":1:"),
+        ("a.jsonl", "{}\n", "too-few-columns", ":1:"),
     ],
     "regression": [("a.tsv", "text\tscore\na\t1e999\n", "score-not-number", ":2:")],
     "reranking": [
@@ -115,11 +115,11 @@ def test_malformed_rows_are_errors_with_file_and_line(tmp_path: Path, task: str)
 
 
 def test_options_that_do_not_fit_are_errors(tmp_path: Path) -> None:
-    table, conll = write(tmp_path / "a.tsv", tsv(PAIRS)), write(tmp_path / "a.conll", "EU\tO\n")
+    conll = write(tmp_path / "a.conll", "EU\tO\n")
     numbers = write(tmp_path / "b.tsv", "text\tlabel\nx\t0\n")
     for task, path, options, id in (
-        ("translation", table, {"source_column": "de"}, "column-named-twice"),
         ("classification", numbers, {"labels": ["1", "2"]}, "label-unknown"),
+        ("embedding", numbers, {"text_pair_column": "text"}, "column-named-twice"),
         ("token-classification", conll, {"text_column": "w"}, "columns-of-plain-text"),
         ("token-classification", conll, {"header": False}, "columns-of-plain-text"),
     ):

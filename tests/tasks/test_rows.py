@@ -111,8 +111,8 @@ READ: list[tuple[Any, ...]] = [
      [{"s": "a b", "t": "c", "gold": 1}, {"gold": "LABEL_0", "s": "d", "t": "e f"}], ONE, TWO,
      ["LABEL_1", "LABEL_0"]),
     # A number is a name where names are numbers.
-    ("classification", "a.csv", {"labels": ["1", "2", "3"]},
-     "sentence,label\na b,3\nd,1\n", ONE, None, ["3", "1"]),
+    ("classification", "a.csv", {"labels": ["1", "2", "3"], "label_column": "class"},
+     "sentence,class\na b,3\nd,1\n", ONE, None, ["3", "1"]),
     ("multilabel", "a.tsv", {"labels": LABELS},
      "text\tlabel\na b\tweather|balance\nd\t\n", ONE, None, ["balance\tweather", ""]),
     ("multilabel", "a.jsonl", {"labels": LABELS},
