@@ -27,6 +27,7 @@ REFUSED = [
     (TIMED | {"min_fastest_speedup": ["2"]}, "engines-missing", "--engines"),
     ({"max_metric_drop": ["bleu=1"]}, "metric-of-another-task", "accuracy"),
     ({"model": "/nothing/there"}, "checkpoint-missing", "/nothing/there"),
+    ({"calibration": ""}, "format-unknown", ""),
     ({"model": "PRUNED"}, "checkpoint-already-pruned", "units"),
     # Learned masks, repairs, and options of other choices.
     (
