@@ -160,7 +160,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def require_usable(arguments: Sequence[str]) -> None:
-    """Raise an error for words that no command takes, or processes that this one does not."""
+    """Raise an error for a place or words that no command works with, or too many processes."""
+    try:
+        os.getcwd()
+    except OSError as error:  # libraries would end the process without a word of ours
+        raise EnvironmentProblem(
+            f"the working directory cannot be used ({error.strerror}); change to another one",
+            id="environment-unusable",
+        ) from error
     for word in arguments:
         try:
             word.encode()

@@ -62,7 +62,8 @@ def demo(output: o.Output = Path("demo-out")) -> int:
     for number, (name, recipe) in enumerate(demo_recipes().items(), start=1):
         directory = output / name
         console.message(f"\n{number} of 2: the {name}")
-        report = run(recipe, directory, f"compress demo --output {output}", console)
+        command = shlex.join(["compress", "demo", "--output", str(output)])
+        report = run(recipe, directory, command, console)
         measured, _, verdict = short_table(report).rpartition("\n\n")
         tables.append(f"The {name} ({directory / 'report.html'}):\n\n{measured}")
         verdicts.append(f"The {name}, {CASES[name]}:\n{verdict}")

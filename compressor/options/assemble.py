@@ -195,6 +195,13 @@ def assemble(
     def origin(name: str) -> str:
         return COMMAND_LINE if name in flags else source
 
+    for name, value in values.items():
+        # `yes` in a file is not 1, which pydantic would take it for.
+        if isinstance(value, bool) and name in options and options[name].kind is not bool:
+            raise UsageError(
+                f"{_where(origin(name), name)} {shown(value)}: give a number or a text",
+                id="option-invalid",
+            )
     try:
         checked = dict(flat_model(request).model_validate(values))
     except ValidationError as error:

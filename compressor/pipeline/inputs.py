@@ -130,7 +130,9 @@ def read(
 
     def rows_of(name: str) -> Rows | None:
         file = getattr(section, name, None)
-        return file and task.read_rows(
+        if file is None:
+            return None
+        return task.read_rows(
             file,
             labels=task.label_names(checkpoint.model.config),
             minimum=MINIMUM_ROWS,

@@ -118,7 +118,7 @@ def read_scores(path: Path) -> Scores:
         reason = f"it cannot be read: {error.strerror}"
     except ValidationError as error:
         wrong = error.errors()[0]
-        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wrong['msg']}"
+        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wrong['msg'][:100]}"
     except ValueError as error:
         reason = str(error)[:300]
     raise InputError(

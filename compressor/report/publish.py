@@ -103,7 +103,11 @@ def _cut_command(command: str) -> str:
             is_path = False
         return _name(part) if is_path else _DIRECTORIES.sub("", part)
 
-    return shlex.join(re.sub(r"[^,=]+", cut, word) for word in shlex.split(command))
+    try:
+        words = shlex.split(command)
+    except ValueError:  # it was not written by this program
+        return _DIRECTORIES.sub("", command)
+    return shlex.join(re.sub(r"[^,=]+", cut, word) for word in words)
 
 
 def _name(path: str) -> str:

@@ -135,8 +135,10 @@ def unproven(search: QualitySearch) -> str:
     if search.proof != "bound" or search.proven or delivered is None:
         return ""
     rows = search.rows.rows + search.held_out
-    # Test rows, those to search on included, that would about prove what a model lost.
-    sides = [(x, search.rows.rows) for x in search.probes]
+    # Test rows, those to search on included, that would about prove what a model lost; of one that
+    # was looked at on the held-out rows, these say it.
+    looked = {x.position for x in search.looks}
+    sides = [(x, search.rows.rows) for x in search.probes if x.position not in looked]
     sides += [(x, search.held_out) for x in search.looks]
     needed = {
         x.position: math.ceil(x.rows_needed * rows / side)

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from compressor.storage.input_files import MIB
 
-_REPORTED_MIB = 64
-
-
-def sha256_of(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> str:
-    """Hex SHA-256 of a file's bytes; `progress` is called with MiB done and in all, if large."""
-    digest, done = hashlib.sha256(), 0
-    total = -(-path.stat().st_size // MIB)
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
-        while piece := file.read(MIB):
-            digest.update(piece)
-            done += 1
-            if done % _REPORTED_MIB == 0:
-                progress(min(done, total), total)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of_text(text: str) -> str:

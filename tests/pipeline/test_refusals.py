@@ -27,12 +27,11 @@ REFUSED = [
     (TIMED | {"min_fastest_speedup": ["2"]}, "engines-missing", "--engines"),
     ({"max_metric_drop": ["bleu=1"]}, "metric-of-another-task", "accuracy"),
     ({"model": "/nothing/there"}, "checkpoint-missing", "/nothing/there"),
+    ({"calibration": ""}, "format-unknown", ""),
     ({"model": "PRUNED"}, "checkpoint-already-pruned", "units"),
     # Learned masks, repairs, and options of other choices.
-    (
-        {"method": "subset", "train_weights": "all", "recover": "reconstruct"}, EXCLUDE,
-        "--train-weights all",
-    ),
+    ({"method": "subset", "train_weights": "all", "recover": "reconstruct"}, EXCLUDE,
+     "--train-weights all"),
     ({"method": "taylor", "penalty": 0.1} | NO_KEEP, WITHOUT_USE, "--method hard-concrete"),
     ({"method": "confidence", "keep": ["neurons=0.5"]}, "method-for-heads-alone", "--prune heads"),
     ({"recover": "distill", "calibration_rows": 10}, "too-few-rows-to-train", "16"),
@@ -45,7 +44,6 @@ REFUSED = [
     (NO_KEEP | {"max_drop": "1", "test_rows": 15}, "too-few-rows", "15, of which 7 would be"),
     (NO_KEEP | {"macs": "0.9,0.1", "prune": "heads"}, "macs-unreachable", "0.1"),
     (LAYERS | {"drop_layers": "decoder=1"}, None, "the model has no 'decoder'"),
-    # Text to distill from.
     (TEXT | {"distill_text": "EMPTY"}, "distill-text-empty", "empty.txt"),
     ({"recover": "distill", "distill_start": "DENSE"}, "units-file-malformed", "units.json"),
 ]  # fmt: skip

@@ -191,6 +191,8 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path
             assert place not in text
     for text in texts[1:3]:
         assert "Compression report: en-de" in text
+    odd = report.model_copy(update={"command": "it's /a/b"})
+    assert without_paths(odd, Path("/")).command == "it's b"
 
 
 def test_card_is_about_one_variant_and_what_was_removed_from_it():

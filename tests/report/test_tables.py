@@ -217,7 +217,7 @@ def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
     # Nothing is missing where proof was not asked for.
     assert "too few" not in sentences.verdict(report_of(**search, proof="measured"))
     at_the_limit = judged(6, -1.0, -3.0, 6, accepted=False)
-    report = report_of(probes=[at_the_limit], looks=[at_the_limit], delivered=6, proven=False)
+    report = report_of(probes=[taken], looks=[at_the_limit], delivered=6, proven=False)
     assert "no number of rows would do for this model" in sentences.verdict(report)
 
 
