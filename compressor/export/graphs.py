@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,16 +94,16 @@ def _strip_traces(model: Any) -> None:
 
 @contextlib.contextmanager
 def quick_exporter() -> Iterator[None]:
-    """Inside this context, programs are not decomposed, unless they change values in place.
+    """Inside this context, programs are not decomposed, unless an operator needs it.
 
-    What ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
-    dropped. A process makes the exporter's table of all operators once, too.
+    What ONNX lacks are mostly conversions of types and assertions about shapes, which are rewritten
+    and dropped. A process makes the exporter's table of all operators once, too.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
-    def decompose(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+    def decompose(program: ExportedProgram, rules: Any, *args: Any) -> ExportedProgram:
         assert usual is not None
-        return program if _simplify(program) else usual(program, *args, **kwargs)
+        return program if _simplify(program, rules) else usual(program, rules, *args)
 
     replaced: list[tuple[Any, str, Any]] = [(ExportedProgram, "run_decompositions", decompose)]
     with contextlib.suppress(ImportError, AttributeError):
@@ -124,8 +124,11 @@ def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
     return cache(usual)
 
 
-def _simplify(program: ExportedProgram) -> bool:
-    """Whether a program, rewritten in place, has no operator now that changes its inputs."""
+def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:
+    """Rewrite a program in place; whether all its operators can be translated then.
+
+    Not those that change their inputs, nor those with rules: ONNX has no translation of them.
+    """
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
         if node.op == "call_function" and node.target in _ASSERTIONS:
@@ -137,7 +140,7 @@ def _simplify(program: ExportedProgram) -> bool:
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     operators = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
-    return not any(operator._schema.is_mutable for operator in operators)
+    return not any(x._schema.is_mutable or x in rules for x in operators)
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
