@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,17 +94,20 @@ def _strip_traces(model: Any) -> None:
 
 @contextlib.contextmanager
 def quick_exporter() -> Iterator[None]:
-    """Inside this context, programs are decomposed only where they have to be.
+    """Inside this context, programs are not decomposed, unless an operator needs it.
 
-    That is where they change values in place, or have an operator without an ONNX function when
-    conversions of types are rewritten and assertions about shapes dropped. A process makes the
-    exporter's table of all operators once, too.
+    What ONNX lacks are mostly conversions of types and assertions about shapes, which are rewritten
+    and dropped. A process makes the exporter's table of all operators once, too.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
-    def decompose(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+    def decompose(
+        program: ExportedProgram, decomp_table: Any = None, *args: Any, **kwargs: Any
+    ) -> ExportedProgram:
         assert usual is not None
-        return program if _simplify(program) else usual(program, *args, **kwargs)
+        if decomp_table is not None and _simplify(program, decomp_table):
+            return program
+        return usual(program, decomp_table, *args, **kwargs)
 
     replaced: list[tuple[Any, str, Any]] = [(ExportedProgram, "run_decompositions", decompose)]
     with contextlib.suppress(ImportError, AttributeError):
@@ -121,19 +124,15 @@ def quick_exporter() -> Iterator[None]:
 
 
 @cache
-def _registry() -> Any:
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    return ONNXRegistry.from_torchlib()
-
-
-@cache
 def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
     return cache(usual)
 
 
-def _simplify(program: ExportedProgram) -> bool:
-    """Rewrite a program in place; whether it can be translated to ONNX now as it is."""
+def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:
+    """Rewrite a program in place; whether all its operators can be translated then.
+
+    Not those that change their inputs, nor those with rules: ONNX has no translation of them.
+    """
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
         if node.op == "call_function" and node.target in _ASSERTIONS:
@@ -145,8 +144,7 @@ def _simplify(program: ExportedProgram) -> bool:
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     operators = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
-    known = _registry().is_registered
-    return all(known(x) and not x._schema.is_mutable for x in operators)
+    return not any(x._schema.is_mutable or x in rules for x in operators)
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:

@@ -347,7 +347,7 @@ def similarities(kind: str, first: Floats, second: Floats) -> Floats:
 
 
 def unit(vectors: Floats) -> Floats:
-    """Floats [rows, width] with a norm of 1; zeros stay."""
+    """Vectors [rows, width] with a norm of 1; zeros stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Floats = vectors / np.maximum(norms, _LEAST)
     return scaled
