@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Artifact,
@@ -134,6 +134,13 @@ class Runtime(ABC, Generic[Described]):
             artifact.max_source_tokens if self.cuts_texts else None,
             artifact.truncation_side,
         )
+        inside = cache and Path(cache).resolve().is_relative_to(self._directory.resolve())
+        if cache is not None and (inside or not library.compiles):
+            raise UsageError(
+                f"cache {cache}: the engine {library.name} keeps no compiled models there; leave "
+                "it out, or give openvino a directory outside of the artifact",
+                id="option-without-use",
+            )
         setup = Setup(
             self._directory, artifact, self.precision, device, threads, workers, cache, cuda_graphs
         )

@@ -91,6 +91,8 @@ def test_the_command_takes_an_engine(bert: Path, tmp_path: Path, capsys) -> None
     assert invoke([*classify, "--engine", "openvino", "--cache", str(tmp_path / "kept")]) == 0
     assert capsys.readouterr().out == expected
     assert list((tmp_path / "kept").rglob("*.blob"))
+    assert invoke([*classify, "--cache", str(tmp_path / "kept")]) == 2
+    assert invoke([*classify, "--engine", "openvino", "--cache", str(bert / "kept")]) == 2
 
 
 def test_ctrl_c_is_heard_after_openvino_models_are_gone(bert: Path) -> None:

@@ -62,6 +62,7 @@ class Engine(ABC):
     versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]  # the first, the first too new one
     kinds: ClassVar[tuple[str, ...]]  # of models that it runs: `encoder`, `encoder-decoder`
     folder: ClassVar[str] = ""  # of a model in a format of its own; else it reads the graphs
+    compiles: ClassVar[bool] = False  # models, which `Setup.cache` can keep
     dense_only: ClassVar[bool] = False  # it serves comparison alone, and runs no pruned models
     provider: str  # the library's part that computes on the device
 

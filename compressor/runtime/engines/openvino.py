@@ -25,6 +25,7 @@ class OpenVino(Engine):
     name = package = "openvino"
     versions = ((2026, 4), (2027, 0))
     kinds = ("encoder",)  # a decoder's step takes it 2 to 4 times as long as onnxruntime
+    compiles = True
     provider = "OpenVINO CPU"
 
     @classmethod
