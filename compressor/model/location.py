@@ -177,11 +177,14 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     stored: dict[str, StoredTensor] = {}
     for path in files:
         try:
-            stored |= _read_tensors(path)
+            tensors = _read_tensors(path)
         except PermissionError as error:
             raise cannot_read(path, error) from error
         except Exception as error:  # whatever the libraries trip over is in the file
             raise malformed(path, _reason(path, error), _UNREADABLE) from error
+        for name in sorted(stored.keys() & tensors.keys()):
+            raise malformed(path, f"{name} is in another file, too", _UNREADABLE)
+        stored |= tensors
     return stored
 
 

@@ -185,6 +185,12 @@ def indexed(data: bytes) -> Damage:
     return change
 
 
+def in_two_files(directory: Path) -> None:
+    shutil.copy(directory / WEIGHTS, directory / "2.safetensors")
+    sharded("1.safetensors")(directory)
+    configure(INDEX, weight_map={"a": "1.safetensors", "b": "2.safetensors"})(directory)
+
+
 def of_class(name: str, config: Any, values: dict[str, Any]) -> Damage:
     """Another class of transformers."""
     return lambda directory: getattr(t, name)(config(**values)).save_pretrained(directory)
@@ -225,6 +231,7 @@ FILES: list[Case] = [
     ("bert", moved(WEIGHTS, "model.fp16.safetensors"), "weights-missing", ("give the file that",)),
     ("bert", moved(WEIGHTS, "pytorch_model.bin"), "weights-pickled", ("--allow-pickle",)),
     ("bert", sharded("../x.safetensors"), "weights-outside", ("../x.safetensors",)),
+    ("bert", in_two_files, UNREADABLE, ("is in another file, too",)),
     ("bert", indexed(DEEP), UNREADABLE, (INDEX,)),
     ("bert", indexed(b'{"weight_map": {"a": "x.safetensors"}}'), "weights-missing",
      ("x.safetensors, which is not there",)),
