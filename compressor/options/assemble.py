@@ -197,7 +197,8 @@ def assemble(
 
     for name, value in values.items():
         # `yes` in a file is not 1, which pydantic would take it for.
-        if isinstance(value, bool) and name in options and options[name].kind is not bool:
+        flag = any(isinstance(x, bool) for x in (value if isinstance(value, list) else [value]))
+        if flag and name in options and options[name].kind is not bool:
             raise UsageError(
                 f"{_where(origin(name), name)} {shown(value)}: give a number or a text",
                 id="option-invalid",

@@ -151,7 +151,7 @@ class MinSpeedupRule(Rule):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        pattern = rf"\s*({NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?"
+        pattern = rf"\s*(?=[^@]*[1-9])({NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?"
         match = _match(pattern, value, cls.option, "RATIO or RATIO@BATCH, for example 1.1@16")
         return cls(float(match[1]), int(match[2]) if match[2] else None)
 

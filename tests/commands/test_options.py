@@ -178,6 +178,7 @@ RECIPES = [
     (f"seed: {'a' * 100_000}", "option-invalid", "--seed"),
     ("precision: bf16", "precision-unknown", "bf16"),
     ("lengths: yes", "option-invalid", "--lengths yes"),
+    ("batch_size: [yes]", "option-invalid", "--batch-size"),
     ("method: fisher\nper: token", "option-without-use", "--method taylor or relevance"),
     ("recovery: [{name: distill}]", "recipe-nested", "`macs: 0.5`"),
     ("seed: &a 1\nthreads: *a", "recipe-not-yaml", "`macs: 0.5`"),

@@ -35,7 +35,7 @@ of_translator = partial(changed, translator_report())
     ("drops", "speedups", "id"),
     [
         *(([text], [], "rule-malformed") for text in ("", "bleu", "bleu=-1", "bleu=nan", "a=1 b")),
-        *(([], [text], "rule-malformed") for text in ("", "1.1@", "1.1@2.5", "inf@4", "1@16@8")),
+        *(([], [text], "rule-malformed") for text in ("0@1", "1.1@", "1.1@2.5", "inf@4", "1@16@8")),
         (["blue=0.5"], [], "metric-unknown"),
         (["bleu=0.5", "BLEU=1"], [], "rule-twice"),
         ([], ["1.1@8", "1.2@8"], "rule-twice"),
