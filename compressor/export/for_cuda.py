@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_tensor_value_info
 
-from compressor.export.fused import LENGTHS
+from compressor.export.fused import LENGTHS, ROW_STARTS
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.precision_names import BASE
@@ -152,7 +152,7 @@ def _packed(edit: GraphEdit, node: NodeProto, packed: Mapping[str, str]) -> list
         copied.output[:] = [packed.get(name, name) for name in node.output]
         return [copied]
     hidden, weight, bias, lengths = node.input
-    assert lengths == LENGTHS
+    assert lengths in (LENGTHS, ROW_STARTS)
     made = packed[node.output[0]]
     parts = [f"{made}.{part}" for part in ("query", "key", "value")]
     options = {name: attribute(node, name) for name in ("num_heads", "scale")}

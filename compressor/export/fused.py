@@ -14,6 +14,8 @@ from compressor.export.fp16 import find_norms
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 
 LENGTHS = "lengths"  # real tokens of each row, [batch] int32
+# Those, and twice where rows begin if all are placed one behind the other, [3 x batch + 2] int32.
+ROW_STARTS = "lengths_and_starts"
 MASK = "attention_mask"
 _MASKING = ("Mul", "Sub", "Cast", "Unsqueeze")  # from the mask to the additive mask
 _POSITIONS = "places"  # 0, 1, 2, … [tokens] int64
@@ -25,14 +27,14 @@ _TANH_GELU = {0.5: "Mul", 3.0: "Pow", 0.0447: "Mul", 0.7979: "Mul", 1.0: "Add"}
 def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
     """The graph of an encoder for CUDA, in float32; None if its attention cannot be fused.
 
-    External data is in the directory. The embeddings' normalization stays a node of its own: the
-    operator that fuses it with the lookups sums squares in float16, with errors of up to a percent.
+    External data is in the directory. The embeddings' normalization stays a node of its own.
     """
     edit = GraphEdit(model, directory)
     one = edit.constant("axis_1", [1])
     edit.prepend(
         edit.node("ReduceSum", [MASK, one], [f"{LENGTHS}.int64"], keepdims=0),
         edit.node("Cast", [f"{LENGTHS}.int64"], [LENGTHS], to=TensorProto.INT32),
+        *_row_starts(edit),
     )
     for softmax in [node for node in edit.nodes if node.op_type == "Softmax"]:
         products, added, terms = [], [], [softmax.input[0]]
@@ -71,6 +73,21 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
     return edit.finish()
 
 
+def _row_starts(edit: GraphEdit) -> list[NodeProto]:
+    """The nodes for `ROW_STARTS`, which none reads where each attention adds a bias, say."""
+    same, ones, sizes, ends, starts, whole = (f"{ROW_STARTS}.{number}" for number in range(6))
+    zero, first = edit.constant("zero", 0), edit.constant("first_position", [0])
+    return [
+        edit.node("Equal", [MASK, MASK], [same]),
+        edit.node("Cast", [same], [ones], to=TensorProto.INT64),
+        edit.node("ReduceSum", [ones, edit.constant("axis_1", [1])], [sizes], keepdims=0),
+        edit.node("CumSum", [sizes, zero], [ends]),
+        edit.node("Concat", [first, ends], [starts], axis=0),
+        edit.node("Concat", [f"{LENGTHS}.int64", starts, starts], [whole], axis=0),
+        edit.node("Cast", [whole], [ROW_STARTS], to=TensorProto.INT32),
+    ]
+
+
 def _fuse_attention(
     edit: GraphEdit, softmax: NodeProto, scores: NodeProto, added: list[str]
 ) -> None:
@@ -96,7 +113,11 @@ def _fuse_attention(
         linear = _linear(edit, split.input[0])
         assert linear is not None
         hidden, weight = edit.makes[linear[0]].input
-        inputs = [hidden, weight, linear[1], LENGTHS, "", bias]
+        # By this form of mask onnxruntime chooses CUTLASS's kernel, by lengths alone cuDNN's, which
+        # is planned for each new shape and number of heads, in tenths of a second. With what
+        # CUTLASS does not support, a third kernel would misread it.
+        mask = LENGTHS if bias or head_dim % 8 else ROW_STARTS
+        inputs = [hidden, weight, linear[1], mask, "", bias]
         sizes = [heads * head_dim] * 3
         # The query's weights are scaled already.
         node = edit.node("Attention", inputs, [mixed], **more, qkv_hidden_sizes=sizes, scale=1.0)

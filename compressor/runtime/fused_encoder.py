@@ -101,8 +101,7 @@ class FusedEncoder:
                 inputs = {name: batch[name] for name in self._inputs}
                 logits = self._at_fixed_shape(inputs)
                 if logits is None:
-                    options = numbered(UNCAPTURED) if self._captures else None
-                    logits = self._model.run([LOGITS], inputs, options)[0]
+                    logits = self._uncaptured(inputs)
         answers: Floats = logits.astype(np.float32, copy=False)
         return answers
 
@@ -110,6 +109,17 @@ class FusedEncoder:
         """The shape of the logits."""
         known = {"batch": rows, "source": tokens}
         return [known.get(size, size) for size in self._output.shape]
+
+    def _uncaptured(self, inputs: Batch) -> NDArray[Any]:
+        """Logits; of few shapes, where cuDNN takes tenths of a second to plan for a new one."""
+        rows, tokens = inputs["attention_mask"].shape
+        if not self._has_packed:
+            artifact = self._setup.artifact
+            shape = rounded(rows, tokens, artifact.max_source_tokens)
+            inputs = enlarged(inputs, shape, artifact.pad_token_id)
+        options = numbered(UNCAPTURED) if self._captures else None
+        logits: NDArray[Any] = self._model.run([LOGITS], inputs, options)[0]
+        return logits[:rows, :tokens] if logits.ndim == 3 else logits[:rows]
 
     def _at_fixed_shape(self, inputs: Batch) -> NDArray[Any] | None:
         """Logits; None for large batches, and where all shapes, or the thread, are taken."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,14 +55,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
 def test_an_error_keeps_the_file_of_before(tmp_path):
     path = tmp_path / "scores.json"
     path.write_text("before", encoding="utf-8")
-
-    def write() -> None:
-        with written_at_once(path) as temporary:
-            temporary.write_text("half", encoding="utf-8")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write()
+    with suppress(KeyboardInterrupt), written_at_once(path) as temporary:
+        temporary.write_text("half", encoding="utf-8")
+        raise KeyboardInterrupt
     assert path.read_text(encoding="utf-8") == "before"
     assert [p.name for p in tmp_path.iterdir()] == ["scores.json"]
 

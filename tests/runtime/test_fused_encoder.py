@@ -19,7 +19,7 @@ import torch
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.export.for_cuda import pack
-from compressor.export.fused import fuse
+from compressor.export.fused import MASK, fuse
 from compressor.export.precisions import write_precision
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
@@ -120,6 +120,16 @@ def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPat
     full = {name: np.ones_like(value) for name, value in large.items()}
     encoder.run(full)
     assert packed[0].runs == 2
+
+
+def test_models_without_that_form_run_few_shapes(monkeypatch: pytest.MonkeyPatch):
+    alone = replace(setup().artifact, precisions={"fp16": {"model": "model.fp16.onnx"}})
+    encoder = FusedEncoder(opened, replace(setup(cuda_graphs=False), artifact=alone))
+    run, seen = encoder._model.run, []
+    monkeypatch.setattr(encoder._model, "run", lambda *x: seen.append(x[1]) or run(*x))
+    for batch in (arrays(5, 17), arrays(7, 23)):
+        np.testing.assert_allclose(encoder.run(batch), expected(batch), atol=1e-5)
+    assert [inputs[MASK].shape for inputs in seen] == [(8, 24)] * 2
 
 
 class Uncapturable:
