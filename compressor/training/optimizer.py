@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
@@ -36,9 +36,20 @@ def products_in(precision: Precision, device: str) -> Iterator[None]:
         yield
         return
     kind = torch.device(device).type
-    attention = _AttentionInFloat32() if kind == "cpu" else nullcontext()
+    attention = _AttentionInFloat32() if kind == "cpu" else _attention_without_plans()
     with torch.autocast(kind, torch.bfloat16), attention:
         yield
+
+
+@contextmanager
+def _attention_without_plans() -> Iterator[None]:
+    """On a GPU without cuDNN's attention: it makes a plan for every new shape, in some 30 ms."""
+    chosen = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(chosen)
 
 
 class _AttentionInFloat32(TorchFunctionMode):
@@ -194,27 +205,37 @@ class MuonAdamW(torch.optim.AdamW):
             tensor[rows] = new
 
     def _change_matrices(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
-        moved = []
+        gradients, means = [], []
         for matrix in matrices:
             state, gradient = self.state[matrix], matrix.grad
             assert gradient is not None
             if not state:
-                state["step"] = torch.zeros((), device=matrix.device)  # AdamW reads it from a file
+                state["step"] = torch.zeros(())  # AdamW reads it from a file
                 state["momentum"] = torch.zeros_like(matrix)
-            state["step"] += 1
-            mean: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
-            moved.append(sharding.whole(gradient.lerp(mean, MOMENTUM)))  # Nesterov's momentum
-        dtype, in_bf16 = moved[0].dtype, group["muon"] == "bf16" and has_bf16(moved[0].device.type)
+            state["step"] = state["step"].cpu() + 1
+            gradients.append(gradient)
+            means.append(state["momentum"])
+        rate, alone = group["lr"], len(matrices) == 1
+        kept = 1 - rate * group["weight_decay"]
+        if alone:  # shards have not all operations on lists
+            means[0].lerp_(gradients[0], 1 - MOMENTUM)
+            moved = [sharding.whole(gradients[0].lerp(means[0], MOMENTUM))]
+            matrices[0].mul_(kept)
+        else:
+            torch._foreach_lerp_(means, gradients, 1 - MOMENTUM)
+            moved = list(torch._foreach_lerp(gradients, means, MOMENTUM))  # Nesterov's momentum
+            torch._foreach_mul_([*matrices], kept)
+        in_bf16 = group["muon"] == "bf16" and has_bf16(moved[0].device.type)
+        dtype = moved[0].dtype
         # The shorter side is squared, so matrices get no more rows than columns.
         wide = [x.T if x.shape[0] > x.shape[1] else x for x in moved]
-        wide = [x.bfloat16() if in_bf16 else x for x in wide]
-        steps = orthogonalize(wide[0] if len(wide) == 1 else torch.stack(wide)).to(dtype)
-        rate, longest = group["lr"], max(moved[0].shape)
-        for matrix, step in zip(matrices, [steps] if len(wide) == 1 else steps, strict=True):
-            oriented = step if matrix.shape == step.shape else step.T
-            matrix.mul_(1 - rate * group["weight_decay"])
-            part = sharding.part_of(oriented, matrix)
-            matrix.add_(part, alpha=-0.2 * math.sqrt(longest) * rate)
+        stack = wide[0] if alone else _stacked(wide, torch.bfloat16 if in_bf16 else dtype)
+        steps = orthogonalize(stack.bfloat16() if in_bf16 else stack).to(dtype)
+        for matrix, x, step in zip(matrices, moved, [steps] if alone else steps, strict=True):
+            rows, columns = sorted(x.shape)
+            step = step[:rows, :columns]
+            part = sharding.part_of(step if x.shape == step.shape else step.T, matrix)
+            matrix.add_(part, alpha=-0.2 * math.sqrt(columns) * rate)
 
 
 def _on_cpu(tensor: Tensor) -> bool:
@@ -222,13 +243,23 @@ def _on_cpu(tensor: Tensor) -> bool:
 
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """On a GPU those of equal shape, since launching small products takes longer than computing."""
+    """On a GPU those of similar shape: launching small products takes longer than computing."""
     stacks: dict[object, list[nn.Parameter]] = {}
     for matrix in matrices:
         alone = _on_cpu(matrix) or parallel.is_shard(matrix)
-        key = id(matrix) if alone else tuple(sorted(matrix.shape))
+        sizes = sorted(matrix.shape)
+        key = id(matrix) if alone else tuple((size - 1).bit_length() for size in sizes)
         stacks.setdefault(key, []).append(matrix)
     return list(stacks.values())
+
+
+def _stacked(matrices: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """n matrices, [n, rows, columns], smaller ones with zeros behind them, which change nothing."""
+    rows, columns = (max(x.shape[side] for x in matrices) for side in (0, 1))
+    stack = matrices[0].new_zeros((len(matrices), rows, columns), dtype=dtype)
+    for place, matrix in zip(stack, matrices, strict=True):
+        place[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return stack
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
