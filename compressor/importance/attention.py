@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
 
 from compressor import parallel
 from compressor.importance import Confidence, RawScores, ScoringJob
@@ -83,13 +84,17 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
 
 @contextmanager
 def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
-    kernel = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    # Each stack of T5 has a configuration of its own, which transformers 5.17 does not change.
+    parts = [x for x in model.modules() if isinstance(x, PreTrainedModel)]
+    kernels = [part.config._attn_implementation for part in parts]
     try:
+        for part in parts:
+            part.set_attn_implementation("eager")
         with _SoftmaxOutputs() as softmax:
             yield softmax
     finally:
-        model.set_attn_implementation(kernel)
+        for part, kernel in zip(parts, kernels, strict=True):
+            part.set_attn_implementation(kernel)
 
 
 class _SoftmaxOutputs(TorchFunctionMode):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from compressor.budgets.units import HEADS, MULTIPLES, Multiples, select
 from compressor.model.sublayers import Mask, Scores, Sublayer, belongs
+from compressor.tasks.batching import moved_to
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class GateLayout:
             UnitGroup(positions[layer.name], min(layer.units, floors[layer.kind]))
             for layer in self.gated
         ]
+        self._floors = torch.tensor([float(group.count) for group in self.layer_groups])
         self.pools = {
             pool: UnitGroup(
                 tuple(chain(*(x for name, x in positions.items() if belongs(name, pool)))),
@@ -62,13 +64,13 @@ class GateLayout:
 
     def count(self, values: Tensor) -> Tensor:
         """Sums of values [n] over each pool, [pools]; a sublayer counts at least its floor."""
-        floors = values.new_tensor([group.count for group in self.layer_groups])
+        floors = moved_to(values.device, self._floors).to(values.dtype)
         sums = [part.sum() for part in self.split(values).values()]
         counts = values.new_zeros(len(self.pools))
         if not sums:
             return counts
         layer_sums = torch.maximum(torch.stack(sums), floors)
-        return counts.index_add(0, self.pool_of_layer.to(values.device), layer_sums)
+        return counts.index_add(0, moved_to(values.device, self.pool_of_layer), layer_sums)
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """[n] -> {sublayer name: [units]}, as for `compressor.model.surgery.gated`."""

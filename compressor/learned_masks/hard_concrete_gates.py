@@ -22,6 +22,7 @@ from torch import Tensor
 from compressor import parallel
 from compressor.learned_masks.base import GateLayout, Gates
 from compressor.model.sublayers import UNITS_OF, Mask, units_of
+from compressor.tasks.batching import moved_to
 
 BETA = 0.33  # temperature of the concrete distribution, as in Voita et al.
 GAMMA, ZETA = -0.1, 1.1  # both papers
@@ -141,7 +142,7 @@ class HardConcreteGates(Gates):
         return super().tensors() | learned
 
     def draw(self, progress: float) -> Tensor:
-        uniform = torch.rand(self.layout.total).to(self.values.device)
+        uniform = moved_to(self.values.device, torch.rand(self.layout.total))
         gates = sample(self.values, uniform)
         if self.lagrangian is not None:
             gates.register_hook(self.lagrangian.observe)

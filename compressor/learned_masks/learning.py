@@ -17,6 +17,7 @@ from compressor.importance import TrainedWeights
 from compressor.learned_masks import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
 from compressor.model.architectures import layer_paths
+from compressor.model.modes import masks_unread
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import gated
 from compressor.parallel import sharding
@@ -51,7 +52,7 @@ def run(method: LearnedMask, job: LearningJob) -> Learned:
         if gated_model.parameters:
             before = {name: x.detach().clone() for name, x in gated_model.tensors().items()}
             state = job.state and job.state.with_stem(f"{job.state.stem}-fit")
-            gated_model.gates = gates.layout.flat(mask)
+            gated_model.gates = gates.layout.flat(mask).to(job.device)
             fitted = fit(gated_model, weight_epochs, state)
             steps += fitted.steps
             if fitted.best is not None and fitted.best < hard_loss:
@@ -152,9 +153,10 @@ class GatedModel(Problem):
     def loss_with(self, batch: Batch, gates: Tensor, whole: Batch | None = None) -> Tensor:
         """Loss as in `Problem`; with dropout if weights are trained, as in fine-tuning."""
         self.model.train(bool(self.parameters))
-        with gated(self.model, self.layout.gated, self.layout.split(gates)):
+        gating = gated(self.model, self.layout.gated, self.layout.split(gates))
+        with gating, masks_unread(self.device):
             loss: Tensor = self.task.loss(self.model, batch)
-        return loss / self.task.loss_terms(batch if whole is None else whole)
+        return loss / self.task.loss_terms((whole or batch).host)
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
@@ -183,7 +185,7 @@ class LearnGates(Problem):
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
         terms = self.gated_model.task.loss_terms
-        share = 1.0 if whole is None else terms(batch) / terms(whole)
+        share = 1.0 if whole is None else terms(batch.host) / terms(whole.host)
         return loss + self.gates.penalty(progress) * share
 
     def take_step(self) -> None:

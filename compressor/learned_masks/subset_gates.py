@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
+from compressor.tasks.batching import moved_to
 
 LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
 # First and last temperature. Neighbors among some hundred weights are about 0.01 apart, and gates
@@ -100,7 +101,7 @@ class SubsetGates(Gates):
 
     def draw(self, progress: float) -> Tensor:
         noise = torch.empty(self.layout.total).exponential_().log().neg()  # standard Gumbel
-        scores = self.values + noise.to(self.values.device)
+        scores = self.values + moved_to(self.values.device, noise)
         relaxed = relaxed_subset(scores, self.rounds, self.temperature(progress))
         if self.estimator == "gumbel":
             return relaxed

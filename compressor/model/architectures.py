@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 from compressor.errors import InputError
@@ -246,9 +247,17 @@ MARIAN = replace(BART, computed_positions=True)
 PEGASUS = replace(MARIAN, refuse=lambda config: None)
 MBART = replace(PEGASUS, computed_positions=False, decoder=replace(_DECODER, shifts_language=True))
 
+
+def _refuse_m2m100(config: Any) -> str | None:
+    # Older versions compare a step's position with the size of a table, which cannot be exported.
+    major, minor, *_ = version("transformers").split(".")
+    return "it needs transformers 5.20 or newer" if (int(major), int(minor)) < (5, 20) else None
+
+
 # M2M100 and NLLB. Old checkpoints store the table of positions.
 M2M100 = replace(
     PEGASUS,
+    refuse=_refuse_m2m100,
     decoder=replace(_DECODER, logits_bias=None),
     unused_weights=(r"^model\.(en|de)coder\.embed_positions\.weights$",),
 )

@@ -45,6 +45,7 @@ def score(
     assert isinstance(method, ScoringMethod)
     task, rows, progress = source.task, source.rows, source.progress
     model = model or source.checkpoint.model
+    examples = parallel.shard(source.examples) if method.needs_rows else []
 
     def require_metric_sees(asked: str, answers: Sequence[str]) -> None:
         if rows is not None and mask.count() == mask.total():
@@ -54,7 +55,7 @@ def score(
         model=model.to(source.device),
         layers=[x for x in sublayers if x.layer not in mask.dropped],
         mask=mask,
-        batches=task.batches(parallel.shard(source.examples), model) if method.needs_rows else [],
+        batches=task.batches(examples, model, device=source.device),
         task=task,
         tokenizer=source.checkpoint.tokenizer,
         metric=None if rows is None else lambda answers: main_metric(rows, answers),
@@ -79,7 +80,8 @@ def find_layers(
     `numbers` says how many of a stack's layers go, after those `dropped` before.
     """
     model, layers = source.checkpoint.model, source.checkpoint.layers
-    batches = source.task.batches(parallel.shard(source.examples), model)
+    examples = parallel.shard(source.examples)
+    batches = source.task.batches(examples, model, device=source.device)
     report = partial(source.progress.update, "layers")
     return layers_to_drop(
         model, layers, batches, source.task, numbers, source.device, report, dropped

@@ -38,11 +38,11 @@ DAMPINGS = 4  # to try, each ten times the one before
 @torch.no_grad()
 def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
     """Re-solve the projections of a copy; solutions that do not help are dropped."""
-    on_host: list[Batch] = job.task.batches(job.examples, job.dense)
+    on_host: list[Batch] = job.task.batches(job.examples, job.dense, device=job.device)
     rows = [row for batch in on_host for row in batch.rows]
     held = set(rows[HELD_OUT // 2 :: HELD_OUT])  # in the order of the batches, which is by length
     if parallel.size() > 1:
-        on_host = job.task.batches(parallel.shard(job.examples), job.dense)
+        on_host = job.task.batches(parallel.shard(job.examples), job.dense, device=job.device)
     batches = [batch.to(job.device) for batch in on_host]
     projections = [job.pruned.get_submodule(sublayer.output) for sublayer in job.layers]
     model = shared_copy(job.pruned, own=[p for module in projections for p in module.parameters()])
