@@ -43,13 +43,15 @@ WHOLE = 150_000, 7  # sentences and epochs that the stages are added up for
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The rates, which are written after each of them, since time may be short."""
     checkpoint = open_checkpoint(str(example.model()))
     lines = Path(example.calibration()).read_text(encoding="utf-8").splitlines()[1:]
     sources = [line.split("\t")[0] for line in lines]
     (folder / "text").write_text("\n".join(islice(cycle(sources), args.lines)), encoding="utf-8")
     text = Text(TextLines(folder / "text"), TASKS[checkpoint.task], checkpoint.tokenizer, 128)
     result: dict[str, Any] = {"device": args.device, "lines": args.lines}
-    export_checkpoint(make_request(ExportRequest, model=str(example.model())), folder / "dense")
+    request = make_request(ExportRequest, model=str(example.model()), precision=["fp32"])
+    export_checkpoint(request, folder / "dense")
     runtime = text.task.open(folder / "dense", precision="fp32", device=args.device)
 
     def answer(texts: Sequence[str]) -> list[str]:
@@ -59,14 +61,15 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         translate_lines(text.lines, folder / "answers", answer, chunk_rows=GPU_CHUNK_ROWS)
     result["answers_per_second"] = args.lines / timed.seconds
     text = text.translated(folder / "answers")
-    kinds: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16(args.device) else ("fp32",)
-    result["steps"] = []
+    kinds: tuple[Precision, ...] = ("bf16", "fp32") if has_bf16(args.device) else ("fp32",)
+    result |= {"steps": [], "hardware": describe(), "versions": versions()}
     for precision in kinds:
         problem, data, states = _problem(checkpoint, text, args.device, precision)
         result["states_per_second"] = states
         for rows in args.rows:
             result["steps"].append(_steps(problem, data, rows, args.steps, precision))
-    return result | {"hardware": describe(), "versions": versions()}
+            write_json(args.output, result)
+    return result
 
 
 def _problem(
@@ -157,9 +160,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
-        result = measure(args, Path(folder))
-    write_json(args.output, result)
-    print(draw(result))
+        print(draw(measure(args, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 #
 #     benchmarks/gpu.sh FOLDER
 #
+# Models are made and compressed side by side, and the tests run beside them; then stages are timed
+# one after another.
 # Every stage has a time limit and a log of its own, and needs none of the others. All files are in
 # FOLDER, and `python -m benchmarks.gpu publish FOLDER` makes docs/gpu.md of them.
 #
@@ -19,14 +21,17 @@ work=${WORK:-$folder/work}
 device=${DEVICE:-cuda}
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
-batches="1 16 64 256" lengths="32 128" seconds=0.4 rows="64 512 2048" lines=16384 steps=30 test_rows=454
+batches="1 16 64 256" lengths="32 128" seconds=0.2 rows="64 512 2048" lines=16384 steps=20 test_rows=454
 encoder_programs="eager compile"
 if [ -n "${QUICK:-}" ]; then
   batches="1 2" lengths="8" seconds=0.01 rows="8 16" lines=64 steps=2 test_rows=8
   encoder_programs="eager"
 fi
 rivals="eager"
-"$python" -c "import ctranslate2" 2>/dev/null && rivals="eager ctranslate2"
+# It computes on a GPU with CUDA 12 alone, and finds that out late.
+wanted="import ctranslate2"
+[ "$device" = cuda ] && wanted="$wanted, ctypes; ctypes.CDLL('libcublas.so.12')"
+"$python" -c "$wanted" 2>/dev/null && rivals="eager ctranslate2"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 : >"$folder/stages.tsv"
 
@@ -38,7 +43,7 @@ stage() {
   local name=$1 limit=$(($2 * ${STRETCH:-1})) start status ended=ok
   shift 2
   start=$(date +%s)
-  timeout "$limit" "$@" >"$folder/$name.log" 2>&1
+  timeout -k 5 "$limit" "$@" >"$folder/$name.log" 2>&1
   status=$?
   [ $status = 124 ] && ended="stopped after $limit s"
   [ $status != 0 ] && [ $status != 124 ] && ended="status $status"
@@ -46,23 +51,43 @@ stage() {
   echo "$name: $ended" >&2
 }
 
+# speed STAGE LIMIT MODEL OPTION...: make, compress or time a model.
+speed() {
+  local name=$1 limit=$2 model=$3
+  shift 3
+  stage "$name" "$limit" "$python" -m benchmarks.speed "$model" --work "$work" --device "$device" \
+    --results "$folder" --no-fresh "$@"
+}
+
+OMP_NUM_THREADS=4 speed prepare-encoder 150 bert-base-size --prepare &
+prepared=$!
+OMP_NUM_THREADS=4 speed prepare-translator 150 translator --prepare --test-rows "$test_rows" &
+prepared="$prepared $!"
+if [ -n "${CLASSIFIER:-}" ]; then
+  OMP_NUM_THREADS=4 speed prepare-minilm 150 classifier --prepare --classifier "$CLASSIFIER" \
+    --clinc "${CLINC:?the folder of its rows}" &
+  prepared="$prepared $!"
+fi
+workers=""
+"$python" -c "import xdist" 2>/dev/null && workers="-n 4"
 # shellcheck disable=SC2086
-stage encoder 150 "$python" -m benchmarks.speed bert-base-size --work "$work" --device "$device" \
-  --programs $encoder_programs --batches $batches --lengths $lengths --seconds "$seconds" \
-  --results "$folder"
+OMP_NUM_THREADS=2 stage tests 150 "$python" -m pytest -m gpu -p no:cacheprovider tests/gpu $workers &
+# shellcheck disable=SC2086
+wait $prepared $!
+grep -E '^[0-9]+ (passed|failed|skipped)|^FAILED|^SKIPPED' "$folder/tests.log" >&2
+
+# shellcheck disable=SC2086
+speed encoder 110 bert-base-size --programs $encoder_programs --batches $batches \
+  --lengths $lengths --seconds "$seconds"
+# shellcheck disable=SC2086
+speed translator 70 translator --programs $rivals --batches $batches --seconds "$seconds" \
+  --test-rows "$test_rows"
+# shellcheck disable=SC2086
+stage distillation 100 "$python" -m benchmarks.distill_rate --device "$device" --lines "$lines" \
+  --rows $rows --steps "$steps" --output "$folder/distill-rate.json"
 if [ -n "${CLASSIFIER:-}" ]; then
   # shellcheck disable=SC2086
-  stage minilm 80 "$python" -m benchmarks.speed classifier --work "$work" --device "$device" \
-    --classifier "$CLASSIFIER" --clinc "${CLINC:?the folder of its rows}" --programs eager \
-    --batches $batches --seconds "$seconds" --test-rows 1000 --results "$folder"
+  speed minilm 60 classifier --classifier "$CLASSIFIER" --clinc "$CLINC" --programs eager \
+    --batches $batches --seconds "$seconds" --test-rows 1000
 fi
-# shellcheck disable=SC2086
-stage translator 100 "$python" -m benchmarks.speed translator --work "$work" --device "$device" \
-  --programs $rivals --batches $batches --seconds "$seconds" --test-rows "$test_rows" \
-  --results "$folder"
-# shellcheck disable=SC2086
-stage distillation 80 "$python" -m benchmarks.distill_rate --device "$device" --lines "$lines" \
-  --rows $rows --steps "$steps" --output "$folder/distill-rate.json"
-stage tests 60 "$python" -m pytest -m gpu -p no:cacheprovider tests/gpu
-grep -E '^[0-9]+ (passed|failed|skipped)|^FAILED|^SKIPPED' "$folder/tests.log" >&2
 "$python" -m benchmarks.gpu table "$folder"

@@ -15,6 +15,7 @@ to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda an
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -113,12 +114,25 @@ def macs_ratios(
     return found
 
 
-def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Everything about one model: quality, times, memory, load time."""
+def compare_peers(
+    setting: Setting, args: argparse.Namespace, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """All about one model, once more after each length: quality, times; then load time, memory."""
     threads = args.threads or cores()
     runtime = TASKS[setting.task].open(setting.dense)
-    chosen = peers(setting, args.device, threads, args.programs)
-    opened = {peer.name: open_peer(peer, args.device, threads) for peer in chosen}
+    first = make_timed(setting, runtime, [1], None)[0].batches[0]
+    chosen, opened = [], {}
+    for peer in peers(setting, args.device, threads, args.programs):
+        try:
+            run = open_peer(peer, args.device, threads)
+            run(first, setting.target_length)
+        except Exception as error:  # of whatever another program lacks here
+            if peer.program == "compress":
+                raise
+            progress.message(f"{peer.name} is left out: {error}")
+        else:
+            chosen.append(peer)
+            opened[peer.name] = run
     found: dict[str, Any] = {}
     if setting.trained:
         progress.message(f"{setting.name}: quality on {len(setting.rows.sources)} rows")
@@ -126,19 +140,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         found = quality(setting, answered)
     low = "fp16" if args.device == "cuda" else "fp32"
     pair = (f"compress, dense, {low}", f"compress, pruned, {low}")
-    timed = []
-    for tokens in args.lengths or [None]:
-        workloads = make_timed(setting, runtime, args.batches, tokens)
-        ratios = macs_ratios(setting, workloads, pair[1])
-        timed += _timed(setting, opened, workloads, ratios, args.seconds, pair[0], progress)
-        # Load time and memory, with the largest batch.
-        batch = max(workloads[-1].batches, key=lambda batch: batch["input_ids"].size)
-        fresh = {}
-        for peer in chosen:
-            progress.message(f"{setting.name}: {peer.name} in a process of its own")
-            length = setting.target_length
-            fresh[peer.name] = measure_fresh(peer, batch, length, args.device, threads)
-    return {
+    result: dict[str, Any] = {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "budget": setting.budget,
         "macs_share": setting.macs_share,
@@ -146,11 +148,24 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         "kept": read_pruning_record(setting.output).mask.counts(),
         "peers": [
             asdict(peer) | {"directory": Path(peer.directory).name}
-            | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}
+            | {"quality": found.get(peer.name), "fresh": None}
             for peer in chosen
         ],
-        "timings": timed, "hardware": describe(), "versions": versions(),
+        "timings": [], "hardware": describe(), "versions": versions(),
     }  # fmt: skip
+    for tokens in args.lengths or [None]:
+        workloads = make_timed(setting, runtime, args.batches, tokens)
+        ratios = macs_ratios(setting, workloads, pair[1])
+        timed = _timed(setting, opened, workloads, ratios, args.seconds, pair[0], progress)
+        result["timings"] += timed
+        yield result
+    if not args.no_fresh:
+        # Load time and memory, with the largest batch.
+        batch = max(workloads[-1].batches, key=lambda batch: batch["input_ids"].size)
+        for peer, row in zip(chosen, result["peers"], strict=True):
+            progress.message(f"{setting.name}: {peer.name} in a process of its own")
+            row["fresh"] = measure_fresh(peer, batch, setting.target_length, args.device, threads)
+        yield result
 
 
 def _timed(
@@ -195,6 +210,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="least per peer and batch")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory to write to")
     parser.add_argument("--draw", action="store_true", help="only write the tables again")
+    parser.add_argument("--prepare", action="store_true", help="only make and compress the models")
+    parser.add_argument("--no-fresh", action="store_true", help="without load time and memory")
     args = parser.parse_args()
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")
@@ -205,8 +222,11 @@ def main() -> None:
     paths = {name: args.results / f"speed-{name}{kind}.json" for name in NAMES}
     for name in [] if args.draw else args.names or NAMES:
         setting = prepare(name, args, progress)
-        result = compare_peers(setting, args, progress)
-        write_json(paths[name], result)
+        if not args.prepare:
+            for result in compare_peers(setting, args, progress):
+                write_json(paths[name], result)
+    if args.prepare:
+        return
     results = []
     for path in paths.values():
         if path.exists():

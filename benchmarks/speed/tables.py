@@ -88,11 +88,10 @@ def _loading_and_quality(result: dict[str, Any]) -> str:
     lines = []
     for peer in result["peers"]:
         fresh, quality = peer["fresh"], peer["quality"]
-        peak = fresh["peak_mib"]
-        cells = [
-            peer["name"], f"{peer['bytes'] / 1e6:.1f}", f"{fresh['load_seconds']:.1f}",
-            f"{fresh['first_seconds']:.1f}", "–" if peak is None else f"{peak:.0f}",
-        ]  # fmt: skip
+        numbers = [(fresh or {}).get(x) for x in ("load_seconds", "first_seconds", "peak_mib")]
+        shown = zip(numbers, (".1f", ".1f", ".0f"), strict=True)
+        cells = [peer["name"], f"{peer['bytes'] / 1e6:.1f}"]
+        cells += ["–" if x is None else format(x, digits) for x, digits in shown]
         cells.append("–" if quality is None else f"{quality['value']:.2f}")
         lines.append(cells)
     metric = next((p["quality"]["metric"] for p in result["peers"] if p["quality"]), "quality")

@@ -41,9 +41,10 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 @pytest.mark.attack
 def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     args = argparse.Namespace(
-        device="cpu", threads=1, batches=[1, 2], lengths=[6, 9], programs=["eager"], seconds=0.001
-    )
-    result = compare_peers(setting, args, SILENT)
+        device="cpu", threads=1, batches=[1, 2], lengths=[6, 9], programs=["eager"],
+        seconds=0.001, no_fresh=False,
+    )  # fmt: skip
+    *_, result = compare_peers(setting, args, SILENT)
     names = [peer["name"] for peer in result["peers"]]
     assert names == [
         "transformers, eager", "compress, dense, fp32", "compress, dense, int8",

@@ -32,7 +32,7 @@ GPU = [
 ]
 # Each form of attention, of normalization and of a decoder's step.
 NAMES = ("bert", "distilbert", "electra", "roberta", "mpnet", "modernbert", "deberta-v2", "marian")
-NAMES += ("mbart", "m2m_100", "t5")
+NAMES += ("mbart", "t5")
 PLAIN = ("deberta-v2", "t5")  # of which nothing is captured
 ON_CPU = pytest.param(("cpu", "bert"), marks=pytest.mark.attack)
 CASES = [*(pytest.param(("cuda", name), marks=GPU) for name in ("bert", "marian")), ON_CPU]
@@ -47,7 +47,9 @@ def test_a_run_records_where_everything_ran(case: tuple[str, str], tmp_path: Pat
     recipe = recipe_for(model, tmp_path, device=device, precision=["fp32", "fp16"])
     report = run(recipe, tmp_path / "out")
     assert report.throughput is not None
-    assert {row.provider for row in report.throughput.rows} == {PROVIDERS[device]}
+    # On a GPU with the number of CUDA graphs behind it, and with PyTorch beside it.
+    rows = [row for row in report.throughput.rows if row.engine == "onnxruntime"]
+    assert {row.provider.partition(",")[0] for row in rows} == {PROVIDERS[device]}
     assert {row.precision for row in report.throughput.rows} == set(PRECISIONS)
     assert all(v.quality is not None for v in (report.dense, *report.variants))
     checks = [check for v in (report.dense, *report.variants) for check in v.checks]
