@@ -1,13 +1,12 @@
 """What the package consists of, counted from its sources.
 
-    python -m tests.structure [DIRECTORY ...]
+    python -m tests.structure
 
-prints a table with a column per checkout; this one if none is named.
+prints the numbers, and their limits.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 from collections import Counter
@@ -39,19 +38,12 @@ def lines_of(paths: list[Path]) -> int:
 
 
 class Package:
-    """The modules of a checkout's package, read and parsed once.
+    """The modules of this checkout's package, read and parsed once."""
 
-    Args:
-        checkout: directory that holds `compressor` and `tests`.
-    """
-
-    def __init__(self, checkout: Path = HERE) -> None:
-        self.checkout = checkout
+    def __init__(self) -> None:
         self.modules = {
-            ".".join(path.relative_to(checkout).with_suffix("").parts).removesuffix(
-                ".__init__"
-            ): path
-            for path in python_files(checkout / "compressor")
+            ".".join(path.relative_to(HERE).with_suffix("").parts).removesuffix(".__init__"): path
+            for path in python_files(HERE / "compressor")
         }
         trees = {name: ast.parse(path.read_text("utf-8")) for name, path in self.modules.items()}
         # Module -> all nodes of its tree.
@@ -125,13 +117,13 @@ class Package:
         return compared
 
     def counts(self) -> dict[str, int]:
-        """What the table shows."""
+        """What is counted."""
         nodes = [(room_of(module), x) for module, nodes in self.nodes.items() for x in nodes]
         classes = [(room, node.name) for room, node in nodes if isinstance(node, ast.ClassDef)]
         budgets = BUDGETS | {name for room, name in classes if room == "budgets"}
         rooms = {room_of(module) for module in self.modules} - {"", "__main__"}
-        files, tests = list(self.modules.values()), python_files(self.checkout / "tests")
-        loose = [x for x in rooms if self.checkout / "compressor" / f"{x}.py" in files]
+        files, tests = list(self.modules.values()), python_files(HERE / "tests")
+        loose = [x for x in rooms if HERE / "compressor" / f"{x}.py" in files]
         return {
             "lines in compressor/": lines_of(files),
             "lines in tests/": lines_of(tests),
@@ -163,17 +155,6 @@ def room_of(module: str) -> str:
     return ".".join(module.split(".")[1:2])
 
 
-def table(checkouts: list[Path]) -> str:
-    counts = [Package(checkout).counts() for checkout in checkouts]
-    width = max(map(len, counts[0]))
-    lines = [" " * width + "".join(f"  {path.resolve().name:>12}" for path in checkouts)]
-    for row in counts[0]:
-        limit = f"  at most {LIMITS[row]}" if row in LIMITS else ""
-        lines.append(f"{row:{width}}" + "".join(f"  {x[row]:>12}" for x in counts) + limit)
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Counts of how the package is built.")
-    parser.add_argument("directory", nargs="*", type=Path, default=[HERE])
-    print(table(parser.parse_args().directory))
+    for what, count in Package().counts().items():
+        print(f"{what:40}{count:>7}", f"at most {LIMITS[what]}" if what in LIMITS else "")

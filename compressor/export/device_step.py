@@ -12,7 +12,8 @@ from onnx.helper import make_graph, make_node, make_opsetid, make_tensor_value_i
 from onnx.numpy_helper import from_array
 
 from compressor.export.fp16 import LOGITS
-from compressor.export.graph_edit import CONTRIBUTED, read_nodes
+from compressor.export.fused import fuse_norms
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit
 from compressor.export.translator_graphs import gather_graph, write_small_graph
 from compressor.runtime import device_decoder as buffers
 from compressor.runtime.decoder import BEST, CAPACITY
@@ -149,17 +150,19 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
         make_tensor_value_info(buffers.ROOM, _INT32, [1]),
         make_tensor_value_info(buffers.ADDED, _FLOAT, [tokens]),
     ])  # fmt: skip
-    if any(v.name == "attention_mask" for v in graph.input):
-        lengths = make_tensor_value_info(buffers.SOURCE_LENGTHS, _INT32, ["batch"])
-        graph.input.append(lengths)
+    masks = {node.input[4] for node in graph.node if node.op_type == "MultiHeadAttention"}
+    graph.input.extend(
+        make_tensor_value_info(name, _INT32, [buffers.SOURCE_MASK]) for name in sorted(masks)
+    )
     _advance(graph)
-    nodes, read = read_nodes(graph.node, [value.name for value in graph.output])
-    del graph.node[:]
-    graph.node.extend(nodes)
-    for values in (graph.initializer, graph.input):
-        for value in [x for x in values if x.name not in read]:
-            values.remove(value)
-    del graph.value_info[:]  # some of these values no longer exist
+    # onnxruntime does the same, but not where the sum has other readers: in pre-norm layers.
+    edit = GraphEdit(made, directory)
+    fuse_norms(edit)
+    made = edit.finish()
+    nodes = made.graph.node
+    read = {name for node in nodes for name in node.input}
+    for value in [x for x in made.graph.input if x.name not in read]:
+        made.graph.input.remove(value)
     return made
 
 
@@ -175,7 +178,7 @@ def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
     chain = [divide, transpose, scores, masked, softmax, mix, merge]
     fused = make_node(
         "MultiHeadAttention",
-        [divide.input[0], key, value, "", buffers.SOURCE_LENGTHS],
+        [divide.input[0], key, value, "", buffers.source_mask(heads)],
         [merge.output[0]],
         domain=CONTRIBUTED,
         num_heads=heads,

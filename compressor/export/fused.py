@@ -63,13 +63,7 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
                 edit.replace([node, edit.makes[node.input[0]]], node, fused)
         elif node.op_type == "Tanh":
             _fuse_tanh_gelu(edit, node)
-    norms = [(node, [node]) for node in edit.nodes if node.op_type == "LayerNormalization"]
-    for chain, _ in find_norms(edit.nodes, edit.constants, edit.directory):
-        scale = edit.only_reader(chain[-1].output[0], "Mul")
-        if scale is not None:
-            norms.append((scale, [*chain, scale]))
-    for last, nodes in norms:
-        _fuse_norm(edit, last, nodes)
+    fuse_norms(edit)
     return edit.finish()
 
 
@@ -296,6 +290,17 @@ def _fuse_tanh_gelu(edit: GraphEdit, tanh: NodeProto) -> None:
         source = linear if linear is not None and linear[1] else (hidden,)
         fused = edit.node("FastGelu", source, product.output, domain=CONTRIBUTED)
         edit.replace(nodes, product, fused)
+
+
+def fuse_norms(edit: GraphEdit) -> None:
+    """Fuse each normalization with the residual sum before it, and the bias of its linear layer."""
+    norms = [(node, [node]) for node in edit.nodes if node.op_type == "LayerNormalization"]
+    for chain, _ in find_norms(edit.nodes, edit.constants, edit.directory):
+        scale = edit.only_reader(chain[-1].output[0], "Mul")
+        if scale is not None:
+            norms.append((scale, [*chain, scale]))
+    for last, nodes in norms:
+        _fuse_norm(edit, last, nodes)
 
 
 def _fuse_norm(edit: GraphEdit, last: NodeProto, nodes: list[NodeProto]) -> None:

@@ -123,9 +123,7 @@ def quick_exporter() -> Iterator[None]:
         yield
 
 
-@cache
-def _made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
-    return cache(usual)
+_made_once = cache(cache)  # a function without arguments -> the same, computed once a process
 
 
 def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:

@@ -157,11 +157,8 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
     projection = model.get_output_embeddings()
     left_out = torch.ones(projection.out_features, dtype=torch.bool)
     left_out[list(tokens)] = False  # [vocabulary]
-
-    def leave_out(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
-        return logits.masked_fill(left_out, -torch.inf)
-
-    with hooks([projection.register_forward_hook(leave_out)]):
+    hook = projection.register_forward_hook(lambda *x: x[2].masked_fill(left_out, -torch.inf))
+    with hooks([hook]):
         yield
 
 

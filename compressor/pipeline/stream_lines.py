@@ -37,6 +37,9 @@ class Lines:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = list(files) or [STANDARD_INPUT]
+        # Whether someone types the lines, and waits for each answer.
+        typed = STANDARD_INPUT in self._files and sys.stdin is not None
+        self.interactive = typed and sys.stdin.isatty()
         self.place = ""  # of the line that was read last, `file:number`
 
     def __iter__(self) -> Iterator[str]:
@@ -52,11 +55,6 @@ class Lines:
                     f"cannot read {name}: {error.strerror}; give a file with one text per line",
                     id="file-unreadable",
                 ) from error
-
-    @property
-    def interactive(self) -> bool:
-        """Whether someone types the lines, and waits for each answer."""
-        return STANDARD_INPUT in self._files and sys.stdin is not None and sys.stdin.isatty()
 
     def _text(self, line: bytes) -> str:
         try:

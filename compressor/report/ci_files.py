@@ -68,11 +68,6 @@ _TITLES = {"passed": "✅ Passed", "failed": "❌ Failed", "inconclusive": "⚠�
 _SHOWN = ["gate", "baseline", "quality", "throughput", "size", "checks", "origin", "environment"]
 
 
-def render_summary(report: Report) -> str:
-    """Text for `$GITHUB_STEP_SUMMARY`."""
-    return _fitted(report, [], len(_SHOWN), SUMMARY_BYTES)
-
-
 def render_comment(report: Report) -> str:
     """The text of a comment.
 
@@ -126,7 +121,9 @@ def _inert(escaped: Callable[[str], str], text: str, most: int = _MOST_TEXT) -> 
 
 
 _START = rf"{MARKER}|## (?:{'|'.join(_TITLES.values())}|No gate rule)\b[^\n]*: compress"
-SUMMARY = ReportFormat("summary.md", render_summary, _START, for_ci=True)
+SUMMARY = ReportFormat(  # for `$GITHUB_STEP_SUMMARY`
+    "summary.md", lambda x: _fitted(x, [], len(_SHOWN), SUMMARY_BYTES), _START, for_ci=True
+)
 COMMENT = ReportFormat("comment.md", render_comment, _START, for_ci=True)
 
 

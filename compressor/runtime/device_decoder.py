@@ -34,9 +34,9 @@ from compressor.runtime.session import UNCAPTURED, Captured, bind, numbered, siz
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
-# Inputs of the step: real tokens of each source, filled positions of each row, room in the caches,
+# Inputs of the step: masks of the sources, filled positions of each row, room in the caches,
 # what is added to the logits, and the tokens of all steps [rows, room + 1].
-SOURCE_LENGTHS, FILLED, ROOM = "source_lengths", "filled", "room"
+SOURCE_MASK, FILLED, ROOM = "source_mask", "filled", "room"
 ADDED, HISTORY = "added", "history"
 # The small graphs beside it: longer caches, and the largest logits.
 LENGTHEN, SLOTS = "lengthen", "slots"
@@ -47,10 +47,27 @@ LEAST_SOURCE, LEAST_ROOM = 16, 32
 # Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
 # a tenth of a captured step (an estimate); steps behind the last row's end are lost, 1.5 in mean.
 STEPS_AT_ONCE = 4
+# Rows that end leave batches of more than this: a step of fewer takes as long, its launches' time.
+MANY_ROWS = 64
 # CUDA graphs of a session, which keep their memory as long; more shapes run without one.
-MOST_CAPTURED = 48
+MOST_CAPTURED = 256
 # Buffers of batches that are done wait for others of their size, up to this much of them.
 MOST_KEPT_BYTES = 4 << 30
+
+
+def source_mask(heads: int) -> str:
+    """The input with the mask of the sources for cross-attention of so many heads."""
+    return f"{SOURCE_MASK}.{heads}"
+
+
+def mask_of(lengths: NDArray[np.int32], heads: int, source: int) -> NDArray[np.int32]:
+    """Of sources of these lengths [rows], padded to `source` tokens: [3 x rows + 2].
+
+    In the form for CUTLASS's kernel: behind the lengths is where each row's query begins, and where
+    its keys do. Those of its heads are one behind the other.
+    """
+    rows = np.arange(len(lengths) + 1, dtype=np.int32)
+    return np.concatenate([lengths, rows, rows * np.int32(heads * source)])
 
 
 def after(state: str) -> str:
@@ -86,14 +103,8 @@ class Buffers:
     options: RunOptions  # of runs of the encoder
     values: Mapping[str, OrtValue]  # of the step, by the name of the input or output
     moved: OrtValue  # numbers of rows [rows]
+    bytes: int  # of all buffers, those of the steps included
     steps: dict[tuple[int, int], BoundStep] = field(default_factory=dict)  # by room and side
-
-    @property
-    def bytes(self) -> int:
-        held = [*self.cross.values(), *self.values.values(), *self.inputs.values()]
-        for step in self.steps.values():
-            held += [*step.past.values(), step.history]
-        return size_of(held)
 
 
 class DeviceGraph(DecoderGraph):
@@ -105,10 +116,12 @@ class DeviceGraph(DecoderGraph):
         super().__init__(open_graph, setup)
         # Rows and source tokens of the encoder's; also the room, of the decoder's.
         self.captured: list[Captured] = []
-        self.reads_source = SOURCE_LENGTHS in self.inputs
+        heads = {self.inputs[name].shape[1] for name in self.cross}
+        self.masks = {source_mask(count): count for count in heads}  # inputs -> number of heads
         self.float = FLOATS[self.inputs[ADDED].type]
         self._free: list[Buffers] = []
-        self._lock = threading.Lock()
+        # Not a `Lock`: what is collected while one thread holds it may release its buffers, too.
+        self._lock = threading.RLock()
         self._threads = threading.local()
 
     def start(self, batch: Batch) -> DeviceDecoder:
@@ -133,12 +146,13 @@ class DeviceGraph(DecoderGraph):
             ADDED: self.value(np.zeros(self.scored, self.float)),
             "logits": self.value(np.zeros((rows, self.scored), self.float)),
         }
-        if self.reads_source:
-            values[SOURCE_LENGTHS] = self.value(np.ones(rows, np.int32))
+        for name, heads in self.masks.items():
+            values[name] = self.value(mask_of(np.full(rows, source, np.int32), heads, source))
         options, _ = self._options(self.encoder, (rows, source), inputs.values())
         return Buffers(
             rows, source, inputs, cross, bind(self.encoder, inputs, cross), options, values,
             moved=self.value(np.arange(rows)),
+            bytes=size_of([*inputs.values(), *cross.values(), *values.values()]),
         )  # fmt: skip
 
     def release(self, block: Buffers) -> None:
@@ -165,6 +179,7 @@ class DeviceGraph(DecoderGraph):
             binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
             shape, kept = (block.rows, block.source, room), (*past.values(), history)
             replayed = self._options(self.session, shape, kept)
+            block.bytes += size_of(kept)
             block.steps[room, side] = BoundStep(past, history, binding, replayed)
         step = block.steps[room, side]
         # A CUDA graph belongs to the thread that captured it, and goes with it.
@@ -172,7 +187,10 @@ class DeviceGraph(DecoderGraph):
             self._threads.captured = weakref.WeakSet()
         if step in self._threads.captured:
             return step, False
-        # To capture a step onnxruntime runs it several times, so this must be none that counts.
+        # To capture a step onnxruntime runs it several times, so this must be none that counts; nor
+        # may it count on from where an earlier batch, or full caches, ended: beyond these caches.
+        block.values["position"].update_inplace(np.zeros(1, np.int64))
+        block.values[FILLED].update_inplace(np.zeros(block.rows, np.int32))
         self.run(step)
         self._threads.captured.add(step)
         return step, True
@@ -293,8 +311,9 @@ class DeviceDecoder:
         # With the batch its buffers are free again.
         self._release = weakref.finalize(self, self._graph.release, block)
         self._release.atexit = False
-        if self._graph.reads_source:
-            block.values[SOURCE_LENGTHS].update_inplace(_filled_up(self._lengths, block.rows))
+        lengths = _filled_up(self._lengths, block.rows)
+        for name, heads in self._graph.masks.items():
+            block.values[name].update_inplace(mask_of(lengths, heads, block.source))
         block.values[ADDED].update_inplace(self._added)
         self._step, _ = self._graph.step(block, self._room, self._side)
         self._write_position()
@@ -349,8 +368,11 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
             # Log-probabilities have the order of the logits, so these need not be normalized.
             apply_rules(replace(settings, renormalize_logits=False), added, before)
             if forced_tokens(settings, step) is not None:
-                # The tokens that are forced have equal scores, so the first one is the best.
-                added[0, added[0].argmax() + 1 :] = -np.inf
+                # The tokens that are forced have equal scores, so the first one is the best; if
+                # all are excluded, the first of all: CUDA's ArgMax finds none among -inf alone.
+                best = added[0].argmax()
+                added[0] = -np.inf
+                added[0, best] = 0
             decoder.add(added[0])
         steps = 1
         while steps < STEPS_AT_ONCE and step + steps <= limit:
@@ -366,8 +388,8 @@ def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[
         going = lengths[live] >= step
         if not going.any():
             break
-        # Where fewer rows fit into smaller buffers.
-        if step <= limit and size_class(int(going.sum())) < decoder.block.rows:
+        fewer = size_class(int(going.sum())) < decoder.block.rows  # fit into smaller buffers
+        if step <= limit and fewer and decoder.block.rows > MANY_ROWS:
             decoder.keep(np.flatnonzero(going))
             live = live[going]
     return [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]

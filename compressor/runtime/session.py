@@ -35,10 +35,12 @@ def open_session(
     *,
     without: Sequence[str] = (),
     captures: bool = False,
+    plans: bool = True,
 ) -> InferenceSession:
     """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
 
-    Threads are those within an operation; `captures` is for `CAPTURING`.
+    Threads are those within an operation; `captures` is for `CAPTURING`; `plans`: whether attention
+    may be cuDNN's on a GPU, which is planned for each new shape.
 
     Raises:
         UsageError: an unknown device.
@@ -66,7 +68,10 @@ def open_session(
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
-    session = _create(ort, graph, options, device, without, captures)
+    settings = {"enable_cuda_graph": "1"} if captures else {}
+    if not plans:  # Flash Attention, CUTLASS's kernel, products with a softmax
+        settings["sdpa_kernel"] = str(1 | 2 | 16)
+    session = _create(ort, graph, options, device, without, settings)
     # The package for GPUs may use the CPU without an error.
     if session.get_providers()[0] != provider:
         raise _not_started(ort, f"and chose {session.get_providers()[0]}")
@@ -74,12 +79,12 @@ def open_session(
 
 
 def _create(
-    ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], captures: bool
+    ort: Any, graph: Path, options: Any, device: str, without: Sequence[str], more: dict[str, str]
 ) -> Any:
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
     if device == "cuda":
         # Without TF32, which would round the factors of float32 products to 10 bits.
-        settings = {"use_tf32": "0"} | ({"enable_cuda_graph": "1"} if captures else {})
+        settings = {"use_tf32": "0"} | more
         providers.insert(0, (PROVIDERS["cuda"], settings))
     failures: tuple[type[Exception], ...] = (RuntimeError, *run_failures())
     try:

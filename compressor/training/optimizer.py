@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
@@ -36,20 +37,11 @@ def products_in(precision: Precision, device: str) -> Iterator[None]:
         yield
         return
     kind = torch.device(device).type
-    attention = _AttentionInFloat32() if kind == "cpu" else _attention_without_plans()
+    # On a GPU without cuDNN's kernel, which is planned for each new shape, in some 30 ms.
+    others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    attention = _AttentionInFloat32() if kind == "cpu" else sdpa_kernel(others)
     with torch.autocast(kind, torch.bfloat16), attention:
         yield
-
-
-@contextmanager
-def _attention_without_plans() -> Iterator[None]:
-    """On a GPU without cuDNN's attention: it makes a plan for every new shape, in some 30 ms."""
-    chosen = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(chosen)
 
 
 class _AttentionInFloat32(TorchFunctionMode):

@@ -31,8 +31,7 @@ GPU = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 # Each form of attention, of normalization and of a decoder's step.
-NAMES = ("bert", "distilbert", "electra", "roberta", "mpnet", "modernbert", "deberta-v2", "marian")
-NAMES += ("mbart", "t5")
+NAMES = ("bert", "distilbert", "mpnet", "modernbert", "deberta-v2", "marian", "mbart", "t5")
 PLAIN = ("deberta-v2", "t5")  # of which nothing is captured
 ON_CPU = pytest.param(("cpu", "bert"), marks=pytest.mark.attack)
 CASES = [*(pytest.param(("cuda", name), marks=GPU) for name in ("bert", "marian")), ON_CPU]

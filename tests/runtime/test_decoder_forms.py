@@ -19,7 +19,7 @@ from compressor.errors import VerificationError
 from compressor.export.device_step import keep_state, share_caches, write_helpers
 from compressor.export.precisions import TOLERANCES, write_precision
 from compressor.export.verify import require_fed_back
-from compressor.runtime import Translator
+from compressor.runtime import Translator, device_decoder
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
 from tests.helpers import toy
@@ -74,8 +74,11 @@ def form(request: pytest.FixtureRequest, pieces: Exported, device: Path, tmp_pat
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"max_new_tokens": 5}], ids=str)
-def test_generates_what_pytorch_generates(pieces: Exported, form: Form, options: dict) -> None:
+def test_generates_what_pytorch_generates(
+    pieces: Exported, form: Form, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of rows that fill no class of sizes up, end at different steps, and leave the batch."""
+    monkeypatch.setattr(device_decoder, "MANY_ROWS", 1)
     translator = Translator(form.directory, threads=1)
     for rows in (1, 13):
         texts = toy.sentences(rows, seed=5)
@@ -98,6 +101,20 @@ def test_caches_are_made_longer(pieces: Exported, form: Form) -> None:
     tokens = np.random.default_rng(0).integers(3, 60, (5, length))
     logits, expected = (model.teacher_forced(batch, tokens) for model in (ours, other))
     np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_buffers_are_taken_over_from_a_longer_batch(pieces: Exported, device: Path) -> None:
+    """Whose rows got there when the caches had been made longer."""
+    translator = Translator(device, threads=1)
+    whole = batch_of(translator, toy.sentences(4, seed=5))
+    decoder = translator.start(whole)
+    decoder.feed(np.zeros(4, np.int64))
+    decoder.run(LEAST_ROOM + 2)
+    decoder.keep(np.arange(2))
+    decoder.run(1)
+    del decoder
+    batch = {name: rows[:2] for name, rows in whole.items()}
+    assert translator.generate(batch) == Translator(pieces.directory).generate(batch)
 
 
 def test_several_workers_answer_as_one(form: Form) -> None:
