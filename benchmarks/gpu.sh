@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All measurements that want a GPU, in eight minutes, those that matter most first:
 #
-#     benchmarks/gpu.sh FOLDER
+#     benchmarks/gpu.sh FOLDER [STAGE ...]
 #
 # Models are made and compressed side by side, and the tests run beside them; then stages are timed
 # one after another.
@@ -12,6 +12,10 @@
 # a fine-tuned MiniLM and the folder with its rows (valid.tsv, test.tsv); without them their stage
 # is left out. DEVICE=cpu QUICK=1 STRETCH=6 tries the script on a machine without a GPU, in short
 # settings and with six times the limits.
+#
+# TEXT names a file with an English sentence a line: with it the stage `training` compresses the
+# bundled translator and distills it for seven epochs, tested on the pairs in TEST. That takes up to
+# six minutes more; name the stage to run it alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?name a folder for the results}
@@ -22,9 +26,11 @@ device=${DEVICE:-cuda}
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
 batches="1 16 64 256" lengths="32 128" seconds=0.2 rows="64 512 2048" lines=16384 steps=20 test_rows=454
+epochs=7
 encoder_programs="eager compile"
 if [ -n "${QUICK:-}" ]; then
   batches="1 2" lengths="8" seconds=0.01 rows="8 16" lines=64 steps=2 test_rows=8
+  epochs=1
   encoder_programs="eager"
 fi
 rivals="eager"
@@ -33,7 +39,7 @@ wanted="import ctranslate2"
 [ "$device" = cuda ] && wanted="$wanted, ctypes; ctypes.CDLL('libcublas.so.12')"
 "$python" -c "$wanted" 2>/dev/null && rivals="eager ctranslate2"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
-: >"$folder/stages.tsv"
+[ $# -gt 1 ] || : >"$folder/stages.tsv"
 
 version=$(git describe --always --dirty 2>/dev/null || cat VERSION 2>/dev/null || echo unknown)
 printf '{"version": "%s", "date": "%s"}\n' "$version" "$(date +%F)" >"$folder/about.json"
@@ -59,35 +65,65 @@ speed() {
     --results "$folder" --no-fresh "$@"
 }
 
-OMP_NUM_THREADS=4 speed prepare-encoder 150 bert-base-size --prepare &
-prepared=$!
-OMP_NUM_THREADS=4 speed prepare-translator 150 translator --prepare --test-rows "$test_rows" &
-prepared="$prepared $!"
-if [ -n "${CLASSIFIER:-}" ]; then
+# wants STAGE: whether it is named, or none is.
+names=" ${*:2} "
+wants() {
+  [ "$names" = "  " ] || [[ "$names" = *" $1 "* ]]
+}
+
+prepared=""
+if wants encoder; then
+  OMP_NUM_THREADS=4 speed prepare-encoder 150 bert-base-size --prepare &
+  prepared="$prepared $!"
+fi
+if wants translator; then
+  OMP_NUM_THREADS=4 speed prepare-translator 150 translator --prepare --test-rows "$test_rows" &
+  prepared="$prepared $!"
+fi
+if wants minilm && [ -n "${CLASSIFIER:-}" ]; then
   OMP_NUM_THREADS=4 speed prepare-minilm 150 classifier --prepare --classifier "$CLASSIFIER" \
     --clinc "${CLINC:?the folder of its rows}" &
   prepared="$prepared $!"
 fi
-workers=""
-"$python" -c "import xdist" 2>/dev/null && workers="-n 4"
-# shellcheck disable=SC2086
-OMP_NUM_THREADS=2 stage tests 150 "$python" -m pytest -m gpu -p no:cacheprovider tests/gpu $workers &
-# shellcheck disable=SC2086
-wait $prepared $!
-grep -E '^[0-9]+ (passed|failed|skipped)|^FAILED|^SKIPPED' "$folder/tests.log" >&2
+if wants tests; then
+  workers=""
+  "$python" -c "import xdist" 2>/dev/null && workers="-n 4"
+  # shellcheck disable=SC2086
+  OMP_NUM_THREADS=2 stage tests 150 "$python" -m pytest -m gpu -p no:cacheprovider tests/gpu $workers &
+  prepared="$prepared $!"
+fi
+for process in $prepared; do
+  wait "$process"
+done
+wants tests &&
+  grep -E '^[0-9]+ (passed|failed|skipped)|^FAILED|^SKIPPED' "$folder/tests.log" >&2
 
-# shellcheck disable=SC2086
-speed encoder 110 bert-base-size --programs $encoder_programs --batches $batches \
-  --lengths $lengths --seconds "$seconds"
-# shellcheck disable=SC2086
-speed translator 70 translator --programs $rivals --batches $batches --seconds "$seconds" \
-  --test-rows "$test_rows"
-# shellcheck disable=SC2086
-stage distillation 100 "$python" -m benchmarks.distill_rate --device "$device" --lines "$lines" \
-  --rows $rows --steps "$steps" --output "$folder/distill-rate.json"
-if [ -n "${CLASSIFIER:-}" ]; then
+if wants encoder; then
+  # shellcheck disable=SC2086
+  speed encoder 110 bert-base-size --programs $encoder_programs --batches $batches \
+    --lengths $lengths --seconds "$seconds"
+fi
+if wants translator; then
+  # shellcheck disable=SC2086
+  speed translator 70 translator --programs $rivals --batches $batches --seconds "$seconds" \
+    --test-rows "$test_rows"
+fi
+if wants distillation; then
+  # shellcheck disable=SC2086
+  stage distillation 100 "$python" -m benchmarks.distill_rate --device "$device" --lines "$lines" \
+    --rows $rows --steps "$steps" --output "$folder/distill-rate.json"
+fi
+if wants minilm && [ -n "${CLASSIFIER:-}" ]; then
   # shellcheck disable=SC2086
   speed minilm 60 classifier --classifier "$CLASSIFIER" --clinc "$CLINC" --programs eager \
     --batches $batches --seconds "$seconds" --test-rows 1000
+fi
+if wants training && [ -n "${TEXT:-}" ]; then
+  stage training 360 "$python" cli.py run -m compressor/example/tatoeba-en-de \
+    --calibration compressor/example/calibration.tsv --test "${TEST:-compressor/example/test.tsv}" \
+    --macs 0.4 --drop-layers decoder=2 --recover reconstruct+distill --distill-text "$TEXT" \
+    --distill-epochs "$epochs" --device "$device" --precision fp32,fp16 --batch-size 1,64 \
+    --bench-seconds 0.3 -v -o "$work/training"
+  cp "$work/training/report.json" "$folder/training-report.json"
 fi
 "$python" -m benchmarks.gpu table "$folder"
