@@ -23,6 +23,7 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 work=${WORK:-$folder/work}
 device=${DEVICE:-cuda}
+[ -z "${CLASSIFIER:-}" ] || : "${CLINC:?name the folder of its rows}"
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
 batches="1 16 64 256" lengths="32 128" seconds=0.2 rows="64 512 2048" lines=16384 steps=20 test_rows=454
@@ -52,7 +53,8 @@ stage() {
   timeout -k 5 "$limit" "$@" >"$folder/$name.log" 2>&1
   status=$?
   [ $status = 124 ] && ended="stopped after $limit s"
-  [ $status != 0 ] && [ $status != 124 ] && ended="status $status"
+  [ $status = 137 ] && [ $(($(date +%s) - start)) -ge "$limit" ] && ended="stopped after $limit s"
+  [ $status != 0 ] && [ "$ended" = ok ] && ended="status $status"
   printf '%s\t%s\t%s\n' "$name" "$(($(date +%s) - start))" "$ended" >>"$folder/stages.tsv"
   echo "$name: $ended" >&2
 }
@@ -82,7 +84,7 @@ if wants translator; then
 fi
 if wants minilm && [ -n "${CLASSIFIER:-}" ]; then
   OMP_NUM_THREADS=4 speed prepare-minilm 150 classifier --prepare --classifier "$CLASSIFIER" \
-    --clinc "${CLINC:?the folder of its rows}" &
+    --clinc "$CLINC" &
   prepared="$prepared $!"
 fi
 if wants tests; then

@@ -116,8 +116,8 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
     """The form of a float32 decoder step that keeps its whole state on the device.
 
     Caches, token and position are the same buffers in every step, so a GPU can replay it as a CUDA
-    graph: no node is on the CPU, or computes sizes. Cross-attention is one node too, with numbers
-    of source tokens in place of a mask. None for what `_fuse_self_attention` has no node for.
+    graph: no node is on the CPU, or computes sizes. Cross-attention is one node too, with a mask
+    in the form of `device_decoder.mask_of`. None for what `_fuse_self_attention` has no node for.
     """
     made = ModelProto()
     made.CopyFrom(model)

@@ -134,7 +134,7 @@ def test_what_cuda_cannot_start_is_an_error_and_auto_takes_the_cpu(
             return real(graph, options, providers=providers, **more)
         (name, settings), behind = providers
         assert (name, behind) == ("CUDAExecutionProvider", "CPUExecutionProvider")
-        # Sums of products and of normalizations are float32's.
+        # Sums of products are float32's.
         assert settings == {"use_tf32": "0"}
         assert more["enable_fallback"] == 0
         raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected\nsecond line")
