@@ -19,6 +19,13 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?name a folder for the results}
+for name in "${@:2}"; do
+  case $name in
+    encoder | translator | distillation | minilm | tests) ;;
+    training) : "${TEXT:?name the file with its text}" ;;
+    *) echo "there is no stage $name" >&2 && exit 2 ;;
+  esac
+done
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 work=${WORK:-$folder/work}
