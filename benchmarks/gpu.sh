@@ -82,15 +82,15 @@ wants() {
 
 prepared=""
 if wants encoder; then
-  OMP_NUM_THREADS=4 speed prepare-encoder 150 bert-base-size --prepare &
+  OMP_NUM_THREADS=4 speed prepare-encoder 140 bert-base-size --prepare &
   prepared="$prepared $!"
 fi
 if wants translator; then
-  OMP_NUM_THREADS=4 speed prepare-translator 150 translator --prepare --test-rows "$test_rows" &
+  OMP_NUM_THREADS=4 speed prepare-translator 140 translator --prepare --test-rows "$test_rows" &
   prepared="$prepared $!"
 fi
 if wants minilm && [ -n "${CLASSIFIER:-}" ]; then
-  OMP_NUM_THREADS=4 speed prepare-minilm 150 classifier --prepare --classifier "$CLASSIFIER" \
+  OMP_NUM_THREADS=4 speed prepare-minilm 140 classifier --prepare --classifier "$CLASSIFIER" \
     --clinc "$CLINC" &
   prepared="$prepared $!"
 fi
@@ -98,7 +98,7 @@ if wants tests; then
   workers=""
   "$python" -c "import xdist" 2>/dev/null && workers="-n 4"
   # shellcheck disable=SC2086
-  OMP_NUM_THREADS=2 stage tests 150 "$python" -m pytest -m gpu -p no:cacheprovider tests/gpu $workers &
+  OMP_NUM_THREADS=2 stage tests 140 "$python" -m pytest -m gpu -p no:cacheprovider tests/gpu $workers &
   prepared="$prepared $!"
 fi
 for process in $prepared; do

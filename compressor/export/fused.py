@@ -108,8 +108,8 @@ def _fuse_attention(
         assert linear is not None
         hidden, weight = edit.makes[linear[0]].input
         # By this form of mask onnxruntime chooses CUTLASS's kernel, by lengths alone cuDNN's, which
-        # is planned for each new shape and number of heads, in tenths of a second. With what
-        # CUTLASS does not support, a third kernel would misread it.
+        # is planned for each new shape and number of heads (docs/gpu-guide.md). With what CUTLASS
+        # does not support, a third kernel would misread it.
         mask = LENGTHS if bias or head_dim % 8 else ROW_STARTS
         inputs = [hidden, weight, linear[1], mask, "", bias]
         sizes = [heads * head_dim] * 3

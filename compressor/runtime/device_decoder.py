@@ -146,8 +146,7 @@ class DeviceGraph(DecoderGraph):
             ADDED: self.value(np.zeros(self.scored, self.float)),
             "logits": self.value(np.zeros((rows, self.scored), self.float)),
         }
-        for name, heads in self.masks.items():
-            values[name] = self.value(mask_of(np.full(rows, source, np.int32), heads, source))
+        values |= {name: self.value(np.zeros(3 * rows + 2, np.int32)) for name in self.masks}
         options, _ = self._options(self.encoder, (rows, source), inputs.values())
         return Buffers(
             rows, source, inputs, cross, bind(self.encoder, inputs, cross), options, values,

@@ -111,7 +111,7 @@ class FusedEncoder:
         return [known.get(size, size) for size in self._output.shape]
 
     def _uncaptured(self, inputs: Batch) -> NDArray[Any]:
-        """Logits; of few shapes, where cuDNN takes tenths of a second to plan for a new one."""
+        """Logits; of few shapes, where cuDNN's kernel is planned anew for each of them."""
         rows, tokens = inputs["attention_mask"].shape
         if not self._has_packed:
             artifact = self._setup.artifact

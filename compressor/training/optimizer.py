@@ -37,7 +37,7 @@ def products_in(precision: Precision, device: str) -> Iterator[None]:
         yield
         return
     kind = torch.device(device).type
-    # On a GPU without cuDNN's kernel, which is planned for each new shape, in some 30 ms.
+    # On a GPU without cuDNN's kernel, which is planned anew for each shape.
     others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     attention = _AttentionInFloat32() if kind == "cpu" else sdpa_kernel(others)
     with torch.autocast(kind, torch.bfloat16), attention:

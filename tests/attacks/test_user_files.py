@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
 def test_an_error_keeps_the_file_of_before(tmp_path):
     path = tmp_path / "scores.json"
     path.write_text("before", encoding="utf-8")
-    with suppress(KeyboardInterrupt), written_at_once(path) as temporary:
+    with pytest.raises(KeyboardInterrupt), written_at_once(path) as temporary:  # noqa: PT012
         temporary.write_text("half", encoding="utf-8")
         raise KeyboardInterrupt
     assert path.read_text(encoding="utf-8") == "before"

@@ -87,7 +87,7 @@ def test_answers_are_those_of_pytorch_on_the_device(case: tuple[str, str], tmp_p
             end = artifact.generation.eos_token_id[0]
             wanted = [row[: row.index(end) + 1] if end in row else row for row in tokens]
             same = sum(a == b for a, b in zip(answers, wanted, strict=True))
-            assert same >= (1.0 if precision == "fp32" else 0.8) * len(wanted)
+            assert same >= (1.0 if precision == "fp32" else 0.9) * len(wanted)
         captures = (device, precision) == ("cuda", "fp16") and name not in PLAIN
         assert bool(runtime.captured) == captures
 
