@@ -46,7 +46,7 @@ APART = {
     "runtime": (
         {"errors", "storage"},
         {"tasks", "export", "evaluation", "throughput", "request", "pipeline", "commands"},
-    ),
+    )
 }
 
 

@@ -109,8 +109,7 @@ class Penalty(Budget):
     """As many heads as a penalty on open gates leaves (hard concrete gates)."""
 
     penalty: Positive = option(
-        selects=True,
-        help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
+        selects=True, help="hard-concrete: lambda, nats per open head, instead of heads to keep."
     )
 
     by_penalty: ClassVar[bool] = True

@@ -21,8 +21,7 @@ def gate(
     report: Annotated[Path, typer.Argument(metavar="REPORT", help="A report.json.")],
     typed: dict[str, Any],
     config: Annotated[
-        Path | None,
-        typer.Option("-c", "--config", help="Rules from a recipe; flags win."),
+        Path | None, typer.Option("-c", "--config", help="Rules from a recipe; flags win.")
     ] = None,
 ) -> int:
     """Check a report against rules on quality, speed and size, and compare it with an earlier one.

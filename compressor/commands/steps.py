@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from compressor.model.sublayers import Scores
 
 
-@o.command(
-    ScoreRequest,
-    example="compress score -m MODEL --calibration valid.tsv -o scores.json",
-)
+@o.command(ScoreRequest, example="compress score -m MODEL --calibration valid.tsv -o scores.json")
 def score(
     typed: dict[str, Any],
     output: Annotated[

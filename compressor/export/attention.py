@@ -213,10 +213,7 @@ class StepState:
 
 
 # Kind of a decoder's sublayer -> what replaces its attention block.
-FORMS: dict[str, type[_Attention]] = {
-    "decoder_self": DecoderSelfAttention,
-    "cross": CrossAttention,
-}
+FORMS: dict[str, type[_Attention]] = {"decoder_self": DecoderSelfAttention, "cross": CrossAttention}
 # How an encoder's attention scores are made -> what replaces its attention block.
 ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
     "form of attention",

@@ -224,11 +224,7 @@ def _layer(values: Mapping[str, Any], path: Path, width: int, allow_pickle: bool
 def write_settings(source: Path, directory: Path) -> None:
     """Copy the files of sentence-transformers at the root of a checkpoint beside the encoder."""
     if (source / MODULES).exists():
-        for path in (
-            source / MODULES,
-            source / SETTINGS,
-            encoder_settings_file(source),
-        ):
+        for path in (source / MODULES, source / SETTINGS, encoder_settings_file(source)):
             if path.exists():
                 shutil.copyfile(path, directory / path.name)
 
@@ -246,10 +242,7 @@ def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -
         pooling = {"word_embedding_dimension": config.hidden_size, **modes}
         files: dict[Path, Any] = {
             directory / MODULES: modules,
-            encoder_settings_file(directory): {
-                "max_seq_length": tokens,
-                "do_lower_case": False,
-            },
+            encoder_settings_file(directory): {"max_seq_length": tokens, "do_lower_case": False},
             directory / "1_Pooling" / "config.json": pooling,
         }
         for path, contents in files.items():

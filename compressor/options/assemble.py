@@ -76,8 +76,7 @@ class Part:
                 raise UsageError(f"there is no {self.noun}; add {flags}", id="option-missing")
             flags = " and ".join(as_flag(name) for name in names if _is_given(values[name]))
             raise UsageError(
-                f"{flags} exclude each other; give one {self.noun}",
-                id="options-exclude-each-other",
+                f"{flags} exclude each other; give one {self.noun}", id="options-exclude-each-other"
             )
         made: list[Any] = []
         for kind in chosen:
@@ -168,10 +167,7 @@ def flat_model(request: type[Request]) -> type[BaseModel]:
 
 
 def assemble(
-    request: type[Asked],
-    typed: Values,
-    file: Values | None = None,
-    source: str = COMMAND_LINE,
+    request: type[Asked], typed: Values, file: Values | None = None, source: str = COMMAND_LINE
 ) -> Asked:
     """Typed options over those of a recipe file over the defaults, as a checked request.
 

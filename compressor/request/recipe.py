@@ -185,8 +185,7 @@ class GateRequest(Request):
 
 class ReportRequest(Request):
     format: list[str] = option(
-        list(DEFAULT_FORMATS),
-        help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}.",
+        list(DEFAULT_FORMATS), help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}."
     )
     plots: bool = option(False, help="Also write the plots as PNG and SVG files.")
     verify: bool = option(True, help="Check the report against the manifest.json beside it first.")

@@ -11,15 +11,7 @@ from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.model.card import CardFacts
-from compressor.options.bounds import (
-    Amounts,
-    BatchSize,
-    Beams,
-    Resamples,
-    Rows,
-    Threads,
-    Tokens,
-)
+from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows, Threads, Tokens
 from compressor.options.declare import Options, option, split_commas
 from compressor.results import Inconclusive
 

@@ -35,8 +35,7 @@ class _Engine(Options):
     )
     threads: Threads | None = option(None, help="CPU threads of the runtime.")
     workers: Threads = option(
-        1,
-        help="Batches that are computed at the same time, each with --threads (default then 1).",
+        1, help="Batches that are computed at the same time, each with --threads (default then 1)."
     )
     cuda_graphs: bool = CUDA_GRAPHS
     cache: str | None = option(
@@ -49,8 +48,7 @@ class _Answers(Options):
 
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
     prompt: str | None = option(
-        None,
-        help="Embedding: name of the model's prompt that lines begin with, such as query.",
+        None, help="Embedding: name of the model's prompt that lines begin with, such as query."
     )
     pairs: bool = option(
         False,
@@ -76,8 +74,7 @@ class _Answers(Options):
         "for one; at most half of a window. Default: 128.",
     )
     num_beams: Beams | None = option(
-        None,
-        help="Translation and summarization: beam width; the checkpoint's own by default.",
+        None, help="Translation and summarization: beam width; the checkpoint's own by default."
     )
     max_new_tokens: Tokens | None = option(
         None,

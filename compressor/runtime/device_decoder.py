@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation
 from compressor.runtime.batching import Batch, require_right_padding
 from compressor.runtime.decoder import (
     BEST,
@@ -28,8 +27,17 @@ from compressor.runtime.decoder import (
     selected,
 )
 from compressor.runtime.engines import Setup
-from compressor.runtime.search import Scores, Tokens, apply_rules, forced_tokens
-from compressor.runtime.session import UNCAPTURED, Captured, bind, numbered, size_of
+from compressor.runtime.search import Scores, Tokens
+from compressor.runtime.session import (
+    CAPTURING,
+    UNCAPTURED,
+    Captured,
+    bind,
+    numbered,
+    run_failures,
+    size_of,
+    warn_uncaptured,
+)
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -44,9 +52,6 @@ TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "toke
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
-# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
-# a tenth of a captured step (an estimate); steps behind the last row's end are lost, 1.5 in mean.
-STEPS_AT_ONCE = 4
 # Rows that end leave batches of more than this: a step of fewer takes as long, its launches' time.
 MANY_ROWS = 64
 # CUDA graphs of a session, which keep their memory as long; more shapes run without one.
@@ -123,11 +128,28 @@ class DeviceGraph(DecoderGraph):
         # Not a `Lock`: what is collected while one thread holds it may release its buffers, too.
         self._lock = threading.RLock()
         self._threads = threading.local()
+        if self.captures:
+            self._try_to_capture(open_graph)
 
     def start(self, batch: Batch) -> DeviceDecoder:
         require_right_padding(batch["attention_mask"])
         artifact = self.setup.artifact
         return DeviceDecoder(self, batch, artifact.pad_token_id, artifact.max_source_tokens)
+
+    def _try_to_capture(self, open_graph: Callable[[str, bool], InferenceSession]) -> None:
+        """Capture the smallest batch; if that fails, open the graphs to launch each node."""
+        try:
+            with CAPTURING:
+                artifact = self.setup.artifact
+                block = self.acquire(1, min(LEAST_SOURCE, artifact.max_source_tokens))
+                if self.cross:
+                    self.encoder.run_with_iobinding(block.encoding, block.options)
+                self.step(block, LEAST_ROOM, 0)
+            self.release(block)
+        except run_failures() as error:
+            warn_uncaptured("encoder or decoder", self.setup.directory, str(error))
+            self.captures, self.captured = [], []
+            self.encoder, self.session = open_graph("encoder", False), open_graph("decoder", False)
 
     def acquire(self, rows: int, source: int) -> Buffers:
         """Buffers for exclusive use, for so many rows and source tokens."""
@@ -293,6 +315,10 @@ class DeviceDecoder:
             before.moves = bind(session, {**before.past, ROWS: self.block.moved}, outputs)
         session.run_with_iobinding(before.moves)
 
+    def gains_with(self, rows: int) -> bool:
+        """Whether so few rows take less time in smaller buffers."""
+        return size_class(rows) < self.block.rows and self.block.rows > MANY_ROWS
+
     def keep(self, rows: Tokens) -> None:
         graph, block, step, release = self._graph, self.block, self._step, self._release
         self._lengths, self._tokens, self._side = self._lengths[rows], self._tokens[rows], 0
@@ -345,55 +371,3 @@ class DeviceDecoder:
 def _filled_up(array: NDArray[Any], rows: int) -> NDArray[Any]:
     """As many rows as buffers have: further ones repeat the first; their outputs are ignored."""
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])
-
-
-def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[int]]:
-    """`search.greedy` with the tokens chosen on the device, several steps at a time.
-
-    No rule of the settings may look at the tokens of a row.
-    """
-    rows, limit = decoder.rows, settings.limit
-    tokens = np.zeros((rows, limit), np.int64)
-    lengths = np.full(rows, limit)  # rows go on after their end until they leave
-    live = np.arange(rows)  # output row of each row of the decoder
-    decoder.feed(np.full(rows, settings.decoder_start_token_id))
-    step, phase = 1, None
-    while step <= limit:
-        if _phase(settings, step) != phase:
-            phase = _phase(settings, step)
-            # Scores of zero after the rules: -inf for tokens that must not follow.
-            added = np.zeros((1, decoder.scored), np.float32)
-            before = np.full((1, step), settings.decoder_start_token_id)
-            # Log-probabilities have the order of the logits, so these need not be normalized.
-            apply_rules(replace(settings, renormalize_logits=False), added, before)
-            if forced_tokens(settings, step) is not None:
-                # The tokens that are forced have equal scores, so the first one is the best; if
-                # all are excluded, the first of all: CUDA's ArgMax finds none among -inf alone.
-                best = added[0].argmax()
-                added[0] = -np.inf
-                added[0, best] = 0
-            decoder.add(added[0])
-        steps = 1
-        while steps < STEPS_AT_ONCE and step + steps <= limit:
-            if _phase(settings, step + steps) != phase:
-                break
-            steps += 1
-        chosen = decoder.run(steps)  # [rows, steps]
-        tokens[live, step - 1 : step - 1 + steps] = chosen
-        ended = np.isin(chosen, settings.eos_token_id)
-        first = np.where(ended.any(axis=1), step + ended.argmax(axis=1), limit)
-        lengths[live] = np.minimum(lengths[live], first)
-        step += steps
-        going = lengths[live] >= step
-        if not going.any():
-            break
-        fewer = size_class(int(going.sum())) < decoder.block.rows  # fit into smaller buffers
-        if step <= limit and fewer and decoder.block.rows > MANY_ROWS:
-            decoder.keep(np.flatnonzero(going))
-            live = live[going]
-    return [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
-
-
-def _phase(settings: Generation, step: int) -> tuple[bool, list[int] | None]:
-    """The part of the rules that changes between steps, without those that look at tokens."""
-    return step < settings.min_length, forced_tokens(settings, step)

@@ -211,11 +211,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         return [Ranked(int(number), float(scores[number])) for number in order]
 
     def answer_lines(
-        self,
-        rows: Iterable[Any],
-        query: str = "",
-        top_k: int | None = None,
-        **options: Any,
+        self, rows: Iterable[Any], query: str = "", top_k: int | None = None, **options: Any
     ) -> Iterator[Line]:
         """Score and text of each line that is not blank, the most relevant one first.
 

@@ -221,9 +221,7 @@ def run_errors(directory: Path) -> Iterator[None]:
 
 
 def bind(
-    session: InferenceSession,
-    inputs: Mapping[str, OrtValue],
-    outputs: Mapping[str, OrtValue | str],
+    session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
 ) -> IOBinding:
     """Bind values to read and to write; for the name of a device a run makes a value there."""
     binding = session.io_binding()

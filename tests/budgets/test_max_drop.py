@@ -7,14 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from compressor.budgets.max_drop import (
-    ERROR,
-    Proof,
-    SearchResult,
-    error_of_look,
-    find,
-    search,
-)
+from compressor.budgets.max_drop import ERROR, Proof, SearchResult, error_of_look, find, search
 from tests.helpers.scores import judged
 
 

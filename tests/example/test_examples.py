@@ -75,10 +75,7 @@ def test_accuracy_is_what_the_page_says():
     folder, _, test = example.help_desk()
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    found, right = (
-        sorted(rows(test), key=lambda row: len(row[0])),
-        0,
-    )  # with little padding
+    found, right = sorted(rows(test), key=lambda row: len(row[0])), 0  # with little padding
     for start in range(0, len(found), 64):
         texts, labels = zip(*found[start : start + 64], strict=True)
         batch = tokenizer([*texts], return_tensors="pt", padding=True)

@@ -16,12 +16,7 @@ from compressor.errors import VerificationError
 from compressor.export import int8 as int8_module
 from compressor.export.int8 import activation_ranges
 from compressor.export.precision_names import precisions_to_export, split_precisions
-from compressor.export.precisions import (
-    LargestValue,
-    add_precision,
-    range_check,
-    require_within,
-)
+from compressor.export.precisions import LargestValue, add_precision, range_check, require_within
 from compressor.export.task_graphs import graph_bytes
 from compressor.pipeline.run import export_checkpoint
 from compressor.request.recipe import ExportRequest

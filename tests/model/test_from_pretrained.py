@@ -21,12 +21,7 @@ from compressor.storage.input_files import read_json
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import weights
 from tests.helpers.errors import raises
-from tests.helpers.tiny import (
-    TRANSLATORS,
-    ragged_batch,
-    tiny_model,
-    word_tokenizer,
-)
+from tests.helpers.tiny import TRANSLATORS, ragged_batch, tiny_model, word_tokenizer
 
 READER = Path(__file__).parents[1] / "helpers" / "without_compress.py"
 # Other architectures are opened by transformers in test_relatives.py and test_depth.py.

@@ -158,11 +158,7 @@ STEPS = (
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [
-        ("build", "cut"),
-        ("choose", "a result of another type"),
-        ("run", "a list"),
-    ],
+    [("build", "cut"), ("choose", "a result of another type"), ("run", "a list")],
 )
 def test_a_damaged_record_is_made_again(recipe, finished, copy, name, damage):
     assert finished_steps(finished).keys() == set(STEPS)

@@ -13,12 +13,7 @@ import pytest
 
 from compressor.report import page as pages
 from compressor.report.schema import Report
-from tests.helpers.report_samples import (
-    hostile_report,
-    mixed_report,
-    with_dense_int8,
-    with_samples,
-)
+from tests.helpers.report_samples import hostile_report, mixed_report, with_dense_int8, with_samples
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

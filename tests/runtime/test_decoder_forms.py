@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from compressor.errors import VerificationError
@@ -21,7 +22,8 @@ from compressor.export.precisions import TOLERANCES, write_precision
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator, device_decoder
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
-from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
+from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder, DeviceGraph
+from compressor.runtime.engines import Setup
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, vary
@@ -115,6 +117,27 @@ def test_buffers_are_taken_over_from_a_longer_batch(pieces: Exported, device: Pa
     del decoder
     batch = {name: rows[:2] for name, rows in whole.items()}
     assert translator.generate(batch) == Translator(pieces.directory).generate(batch)
+
+
+def test_a_decoder_that_cannot_be_captured_runs_with_a_warning(
+    pieces: Exported, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried when the graphs are opened, on the smallest batch."""
+
+    def fails(*_: object) -> None:
+        failure = onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException
+        raise failure("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Setup, "captures", True)
+    other, translator = Translator(pieces.directory), Translator(device)
+    assert [graph.shape for graph in translator.captured] == [(1, 16), (1, 16, 32)]
+    monkeypatch.setattr(DeviceGraph, "run", fails)
+    with pytest.warns(UserWarning, match="cannot capture the encoder or decoder graph"):
+        translator = Translator(device)
+    monkeypatch.undo()
+    batch = batch_of(translator, toy.sentences(5))
+    assert translator.generate(batch) == other.generate(batch)
+    assert not translator.captured
 
 
 def test_several_workers_answer_as_one(form: Form) -> None:

@@ -90,8 +90,7 @@ def test_text_without_labels_is_every_word_of_it(tagger, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["O", "B per"], ["O", "per-B", "per-I"], ["o", "b-per", "i-per"], ["O", "B_per"]],
+    "names", [["O", "B per"], ["O", "per-B", "per-I"], ["o", "b-per", "i-per"], ["O", "B_per"]]
 )
 def test_labels_in_another_form_are_refused(names: list[str], tmp_path):
     config = {"id2label": dict(enumerate(names)), "label2id": {x: i for i, x in enumerate(names)}}
