@@ -81,10 +81,7 @@ class RunSetup:
     def written_bytes(self) -> int:
         """About how much a run writes; at most, as if pruned models were as large as the dense."""
         model, text = self.dense.checkpoint.model, self.text
-        graphs, weights = (
-            inputs.export_bytes(model, self.precisions),
-            inputs.export_bytes(model, [BASE]),
-        )
+        graphs, weights = (inputs.export_bytes(model, x) for x in (self.precisions, [BASE]))
         unpacked = text.lines.size if text and text.lines.is_packed else 0
         return graphs + len(self.artifacts) * (graphs + weights) + unpacked
 

@@ -52,8 +52,6 @@ TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "toke
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
-# Rows that end leave batches of more than this: a step of fewer takes as long, its launches' time.
-MANY_ROWS = 64
 # CUDA graphs of a session, which keep their memory as long; more shapes run without one.
 MOST_CAPTURED = 256
 # Buffers of batches that are done wait for others of their size, up to this much of them.
@@ -314,10 +312,6 @@ class DeviceDecoder:
             outputs = {selected(name): value for name, value in self._step.past.items()}
             before.moves = bind(session, {**before.past, ROWS: self.block.moved}, outputs)
         session.run_with_iobinding(before.moves)
-
-    def gains_with(self, rows: int) -> bool:
-        """Whether so few rows take less time in smaller buffers."""
-        return size_class(rows) < self.block.rows and self.block.rows > MANY_ROWS
 
     def keep(self, rows: Tokens) -> None:
         graph, block, step, release = self._graph, self.block, self._step, self._release

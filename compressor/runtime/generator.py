@@ -22,8 +22,9 @@ from compressor.runtime.artifact import (
 from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
+from compressor.runtime.device_search import greedy_on_device
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
-from compressor.runtime.search import Decoder, beam_search, greedy, greedy_on_device
+from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import CAPTURING, run_errors
 
 

@@ -6,8 +6,8 @@ rows of the decoder's batch; in beam search, beam b of sentence s is row `s * nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation, Tokens
 from compressor.runtime.batching import Floats, log_softmax
-
-if TYPE_CHECKING:
-    from compressor.runtime.device_decoder import DeviceDecoder
 
 Scores = Floats
 
@@ -27,9 +24,6 @@ EXCLUDED = np.float32(-1e9)
 # Finished sentences leave the batch when they are at least this share of it. Greedy search took 6.1
 # CPU seconds when none ever left, and 3.5 to 3.8 with shares from a half to a sixteenth.
 MIN_FINISHED_SHARE = 0.125
-# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
-# a tenth of a captured step (an estimate); steps behind the last row's end are lost, 1.5 in mean.
-STEPS_AT_ONCE = 4
 
 
 class Decoder(Protocol):
@@ -131,57 +125,6 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
             chosen, live = chosen[~done], live[~done]
             done = np.zeros(len(live), dtype=bool)
     return [row[1 : 1 + n].tolist() for row, n in zip(tokens, lengths, strict=True)]
-
-
-def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[int]]:
-    """`greedy` with the tokens chosen on the device, several steps at a time.
-
-    No rule of the settings may look at the tokens of a row.
-    """
-    rows, limit = decoder.rows, settings.limit
-    tokens = np.zeros((rows, limit), np.int64)
-    lengths = np.full(rows, limit)  # rows go on after their end until they leave
-    live = np.arange(rows)  # output row of each row of the decoder
-    decoder.feed(np.full(rows, settings.decoder_start_token_id))
-    step, phase = 1, None
-    while step <= limit:
-        if _phase(settings, step) != phase:
-            phase = _phase(settings, step)
-            # Scores of zero after the rules: -inf for tokens that must not follow.
-            added = np.zeros((1, decoder.scored), np.float32)
-            before = np.full((1, step), settings.decoder_start_token_id)
-            # Log-probabilities have the order of the logits, so these need not be normalized.
-            apply_rules(replace(settings, renormalize_logits=False), added, before)
-            if forced_tokens(settings, step) is not None:
-                # The tokens that are forced have equal scores, so the first one is the best; if
-                # all are excluded, the first of all: CUDA's ArgMax finds none among -inf alone.
-                best = added[0].argmax()
-                added[0] = -np.inf
-                added[0, best] = 0
-            decoder.add(added[0])
-        steps = 1
-        while steps < STEPS_AT_ONCE and step + steps <= limit:
-            if _phase(settings, step + steps) != phase:
-                break
-            steps += 1
-        chosen = decoder.run(steps)  # [rows, steps]
-        tokens[live, step - 1 : step - 1 + steps] = chosen
-        ended = np.isin(chosen, settings.eos_token_id)
-        first = np.where(ended.any(axis=1), step + ended.argmax(axis=1), limit)
-        lengths[live] = np.minimum(lengths[live], first)
-        step += steps
-        going = lengths[live] >= step
-        if not going.any():
-            break
-        if step <= limit and decoder.gains_with(int(going.sum())):
-            decoder.keep(np.flatnonzero(going))
-            live = live[going]
-    return [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
-
-
-def _phase(settings: Generation, step: int) -> tuple[bool, list[int] | None]:
-    """The part of the rules that changes between steps, without those that look at tokens."""
-    return step < settings.min_length, forced_tokens(settings, step)
 
 
 @dataclass

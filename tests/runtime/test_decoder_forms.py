@@ -20,7 +20,7 @@ from compressor.errors import VerificationError
 from compressor.export.device_step import keep_state, share_caches, write_helpers
 from compressor.export.precisions import TOLERANCES, write_precision
 from compressor.export.verify import require_fed_back
-from compressor.runtime import Translator, device_decoder
+from compressor.runtime import Translator, device_search
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder, DeviceGraph
 from compressor.runtime.engines import Setup
@@ -80,7 +80,7 @@ def test_generates_what_pytorch_generates(
     pieces: Exported, form: Form, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of rows that fill no class of sizes up, end at different steps, and leave the batch."""
-    monkeypatch.setattr(device_decoder, "MANY_ROWS", 1)
+    monkeypatch.setattr(device_search, "MANY_ROWS", 1)
     translator = Translator(form.directory, threads=1)
     for rows in (1, 13):
         texts = toy.sentences(rows, seed=5)
