@@ -168,11 +168,11 @@ def compare_precision(
         f"logit; {agreement}; {runtime.ran_by}{note}",
     )
     if largest is not None:
-        checks = [logits, range_check(largest)]
-        if runtime.artifact.only_device(precision) is not None:
-            checks += packed_check(expected, runtime, TOLERANCES[precision])
-            checks.append(form_check(expected, directory))
-        return checks
+        if runtime.artifact.only_device(precision) is None:
+            return [logits, range_check(largest)]
+        checks = [logits, *packed_check(expected, runtime, TOLERANCES[precision])]
+        require_within(checks, precision)  # these graphs are others, not only rounded
+        return [*checks, range_check(largest), form_check(expected, directory)]
     if not real or not logits.largest_difference > logits.tolerance:
         return [logits]
     answers = Check(

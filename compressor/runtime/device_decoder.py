@@ -29,10 +29,10 @@ from compressor.runtime.decoder import (
 from compressor.runtime.engines import Setup
 from compressor.runtime.search import Scores, Tokens
 from compressor.runtime.session import (
-    CAPTURING,
     UNCAPTURED,
     Captured,
     bind,
+    in_turn,
     numbered,
     run_failures,
     size_of,
@@ -127,7 +127,7 @@ class DeviceGraph(DecoderGraph):
         self._lock = threading.RLock()
         self._threads = threading.local()
         if self.captures:
-            self._try_to_capture(open_graph)
+            in_turn(self._try_to_capture, open_graph)
 
     def start(self, batch: Batch) -> DeviceDecoder:
         require_right_padding(batch["attention_mask"])
@@ -137,12 +137,10 @@ class DeviceGraph(DecoderGraph):
     def _try_to_capture(self, open_graph: Callable[[str, bool], InferenceSession]) -> None:
         """Capture the smallest batch; if that fails, open the graphs to launch each node."""
         try:
-            with CAPTURING:
-                artifact = self.setup.artifact
-                block = self.acquire(1, min(LEAST_SOURCE, artifact.max_source_tokens))
-                if self.cross:
-                    self.encoder.run_with_iobinding(block.encoding, block.options)
-                self.step(block, LEAST_ROOM, 0)
+            block = self.acquire(1, min(LEAST_SOURCE, self.setup.artifact.max_source_tokens))
+            if self.cross:
+                self.encoder.run_with_iobinding(block.encoding, block.options)
+            self.step(block, LEAST_ROOM, 0)
             self.release(block)
         except run_failures() as error:
             warn_uncaptured("encoder or decoder", self.setup.directory, str(error))
@@ -167,11 +165,12 @@ class DeviceGraph(DecoderGraph):
             "logits": self.value(np.zeros((rows, self.scored), self.float)),
         }
         values |= {name: self.value(np.zeros(3 * rows + 2, np.int32)) for name in self.masks}
-        options, _ = self._options(self.encoder, (rows, source), inputs.values())
+        held = [*inputs.values(), *cross.values(), *values.values()]
+        options, _ = self._options(self.encoder, (rows, source), held)
         return Buffers(
             rows, source, inputs, cross, bind(self.encoder, inputs, cross), options, values,
             moved=self.value(np.arange(rows)),
-            bytes=size_of([*inputs.values(), *cross.values(), *values.values()]),
+            bytes=size_of(held),
         )  # fmt: skip
 
     def release(self, block: Buffers) -> None:

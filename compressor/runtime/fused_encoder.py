@@ -6,10 +6,9 @@ its own, which is opened when it is needed first, and holds the weights a second
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Lock, get_ident
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +18,10 @@ from compressor.runtime.batching import Batch, Floats, require_right_padding
 from compressor.runtime.decoder import FLOATS
 from compressor.runtime.engines import Setup
 from compressor.runtime.session import (
-    CAPTURING,
     UNCAPTURED,
     Captured,
     bind,
+    in_turn,
     numbered,
     open_to_capture,
     run_errors,
@@ -61,7 +60,7 @@ class _Buffers:
 
 
 class FusedEncoder:
-    """Logits of batches. Threads may share it; one alone runs captured graphs.
+    """Logits of batches. Threads may share it.
 
     `open_graph` as for `open_to_capture`. On a CPU nothing is captured, but buffers are fixed.
     """
@@ -76,7 +75,6 @@ class FusedEncoder:
         self._inputs = [value.name for value in self._model.get_inputs()]
         (self._output,) = self._model.get_outputs()
         self._shapes: dict[tuple[int, int], _Buffers] = {}
-        self._thread: int | None = None  # that captures
         self.captured: list[Captured] = []
         self._packed: InferenceSession | None = None
         self._has_packed = PACKED in setup.artifact.precisions[setup.precision]
@@ -88,22 +86,24 @@ class FusedEncoder:
         require_right_padding(mask)
         if not len(mask):
             return np.zeros(self._sizes(0, mask.shape[1]), np.float32)
-        alone = CAPTURING if self._captures else contextlib.nullcontext()
-        with run_errors(self._setup.directory), alone:
-            if self._has_packed and gains_by_packing(mask):
-                with self._opening:
-                    if self._packed is None:
-                        self._packed = self._open_graph(PACKED, False)
-                values: dict[str, NDArray[Any]] = {**batch, **positions(mask)}
-                names = [value.name for value in self._packed.get_inputs()]
-                logits: Any = self._packed.run([LOGITS], {x: values[x] for x in names})[0]
-            else:
-                inputs = {name: batch[name] for name in self._inputs}
-                logits = self._at_fixed_shape(inputs)
-                if logits is None:
-                    logits = self._uncaptured(inputs)
+        with run_errors(self._setup.directory):
+            logits = in_turn(self._logits, batch) if self._captures else self._logits(batch)
         answers: Floats = logits.astype(np.float32, copy=False)
         return answers
+
+    def _logits(self, batch: Batch) -> NDArray[Any]:
+        mask = batch["attention_mask"]
+        if not (self._has_packed and gains_by_packing(mask)):
+            inputs = {name: batch[name] for name in self._inputs}
+            logits = self._at_fixed_shape(inputs)
+            return self._uncaptured(inputs) if logits is None else logits
+        with self._opening:
+            if self._packed is None:
+                self._packed = self._open_graph(PACKED, False)
+        values: dict[str, NDArray[Any]] = {**batch, **positions(mask)}
+        names = [value.name for value in self._packed.get_inputs()]
+        packed: NDArray[Any] = self._packed.run([LOGITS], {x: values[x] for x in names})[0]
+        return packed
 
     def _sizes(self, rows: int, tokens: int) -> list[int]:
         """The shape of the logits."""
@@ -122,7 +122,7 @@ class FusedEncoder:
         return logits[:rows, :tokens] if logits.ndim == 3 else logits[:rows]
 
     def _at_fixed_shape(self, inputs: Batch) -> NDArray[Any] | None:
-        """Logits; None for large batches, and where all shapes, or the thread, are taken."""
+        """Logits; None for large batches, and where all shapes are taken."""
         rows, tokens = inputs["attention_mask"].shape
         artifact = self._setup.artifact
         shape = rounded(rows, tokens, artifact.max_source_tokens)
@@ -130,12 +130,10 @@ class FusedEncoder:
         if (
             not self._fixed
             or shape[0] * shape[1] > MOST_TOKENS
-            or self._thread not in (None, get_ident())
             or (new and len(self._shapes) == MOST_SHAPES)
         ):
             return None
         if new:
-            self._thread = get_ident() if self._captures else None
             self._shapes[shape] = self._new_buffers(shape)
         buffers = self._shapes[shape]
         for name, value in enlarged(inputs, shape, artifact.pad_token_id).items():

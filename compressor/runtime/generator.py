@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -25,7 +24,7 @@ from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
 from compressor.runtime.device_search import greedy_on_device
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import CAPTURING, run_errors
+from compressor.runtime.session import Result, in_turn, run_errors
 
 
 class Generator(Runtime[TranslationArtifact]):
@@ -171,8 +170,7 @@ class Generator(Runtime[TranslationArtifact]):
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
         """`generate` with every token chosen on the host, for comparing the device's choice."""
         settings, rows = self._generation.with_length(forced_length), len(batch["input_ids"])
-        with self._alone():
-            return self.tokens.rows(greedy(self.start(batch), rows, settings))
+        return self._in_turn(lambda: self.tokens.rows(greedy(self.start(batch), rows, settings)))
 
     def compute(self, batch: Batch, **options: Any) -> object:
         return self.generate(batch, **options)
@@ -185,20 +183,23 @@ class Generator(Runtime[TranslationArtifact]):
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
         logits = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
-        with self._alone():
+
+        def force() -> None:
             decoder = self.start(batch)
             for step, column in enumerate(columns):
                 decoder.step(column)
                 logits[:, step] = decoder.scores()
+
+        self._in_turn(force)
         return logits
 
     def start(self, batch: Batch) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step."""
         return self._graph.start(batch)
 
-    def _alone(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside this context no other thread uses the GPU, if steps may be captured."""
-        return CAPTURING if self._graph.captures else contextlib.nullcontext()
+    def _in_turn(self, compute: Callable[[], Result]) -> Result:
+        """What `compute` returns, in the thread that captures if steps are captured."""
+        return in_turn(compute) if self._graph.captures else compute()
 
     def _answering(
         self, num_beams: int | None, max_new_tokens: int | None
@@ -212,15 +213,17 @@ class Generator(Runtime[TranslationArtifact]):
             return []
         if self._generator is not None:
             return self._generator.generate(batch, settings)
-        with self._alone(), run_errors(self._directory):
+
+        def search() -> list[list[int]]:
             decoder = self.start(batch)
             if settings.num_beams > 1:
-                answers = beam_search(decoder, rows, settings)
-            elif isinstance(decoder, DeviceDecoder) and not settings.no_repeat_ngram_size:
-                answers = greedy_on_device(decoder, settings)
-            else:
-                answers = greedy(decoder, rows, settings)
-            return self.tokens.rows(answers)
+                return beam_search(decoder, rows, settings)
+            if isinstance(decoder, DeviceDecoder) and not settings.no_repeat_ngram_size:
+                return greedy_on_device(decoder, settings)
+            return greedy(decoder, rows, settings)
+
+        with run_errors(self._directory):
+            return self.tokens.rows(self._in_turn(search))
 
 
 class Translator(Generator):

@@ -8,13 +8,14 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal
+from threading import current_thread
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from compressor.runtime.artifact import CPU_ONLY, unusable
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
+Result = TypeVar("Result")
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -39,7 +41,7 @@ def open_session(
 ) -> InferenceSession:
     """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
 
-    Threads are those within an operation; `captures` is for `CAPTURING`; `plans`: whether attention
+    Threads are those within an operation; `captures` is for `in_turn`; `plans`: whether attention
     may be cuDNN's on a GPU, which is planned for each new shape.
 
     Raises:
@@ -238,9 +240,16 @@ def bind(
 # A captured CUDA graph is launched at once, not node by node. It reads and writes the same buffers
 # each time, stays until the session ends, and only the thread that captured it can replay it.
 # Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
-# that other runs may be given: batches take turns.
-CAPTURING = RLock()
+# that other runs may be given: batches of all threads run in this one, in turn.
+_CAPTURING = ThreadPoolExecutor(1, "compress-captures")
 UNCAPTURED = -1  # number of runs that are neither captured nor replayed
+
+
+def in_turn(compute: Callable[..., Result], *arguments: Any) -> Result:
+    """What a function returns in the thread that captures; what it calls stays there."""
+    if current_thread().name.startswith("compress-captures"):
+        return compute(*arguments)
+    return _CAPTURING.submit(compute, *arguments).result()
 
 
 @dataclass(frozen=True)

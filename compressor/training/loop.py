@@ -212,9 +212,10 @@ class _Run:
             clip_gradients(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
         self._unread.append(loss)
-        self._count(start, steps=steps + 1)
+        self.trained = replace(self.trained, steps=steps + 1)
         if len(self._unread) >= self.most_unread:
-            self.read_losses()
+            self.read_losses()  # waits for the GPU, which counts, too
+        self._count(start)
         # The end of an epoch is saved after the validation.
         if self.trained.steps % self.per_epoch != 0 and self.done < 1:
             self.save_if_due(SAVE_SECONDS)
@@ -235,17 +236,17 @@ class _Run:
                 )
             self._loss += loss
 
-    def _count(self, start: float, **changes: Any) -> None:
+    def _count(self, start: float) -> None:
         seconds = self.trained.seconds + time.monotonic() - start
         if self.schedule.seconds is not None:
             seconds = parallel.agree(seconds)  # learning rates depend on it
-        self.trained = replace(self.trained, seconds=seconds, **changes)
+        self.trained = replace(self.trained, seconds=seconds)
 
     def end_epoch(self, steps: int) -> None:
         """Validate after `steps` of the epoch; keep the parameters if they are the best; save."""
+        start, last = time.monotonic(), self.done >= 1
         self.read_losses()
         loss, self._loss = parallel.total(self._loss) / steps, 0.0
-        start, last = time.monotonic(), self.done >= 1
         parallel.equalize(self.problem.tensors().values())  # processors may round differently
         value = parallel.agree(self.problem.validate(self.done))
         self._count(start)

@@ -9,6 +9,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -90,14 +91,20 @@ def test_answers_at_fixed_shapes_are_pytorchs():
         encoder.run(turned)
 
 
-@pytest.mark.parametrize("more", [{"workers": 3}, {"cuda_graphs": False}])
-def test_threads_share_an_encoder_without_fixed_shapes(more: dict[str, Any]):
-    encoder = FusedEncoder(opened, setup(**more))
+@pytest.mark.parametrize("more", [{"workers": 3}, {"cuda_graphs": False}, {}], ids=str)
+def test_threads_share_an_encoder(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """With captured shapes all run in the thread that captures: another cannot replay them."""
+    monkeypatch.setattr(Setup, "captures", not more)
+    encoder = FusedEncoder(lambda role, _: opened(role, False), setup(**more))
+    run, threads = encoder._model.run_with_iobinding, []
+    note = lambda *x: threads.append(get_ident()) or run(*x)  # noqa: E731
+    monkeypatch.setattr(encoder._model, "run_with_iobinding", note)
     batches = [arrays(2, tokens, tokens) for tokens in range(3, 9)]
     with ThreadPoolExecutor(len(batches)) as pool:
         for batch, logits in zip(batches, pool.map(encoder.run, batches), strict=True):
             np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
-    assert encoder.captured == []
+    assert [x.shape for x in encoder.captured] == ([] if more else [(2, 16)])
+    assert (len(threads), len({*threads})) == ((0, 0) if more else (6, 1))
 
 
 def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPatch):
